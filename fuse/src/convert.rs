@@ -1,4 +1,4 @@
-//! Between the view's words and the kernel's.
+//! Conversion between the types of the view and of the FUSE protocol.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -39,7 +39,7 @@ pub(crate) fn kind(kind: Kind) -> FileType {
     }
 }
 
-/// As the protocol has it: 12 bits of major number, 20 of minor.
+/// Encodes a device number for the protocol: 12 bits of major number, 20 of minor.
 fn device_number(device: Device) -> u32 {
     (device.minor & 0xff) | (device.major << 8) | ((device.minor & !0xff) << 12)
 }
@@ -48,7 +48,7 @@ pub(crate) fn device(number: u32) -> Device {
     Device { major: (number & 0xf_ff00) >> 8, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) }
 }
 
-/// What `mknod` is to make; nothing for a plain file.
+/// Returns the special file that `mknod` creates; `None` for a regular file.
 pub(crate) fn special(mode: u32, number: u32) -> Result<Option<Special>, Errno> {
     Ok(match mode & 0o170_000 {
         0o100_000 | 0 => None,
@@ -68,13 +68,12 @@ fn system_time(time: Time) -> SystemTime {
 pub(crate) fn time_set(time: TimeOrNow) -> TimeSet {
     match time {
         TimeOrNow::Now => TimeSet::Now,
-        TimeOrNow::SpecificTime(time) => TimeSet::At(told_time(time)),
+        TimeOrNow::SpecificTime(time) => TimeSet::At(kernel_time(time)),
     }
 }
 
-/// A time as the kernel meant it. It counts seconds down and nanoseconds up from them; the library takes both down before the
-/// epoch.
-fn told_time(time: SystemTime) -> Time {
+/// Corrects a time before the epoch: the kernel counts nanoseconds up from the second before, the library counts them down.
+fn kernel_time(time: SystemTime) -> Time {
     match UNIX_EPOCH.duration_since(time) {
         Ok(before) => Time::from(time + Duration::from_nanos(2 * u64::from(before.subsec_nanos()))),
         Err(_) => Time::from(time),
@@ -85,9 +84,16 @@ pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_i32(error.errno())
 }
 
-pub(crate) fn caller(request: &Request, door: WatchId) -> Caller {
-    // The kernel has checked permissions.
-    Caller { uid: request.uid(), gid: request.gid(), groups: Vec::new(), checked: false, door: Some(door), umask: 0 }
+pub(crate) fn caller(request: &Request, origin: WatchId) -> Caller {
+    // The kernel checks permissions.
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+        groups: Vec::new(),
+        enforce: false,
+        origin: Some(origin),
+        umask: 0,
+    }
 }
 
 #[cfg(test)]

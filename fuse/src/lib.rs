@@ -1,22 +1,22 @@
-//! The FUSE door on a [`View`](amalgam_view::View): answers a kernel's requests from it. Holds no file state, decides nothing.
+//! FUSE server for a [`View`](amalgam_view::View): answers a kernel's requests with calls of the view. Keeps no file state.
 //!
-//! The kernel is asked to remember all it can, for a day: names, absent names, attributes, contents, listings. What changes
-//! through another door or underneath is invalidated by notice. Opening, closing and listing need no message of their own;
-//! permissions are the kernel's business. The kernel writes through: a write that was acknowledged is in the view.
+//! The kernel may cache everything for a day: names, absent names, attributes, contents, listings. Changes that did not come through this
+//! mount are invalidated by notifications. Open, close and listing need no messages of their own. The kernel checks permissions. It writes
+//! through: an acknowledged write is in the view.
 //!
-//! One thread answers: nearly all requests are answered in less time than it takes to wake another. What may take long, a
-//! read of something that is not at hand and a sync, is done aside, by others. While requests come thick and fast that thread does
-//! not sleep in between. Notices are sent from a thread of their own, which holds no lock: a kernel that waits for an answer
-//! must never be told to forget what it waits for by whoever is to answer.
+//! One thread answers requests, because most take less time than waking another thread. Requests that may be slow, reads from the store and
+//! syncs, go to a worker pool. While requests follow each other closely, the thread polls the device instead of sleeping. Invalidations are
+//! sent by a thread of their own, which holds no lock: a kernel that waits for an answer must not be sent an invalidation of the same data by
+//! the thread that has to answer.
 
-mod again;
-mod aside;
-mod attention;
+mod amalgam_fs;
+mod busy_poll;
 mod convert;
-mod door;
-mod kernel;
 mod mount;
+mod mount_device;
 mod relist;
+mod stale_retries;
+mod worker_pool;
 
-pub use kernel::unmount;
 pub use mount::{Mount, MountError, MountOptions, StillMounted};
+pub use mount_device::{unmount, unmount_lazily};

@@ -1,4 +1,4 @@
-//! Mounting and unmounting, and the thread that sends notices to the kernel.
+//! A mounted view: its session, and the thread that sends invalidations to the kernel.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,65 +9,45 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use amalgam_view::{Notice, View, WatchId};
+use amalgam_view::{Invalidation, View, WatchId};
 use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
 
-use crate::again::Again;
-use crate::aside::Aside;
-use crate::attention::Attention;
-use crate::door::{ATTRIBUTES_ALONE, Door};
-use crate::kernel;
-use crate::relist::Relist;
+use crate::amalgam_fs::{ATTRIBUTES_ONLY, AmalgamFs, KernelMessage};
+use crate::busy_poll::BusyPoll;
+pub use crate::mount_device::MountOptions;
+use crate::mount_device::{self, MountAccess};
+use crate::relist::RecentReads;
+use crate::stale_retries::StaleRetries;
+use crate::worker_pool::WorkerPool;
 
-/// How a view is to be mounted.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// What `mount` shows as the source.
-    pub name: String,
-    /// Whether other users may enter; needs root, or `user_allow_other` in `/etc/fuse.conf`.
-    pub allow_other: bool,
-    /// How many threads do what may take long, beside the one that answers.
-    pub threads: usize,
-    /// Whether the kernel may hold writes back. Then what it holds is in no snapshot, and is lost with the kernel.
-    pub writeback: bool,
-    /// Whether device files are devices and set-user-ID bits count, as on a disk of the machine's own; needs root.
-    pub privileged: bool,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        Self { name: "amalgam".to_owned(), allow_other: false, threads: 2, writeback: false, privileged: false }
-    }
-}
-
-/// Why a view could not be mounted.
+/// Why a view could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The kernel or `fusermount3` refused.
     #[error("could not mount at {}: {source}", .path.display())]
     Refused {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The error of the kernel or of the helper.
         source: io::Error,
     },
-    /// It could not be taken away.
+    /// The mount is in use, or could not be unmounted for another reason.
     #[error("could not unmount {}: {source}", .path.display())]
     Busy {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The error of the kernel or of the helper.
         source: io::Error,
     },
 }
 
-/// A mount that could not be taken away. It is as it was, and is given back.
+/// A mount that could not be unmounted, and is unchanged.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct StillMounted {
-    /// What is still there.
+    /// The mount.
     pub mount: Box<Mount>,
-    /// Why.
+    /// Why it could not be unmounted.
     #[source]
     pub error: MountError,
 }
@@ -78,129 +58,133 @@ impl std::fmt::Debug for StillMounted {
     }
 }
 
-/// A mounted view. Ends with [`unmount`](Self::unmount), or when somebody else unmounts it; one that is dropped goes as soon as
-/// nobody uses it any more.
+/// A mounted view. Ends with [`unmount`](Self::unmount), or when another process unmounts it. Dropping it unmounts lazily.
 pub struct Mount {
     path: PathBuf,
     view: View,
     id: WatchId,
-    /// Whether it was mounted here, and is to be unmounted here.
-    is_ours: bool,
-    notices: Sender<Told>,
-    /// Nothing once it was unmounted.
+    owner: MountOwner,
+    messages: Sender<KernelMessage>,
+    /// `None` once it was unmounted.
     session: Option<BackgroundSession>,
-    teller: Option<JoinHandle<()>>,
+    /// The thread that sends invalidations.
+    notifier: Option<JoinHandle<()>>,
 }
 
-pub(crate) enum Told {
-    Notice(Notice),
-    /// Somebody wants to know when everything before it was told.
-    Ask(Sender<()>),
-    End,
+/// Which process unmounts a mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MountOwner {
+    /// This one, which has mounted it.
+    ThisProcess,
+    /// The one that has mounted it, and passed the device to this process.
+    AnotherProcess,
 }
 
 impl Mount {
-    /// Mounts a view at an empty directory, with the kernel's help or `fusermount3`'s.
+    /// Mounts a view at an empty directory, by a system call or with `fusermount3`.
     pub fn at(view: &View, path: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let refused = |source| MountError::Refused { path: path.to_owned(), source };
-        // Not by the library, which unmounts whatever it has mounted once more when it is dropped: what lay below would go with it.
-        let device = kernel::mount(path, options, view.is_read_only()).map_err(refused)?;
-        Self::begin(view, path, options, true, device).inspect_err(|_| drop(kernel::unmount(path, true)))
+        let access = if view.is_read_only() { MountAccess::ReadOnly } else { MountAccess::ReadWrite };
+        // Not by the library, which unmounts the path once more when it is dropped: a mount below would go with it.
+        let device = mount_device::mount(path, options, access).map_err(refused)?;
+        Self::start(view, path, options, MountOwner::ThisProcess, device)
+            .inspect_err(|_| drop(mount_device::unmount_lazily(path)))
     }
 
-    /// Answers on a device that somebody else has mounted: in another namespace, say.
+    /// Serves a device that another process has mounted, for example in another namespace.
     pub fn on(view: &View, path: &Path, device: OwnedFd, options: &MountOptions) -> Result<Self, MountError> {
-        Self::begin(view, path, options, false, device)
+        Self::start(view, path, options, MountOwner::AnotherProcess, device)
     }
 
-    fn begin(
+    fn start(
         view: &View,
         path: &Path,
         options: &MountOptions,
-        is_ours: bool,
+        owner: MountOwner,
         device: OwnedFd,
     ) -> Result<Self, MountError> {
         let refused = |source| MountError::Refused { path: path.to_owned(), source };
-        let (notices, told) = channel();
-        let watcher = notices.clone();
-        let id = view.watch(Arc::new(move |notice| {
-            // Nobody listens any more once the mount has ended.
-            watcher.send(Told::Notice(notice)).ok();
+        let (messages, received) = channel();
+        let watcher = messages.clone();
+        let id = view.watch(Arc::new(move |invalidation| {
+            // The receiver is gone once the mount has ended.
+            watcher.send(KernelMessage::Invalidate(invalidation)).ok();
         }));
-        let at_once = Arc::default();
-        let door = Door {
+        let direct_notifier = Arc::default();
+        let file_system = AmalgamFs {
             view: view.clone(),
             id,
             writeback: options.writeback,
-            attention: Attention::new(device.try_clone().ok()),
-            aside: Aside::new(options.threads),
-            again: Again::default(),
-            relist: Relist::default(),
-            notices: notices.clone(),
-            notifier: Arc::clone(&at_once),
+            busy_poll: BusyPoll::new(device.try_clone().ok()),
+            workers: WorkerPool::new(options.threads),
+            stale_retries: StaleRetries::default(),
+            recent_reads: RecentReads::default(),
+            messages: messages.clone(),
+            notifier: Arc::clone(&direct_notifier),
         };
         let config = config(options);
-        let begun = Session::from_fd(door, device, config.acl, config).and_then(|session| {
-            at_once.get_or_init(|| session.notifier());
+        let started = Session::from_fd(file_system, device, config.acl, config).and_then(|session| {
+            direct_notifier.get_or_init(|| session.notifier());
             session.spawn()
         });
-        let session = begun.map_err(refused).inspect_err(|_| view.unwatch(id))?;
-        let notifier = session.notifier();
+        let session = started.map_err(refused).inspect_err(|_| view.unwatch(id))?;
+        let kernel = session.notifier();
         let (path, view, session) = (path.to_owned(), view.clone(), Some(session));
-        let mut mount = Self { path, view, id, is_ours, notices, session, teller: None };
-        let teller =
-            std::thread::Builder::new().name("amalgam-notices".to_owned()).spawn(move || tell(&told, &notifier));
-        mount.teller = Some(teller.map_err(refused)?);
+        let mut mount = Self { path, view, id, owner, messages, session, notifier: None };
+        let notifier = std::thread::Builder::new()
+            .name("amalgam-notifier".to_owned())
+            .spawn(move || send_messages(&received, &kernel));
+        mount.notifier = Some(notifier.map_err(refused)?);
         Ok(mount)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The view.
+    /// Returns the view.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Whether somebody else has unmounted it.
+    /// Returns whether another process has unmounted it.
     pub fn has_ended(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Gets a message once the kernel was told of everything that has happened until now: then whoever looks sees it. Nobody who waits
-    /// for it may hold what an answer to the kernel needs.
-    pub fn told(&self) -> Receiver<()> {
-        let (asks, answer) = channel();
-        // After the end there is nobody to tell, and whoever waits gets an error at once.
-        self.notices.send(Told::Ask(asks)).ok();
-        answer
+    /// Returns a receiver that gets a message once the kernel has all invalidations of changes until now: then processes see these changes.
+    /// A thread that waits for it must not hold a lock that an answer to the kernel needs.
+    pub fn flush_invalidations(&self) -> Receiver<()> {
+        let (sender, receiver) = channel();
+        // After the end the sender is dropped, and the receiver gets an error at once.
+        self.messages.send(KernelMessage::Flush(sender)).ok();
+        receiver
     }
 
-    /// Unmounts it and waits until the last request is answered. One that is in use stays, and is given back.
+    /// Unmounts and waits until the last request is answered. Returns the mount if it is in use.
     pub fn unmount(mut self) -> Result<(), StillMounted> {
-        if self.is_ours
+        if self.owner == MountOwner::ThisProcess
             && !self.has_ended()
-            && let Err(source) = kernel::unmount(&self.path, false)
-            && !kernel::was_gone(&source)
+            && let Err(source) = mount_device::unmount(&self.path)
+            && !mount_device::is_not_mounted(&source)
         {
             let error = MountError::Busy { path: self.path.clone(), source };
             return Err(StillMounted { mount: Box::new(self), error });
         }
         let ended = self.session.take().map_or(Ok(()), BackgroundSession::join);
-        self.tell_no_more();
+        self.stop_notifier();
         ended.map_err(|source| {
             let error = MountError::Busy { path: self.path.clone(), source };
             StillMounted { mount: Box::new(self), error }
         })
     }
 
-    fn tell_no_more(&mut self) {
+    fn stop_notifier(&mut self) {
         self.view.unwatch(self.id);
-        self.notices.send(Told::End).ok();
-        if let Some(teller) = self.teller.take() {
-            teller.join().ok();
+        self.messages.send(KernelMessage::End).ok();
+        if let Some(notifier) = self.notifier.take() {
+            notifier.join().ok();
         }
     }
 }
@@ -211,12 +195,12 @@ impl Drop for Mount {
         if self.session.take().is_none() {
             return;
         }
-        if self.is_ours && !has_ended {
-            // Somebody may be in there: it is answered until they leave.
-            kernel::unmount(&self.path, true).ok();
+        if self.owner == MountOwner::ThisProcess && !has_ended {
+            // Processes that still use the mount are served until they leave it.
+            mount_device::unmount_lazily(&self.path).ok();
         }
         self.view.unwatch(self.id);
-        self.notices.send(Told::End).ok();
+        self.messages.send(KernelMessage::End).ok();
     }
 }
 
@@ -227,27 +211,27 @@ fn config(options: &MountOptions) -> Config {
     config
 }
 
-fn tell(told: &Receiver<Told>, notifier: &Notifier) {
+fn send_messages(received: &Receiver<KernelMessage>, kernel: &Notifier) {
     loop {
-        // The kernel may have forgotten it by itself, and after the end it knows nothing at all.
-        match told.recv() {
-            Ok(Told::Notice(notice)) => tell_one(notice, notifier),
-            Ok(Told::Ask(asks)) => drop(asks.send(())),
-            Ok(Told::End) | Err(_) => return,
+        match received.recv() {
+            Ok(KernelMessage::Invalidate(invalidation)) => invalidate(invalidation, kernel),
+            Ok(KernelMessage::Flush(sender)) => drop(sender.send(())),
+            Ok(KernelMessage::End) | Err(_) => return,
         }
     }
 }
 
-fn tell_one(notice: Notice, notifier: &Notifier) {
-    match notice {
-        Notice::Entry { parent, name } => {
-            notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
+/// Sends an invalidation. An error means that the kernel has dropped the data by itself, or the mount has ended.
+fn invalidate(invalidation: Invalidation, kernel: &Notifier) {
+    match invalidation {
+        Invalidation::Entry { parent, name } => {
+            kernel.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
         }
-        Notice::Contents(ino) => {
-            notifier.inval_inode(INodeNo(ino), 0, 0).ok();
+        Invalidation::Contents(ino) => {
+            kernel.inval_inode(INodeNo(ino), 0, 0).ok();
         }
-        Notice::Attributes(ino) => {
-            notifier.inval_inode(INodeNo(ino), ATTRIBUTES_ALONE, 0).ok();
+        Invalidation::Attributes(ino) => {
+            kernel.inval_inode(INodeNo(ino), ATTRIBUTES_ONLY, 0).ok();
         }
     }
 }
@@ -276,13 +260,13 @@ mod tests {
         let options = ViewOptions::new(Owner { uid: 0, gid: 0 }, || Time(1_700_000_000_000_000_000));
         let (view, _) = View::open(WorkingTree::new(&Store::in_memory()), &journal, options).expect("a view");
         let mount = Mount::at(&view, &at, &MountOptions::default()).expect("mounted");
-        // As another mount does it, before the kernel is told.
-        let elsewhere = Caller { door: Some(mount.id), ..Caller::owner(0, 0) };
+        // As another mount does it, before the kernel gets the invalidation.
+        let elsewhere = Caller { origin: Some(mount.id), ..Caller::owner(0, 0) };
         let make = |name: &str| {
             let path = at.join(name);
-            assert!(std::fs::metadata(&path).is_err(), "the kernel knows that there is none");
+            assert!(std::fs::metadata(&path).is_err(), "the kernel caches that there is none");
             let ino = view.create(&elsewhere, ROOT, name.as_bytes(), 0o644).expect("made").ino;
-            view.write(&elsewhere, ino, 0, name.as_bytes(), false).expect("written");
+            view.write(&elsewhere, ino, 0, name.as_bytes()).expect("written");
             path
         };
         let create = OFlags::CREATE | OFlags::RDWR;

@@ -1,27 +1,26 @@
-//! What a kernel forgets by reading, and how it gets it back with one message instead of many.
+//! Refreshes the kernel's attribute cache by one listing instead of one request per file.
 //!
-//! Once it has asked for bytes of a file, the kernel does not trust the time of the last reading that it has, and asks for the
-//! attributes when somebody wants them next: whoever goes over a tree a second time would cause a message for each file. A listing
-//! brings the attributes of all files of a directory. So the kernel is told to forget the listing of a directory whose files were
-//! read; it asks for it once more, and remembers that one.
+//! After a read, the kernel no longer trusts the cached access time of a file and requests its attributes at the next `stat`: a second pass
+//! over a tree would send one request per file. A listing (READDIRPLUS) returns the attributes of all files of a directory. So the server
+//! invalidates the listing of a directory whose files were read; the kernel requests it once more, and caches it.
 
 use std::collections::VecDeque;
 
 use amalgam_view::Ino;
 use parking_lot::Mutex;
 
-/// Directories that are read from at a time.
+/// Limit of directories that are tracked.
 const DIRECTORIES_MAX: usize = 8;
-/// So many files that were read are worth a listing, after which the attributes of the directory itself are asked for too.
+/// Files read from a directory that are worth a new listing, which also costs a request for the directory's own attributes.
 const FILES_MIN: u32 = 8;
 
-/// Directories from which files are read, the newest last, and how many.
+/// Directories from which files are read, newest last, and the number of files.
 #[derive(Default)]
-pub(crate) struct Relist(Mutex<VecDeque<(Ino, u32)>>);
+pub(crate) struct RecentReads(Mutex<VecDeque<(Ino, u32)>>);
 
-impl Relist {
-    /// A file of this directory is read. Returns one whose listing is to be forgotten: nobody reads from it any more.
-    pub(crate) fn read(&self, directory: Ino) -> Option<Ino> {
+impl RecentReads {
+    /// Records a read of a file in a directory. Returns a directory that is no longer read from, whose listing should be invalidated.
+    pub(crate) fn record(&self, directory: Ino) -> Option<Ino> {
         let mut directories = self.0.lock();
         if let Some((last, files)) = directories.back_mut()
             && *last == directory
@@ -45,21 +44,21 @@ mod tests {
 
     #[test]
     fn a_directory_is_listed_anew_once_others_are_read_from() {
-        let relist = Relist::default();
+        let reads = RecentReads::default();
         for (directory, files) in [(100, FILES_MIN), (101, 1), (102, FILES_MIN)] {
-            assert!((0..files).all(|_| relist.read(directory).is_none()));
+            assert!((0..files).all(|_| reads.record(directory).is_none()));
         }
-        let passed: Vec<_> = (200..211).filter_map(|directory| relist.read(directory)).collect();
+        let passed: Vec<_> = (200..211).filter_map(|directory| reads.record(directory)).collect();
         assert_eq!(passed, [100, 102], "of 101 only one file was read, and the last are read from");
-        assert!((0..20).all(|_| relist.read(300).is_none()), "one after the other in one directory");
+        assert!((0..20).all(|_| reads.record(300).is_none()), "one after the other in one directory");
     }
 
     #[test]
     fn a_directory_that_is_come_back_to_is_not_passed() {
-        let relist = Relist::default();
+        let reads = RecentReads::default();
         for other in 1..FILES_MIN.into() {
-            assert_eq!(relist.read(1_000 + other), None, "of each only one file was read");
-            assert_eq!(relist.read(1), None);
+            assert_eq!(reads.record(1_000 + other), None, "of each only one file was read");
+            assert_eq!(reads.record(1), None);
         }
     }
 }

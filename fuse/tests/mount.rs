@@ -169,7 +169,7 @@ fn what_is_appended_through_two_mounts_is_all_there() {
         }
     }
     for mount in [&first, &second] {
-        mount.told().recv().expect("told");
+        mount.flush_invalidations().recv().expect("told");
         let found = fs::read_to_string(mount.path().join("log")).expect("read");
         assert!(found == expected, "{} bytes of {}", found.len(), expected.len());
     }
@@ -194,8 +194,8 @@ fn whoever_is_in_a_directory_that_stays_knows_where() {
     fs::write(directory.join("f"), "now").expect("written");
     let later = kit.commit();
     let mount = kit.mount();
-    mount.view().go_to(then, Some(later)).expect("gone there");
-    mount.told().recv().expect("told");
+    mount.view().restore(then, Some(later)).expect("gone there");
+    mount.flush_invalidations().recv().expect("told");
     // What getcwd() says of it.
     let place = fs::read_link(format!("/proc/self/fd/{}", changed.as_raw_fd())).expect("a place");
     assert_eq!(place, directory);
@@ -255,8 +255,8 @@ fn access_control_lists_of_a_snapshot_are_enforced() {
     tree.set_xattr("file", ACCESS.as_bytes(), &list_for_one()).expect("set");
     let (name, act) = (WorkspaceName::new("main").expect("a name"), OperationContext::new("test", now()));
     let state = kit.workspaces.commit(&name, &mut tree, &Change::new("captured"), &act).expect("committed").snapshot;
-    view.go_to(state, Some(state)).expect("gone there");
-    kit.mount.as_ref().expect("mounted").told().recv().expect("told");
+    view.restore(state, Some(state)).expect("gone there");
+    kit.mount.as_ref().expect("mounted").flush_invalidations().recv().expect("told");
     let Some(named) = may_read(&path, NAMED_USER, NAMED_USER) else {
         return amalgam_test_support::skip("root", "no command can be run as another user (setpriv)");
     };
@@ -272,8 +272,8 @@ fn access_control_lists_of_a_snapshot_are_enforced() {
     assert_eq!(may_read(&path, NAMED_USER, NAMED_USER), Some(false));
     assert_eq!(may_read(&path, OTHER_USER, OTHER_USER), Some(true));
     // A list that goes is enforced no more, by an undo, too.
-    view.go_to(state, Some(state)).expect("gone there");
-    kit.mount.as_ref().expect("mounted").told().recv().expect("told");
+    view.restore(state, Some(state)).expect("gone there");
+    kit.mount.as_ref().expect("mounted").flush_invalidations().recv().expect("told");
     assert_eq!(may_read(&path, NAMED_USER, NAMED_USER), Some(true));
     rustix::fs::removexattr(&path, ACCESS).expect("removed");
     assert_eq!(may_read(&path, NAMED_USER, NAMED_USER), Some(false));

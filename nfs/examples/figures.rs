@@ -76,7 +76,7 @@ fn main() -> Result<(), Failure> {
     view.keep_handles()?;
     let exports = Exports::new([7; 32]);
     exports.add(ExportSpec::new("/p/w", (0, 0)), Arc::new(view.clone()))?;
-    let server = Server::start(listen("127.0.0.1:0".parse()?, false)?, Arc::new(exports), &ServerOptions::new(now))?;
+    let server = Server::start(listen("127.0.0.1:0".parse()?)?, Arc::new(exports), &ServerOptions::new(now))?;
     let address = server.address();
     let mut client = Client::connect(address)?;
     let root = client.root("/p/w")?.map_err(|status| status.to_string())?;

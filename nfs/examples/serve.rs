@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::{Store, Time, WorkingTree};
-use amalgam_nfs::{Credentials, ExportSpec, Exports, MountLines, Server, ServerOptions, export_path, listen};
+use amalgam_nfs::{
+    Credentials, ExportSpec, Exports, MountLines, Server, ServerOptions, export_path, listen_or_any_port,
+};
 use amalgam_view::{View, ViewOptions};
 
 #[expect(clippy::disallowed_methods, reason = "files have the time that it is")]
@@ -36,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     exports.add(spec.clone(), Arc::new(view.clone()))?;
     let mut server_options = ServerOptions::new(now);
     server_options.reply_log = Some(Path::new(directory).join("replies"));
-    let server = Server::start(listen(address.parse()?, true)?, Arc::new(exports), &server_options)?;
+    let server = Server::start(listen_or_any_port(address.parse()?)?, Arc::new(exports), &server_options)?;
     println!("{} edits recovered", recovered.edits);
     println!("{}", MountLines::new(server.address(), &spec).mount("/mnt"));
     std::io::stdin().read_to_end(&mut Vec::new())?;

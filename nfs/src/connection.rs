@@ -16,7 +16,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::dispatch::{Dispatcher, Outcome};
+use crate::dispatch::{Blocking, Dispatcher, Outcome};
 use crate::procedures::Answer;
 use crate::reply_cache::{self, Pending};
 use crate::rpc::{RECORD_BYTES_MAX, Records};
@@ -32,7 +32,7 @@ const SLOW_CALLS_MAX: usize = 64;
 
 /// Timeouts for clients.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Timeouts {
     /// To send a complete record after its first byte.
     pub(crate) record: Duration,
     /// To read a reply.
@@ -48,14 +48,14 @@ pub(crate) struct Connection {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Limits memory for long records and long replies over all connections, in units of `UNIT_BYTES`.
     pub(crate) memory: Arc<Semaphore>,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: Timeouts,
     pub(crate) is_ending: watch::Receiver<bool>,
 }
 
 /// Reason for the end of a connection. The client is not told.
-enum End {
-    Left,
-    CutOff,
+enum Closed {
+    ByPeer,
+    ByServer,
 }
 
 impl Connection {
@@ -79,7 +79,7 @@ impl Connection {
         .run()
         .await;
         // Wait for the replies of calls in progress.
-        if matches!(served, End::Left) {
+        if matches!(served, Closed::ByPeer) {
             slots.acquire_many(SLOW_CALLS_MAX as u32).await.ok();
         }
     }
@@ -93,15 +93,15 @@ struct Sender {
 }
 
 impl Sender {
-    async fn send(&self, bytes: &[u8]) -> Result<(), End> {
+    async fn send(&self, bytes: &[u8]) -> Result<(), Closed> {
         let mut stream = self.stream.lock().await;
         self.connection.dispatcher.counters.sent_bytes.fetch_add(bytes.len() as u64, Relaxed);
-        match timeout(self.connection.patience.send, stream.write_all(bytes)).await {
+        match timeout(self.connection.timeouts.send, stream.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             _ => {
                 // The receiving half then reads the end of the stream.
                 stream.shutdown().await.ok();
-                Err(End::CutOff)
+                Err(Closed::ByServer)
             }
         }
     }
@@ -123,7 +123,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self) -> End {
+    async fn run(mut self) -> Closed {
         loop {
             let received = match self.receive_some().await {
                 Ok(()) => self.answer_received().await,
@@ -140,7 +140,7 @@ impl Session {
     }
 
     /// Executes all complete records in the input buffer.
-    async fn answer_received(&mut self) -> Result<(), End> {
+    async fn answer_received(&mut self) -> Result<(), Closed> {
         loop {
             match self.records.next(&mut self.input) {
                 Ok(Some(record)) => {
@@ -151,28 +151,28 @@ impl Session {
                 Ok(None) => return self.flush().await,
                 Err(_) => {
                     self.connection.dispatcher.counters.malformed.fetch_add(1, Relaxed);
-                    return Err(End::CutOff);
+                    return Err(Closed::ByServer);
                 }
             }
         }
     }
 
     /// Receives until the input holds a complete fragment.
-    async fn receive_some(&mut self) -> Result<(), End> {
+    async fn receive_some(&mut self) -> Result<(), Closed> {
         if !self.records.is_within(&self.input) {
             // An idle connection has no buffer.
             self.input = BytesMut::new();
             let mut ending = self.connection.is_ending.clone();
             tokio::select! {
-                _ = ending.wait_for(|is_ending| *is_ending) => return Err(End::Left),
-                readable = timeout(self.connection.patience.idle, self.receive.readable()) => match readable {
+                _ = ending.wait_for(|is_ending| *is_ending) => return Err(Closed::ByPeer),
+                readable = timeout(self.connection.timeouts.idle, self.receive.readable()) => match readable {
                     Ok(Ok(())) => {}
-                    Ok(Err(_)) => return Err(End::Left),
-                    Err(_) => return Err(End::CutOff),
+                    Ok(Err(_)) => return Err(Closed::ByPeer),
+                    Err(_) => return Err(Closed::ByServer),
                 },
             }
         }
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.connection.patience.record);
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.connection.timeouts.record);
         loop {
             let missing = self.records.missing_bytes(&self.input);
             if missing == 0 {
@@ -183,39 +183,39 @@ impl Session {
             if (is_long || self.records.assembled_bytes() > UNIT_BYTES) && self.memory.is_none() {
                 let units = RECORD_BYTES_MAX.div_ceil(UNIT_BYTES) as u32;
                 let counted = timeout_at(deadline, Arc::clone(&self.connection.memory).acquire_many_owned(units)).await;
-                self.memory = Some(Arc::new(counted.map_err(|_| End::CutOff)?.map_err(|_| End::CutOff)?));
+                self.memory = Some(Arc::new(counted.map_err(|_| Closed::ByServer)?.map_err(|_| Closed::ByServer)?));
             }
             let wanted = if is_long { missing } else { RECEIVE_BYTES - self.input.len().min(RECEIVE_BYTES / 2) };
             if self.input.capacity() - self.input.len() < wanted.min(RECEIVE_BYTES / 4) || is_long {
                 self.input.reserve(wanted);
             }
             match timeout_at(deadline, self.receive.read_buf(&mut self.input)).await {
-                Ok(Ok(0)) | Ok(Err(_)) => return Err(End::Left),
+                Ok(Ok(0)) | Ok(Err(_)) => return Err(Closed::ByPeer),
                 Ok(Ok(count)) => {
                     self.connection.dispatcher.counters.received_bytes.fetch_add(count as u64, Relaxed);
                 }
-                Err(_) => return Err(End::CutOff),
+                Err(_) => return Err(Closed::ByServer),
             }
         }
     }
 
     /// Executes one record.
-    async fn take(&mut self, record: Bytes) -> Result<(), End> {
+    async fn take(&mut self, record: Bytes) -> Result<(), Closed> {
         let connection = &self.connection;
-        match connection.dispatcher.answer(connection.peer, &record, false) {
-            Outcome::CutOff => Err(End::CutOff),
+        match connection.dispatcher.answer(connection.peer, &record, Blocking::Forbidden) {
+            Outcome::CutOff => Err(Closed::ByServer),
             Outcome::Answer(Answer::Now(reply), pending) => {
                 connection.dispatcher.settle(pending.as_ref(), &reply);
                 self.add(reply).await
             }
-            Outcome::Answer(answer, pending) => self.begin(Slow::Answer(answer, pending)).await,
-            Outcome::Replay(answer) => self.begin(Slow::Replay(answer)).await,
-            Outcome::Wait => self.begin(Slow::Wait(record)).await,
+            Outcome::Answer(answer, pending) => self.begin(SlowCall::Answer(answer, pending)).await,
+            Outcome::Replay(answer) => self.begin(SlowCall::Replay(answer)).await,
+            Outcome::Wait => self.begin(SlowCall::Wait(record)).await,
         }
     }
 
     /// Adds a reply to the buffered ones.
-    async fn add(&mut self, reply: Vec<u8>) -> Result<(), End> {
+    async fn add(&mut self, reply: Vec<u8>) -> Result<(), Closed> {
         if reply.len() >= UNIT_BYTES {
             let units = reply.len().div_ceil(UNIT_BYTES) as u32;
             let memory = Arc::clone(&self.connection.memory);
@@ -224,8 +224,8 @@ impl Session {
                 Err(_) => {
                     // A task that waits for memory holds none, so tasks cannot deadlock.
                     self.flush().await?;
-                    let counted = timeout(self.connection.patience.send, memory.acquire_many_owned(units)).await;
-                    self.ready_memory.push(counted.map_err(|_| End::CutOff)?.map_err(|_| End::CutOff)?);
+                    let counted = timeout(self.connection.timeouts.send, memory.acquire_many_owned(units)).await;
+                    self.ready_memory.push(counted.map_err(|_| Closed::ByServer)?.map_err(|_| Closed::ByServer)?);
                 }
             }
         }
@@ -237,7 +237,7 @@ impl Session {
         if self.ready.len() >= SEND_BYTES { self.flush().await } else { Ok(()) }
     }
 
-    async fn flush(&mut self) -> Result<(), End> {
+    async fn flush(&mut self) -> Result<(), Closed> {
         if self.ready.is_empty() {
             return Ok(());
         }
@@ -248,12 +248,12 @@ impl Session {
     }
 
     /// Starts a slow call. Waits if the connection has too many of them.
-    async fn begin(&mut self, slow: Slow) -> Result<(), End> {
+    async fn begin(&mut self, slow: SlowCall) -> Result<(), Closed> {
         let slot = match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(slot) => slot,
             Err(_) => {
                 self.flush().await?;
-                Arc::clone(&self.slots).acquire_owned().await.map_err(|_| End::CutOff)?
+                Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Closed::ByServer)?
             }
         };
         let (sender, memory) = (self.sender.clone(), self.memory.clone());
@@ -264,7 +264,7 @@ impl Session {
                 // Release the memory of the record before reserving memory for the reply.
                 drop(memory);
                 let counted = if reply.len() >= UNIT_BYTES {
-                    timeout(connection.patience.send, connection.memory.acquire_many(units)).await.ok()
+                    timeout(connection.timeouts.send, connection.memory.acquire_many(units)).await.ok()
                 } else {
                     None
                 };
@@ -278,13 +278,13 @@ impl Session {
 }
 
 /// A slow call.
-enum Slow {
+enum SlowCall {
     Answer(Answer, Option<Pending>),
     Replay(watch::Receiver<Option<Bytes>>),
     Wait(Bytes),
 }
 
-impl Slow {
+impl SlowCall {
     /// Returns the reply, or nothing if there is none to send.
     async fn finish(self, connection: &Connection) -> Option<Vec<u8>> {
         match self {
@@ -296,7 +296,9 @@ impl Slow {
             Self::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),
             Self::Wait(record) => {
                 let (dispatcher, peer) = (Arc::clone(&connection.dispatcher), connection.peer);
-                let outcome = tokio::task::spawn_blocking(move || dispatcher.answer(peer, &record, true)).await.ok()?;
+                let outcome = tokio::task::spawn_blocking(move || dispatcher.answer(peer, &record, Blocking::Allowed))
+                    .await
+                    .ok()?;
                 match outcome {
                     Outcome::Answer(answer, pending) => {
                         let reply = finish(answer).await?;

@@ -1,7 +1,7 @@
 //! Conversions between the types of the view and those of the protocol.
 
 use amalgam_engine::Time;
-use amalgam_view::{Attributes, Error, Kind, Set, TimeSet};
+use amalgam_view::{Attributes, Error, Kind, SetAttributes, TimeSet};
 use nfs3_types::nfs3::{
     fattr3, ftype3, nfs_fh3, nfsstat3, nfstime3, post_op_attr, post_op_fh3, pre_op_attr, specdata3, wcc_attr,
 };
@@ -70,12 +70,12 @@ pub(crate) fn maybe_handle(bytes: Option<&[u8]>) -> post_op_fh3 {
 }
 
 /// Decodes a `sattr3`.
-pub(crate) fn read_set(from: &mut Reader<'_>) -> Result<Set> {
+pub(crate) fn read_set(from: &mut Reader<'_>) -> Result<SetAttributes> {
     let mode = from.optional(Reader::u32)?;
     let uid = from.optional(Reader::u32)?;
     let gid = from.optional(Reader::u32)?;
     let size = from.optional(Reader::u64)?;
-    Ok(Set {
+    Ok(SetAttributes {
         mode: mode.map(|mode| mode & 0o7777),
         uid,
         gid,
@@ -103,7 +103,7 @@ pub(crate) fn read_time(from: &mut Reader<'_>) -> Result<Time> {
 pub(crate) fn status(error: &Error) -> nfsstat3 {
     use nfsstat3 as S;
     match error {
-        Error::LostPlace => return S::NFS3ERR_BAD_COOKIE,
+        Error::StaleCookie => return S::NFS3ERR_BAD_COOKIE,
         Error::Unsupported(_) => return S::NFS3ERR_NOTSUPP,
         _ => {}
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn refusals_have_their_own_status() {
         assert_eq!(status(&Error::Stale(7)), nfsstat3::NFS3ERR_STALE);
-        assert_eq!(status(&Error::LostPlace), nfsstat3::NFS3ERR_BAD_COOKIE);
+        assert_eq!(status(&Error::StaleCookie), nfsstat3::NFS3ERR_BAD_COOKIE);
         assert_eq!(status(&Error::ReadOnly), nfsstat3::NFS3ERR_ROFS);
         assert_eq!(status(&Error::Quota { max: 1 }), nfsstat3::NFS3ERR_DQUOT);
         assert_eq!(status(&Error::Journal(String::new())), nfsstat3::NFS3ERR_IO);

@@ -13,7 +13,7 @@ use crate::export::{Export, Exports};
 use crate::handle::export_of;
 use crate::mount::{self, MountWatcher, Mounts};
 use crate::procedures::{self, Answer, Refusal, Request, failure, is_remembered, read_handle, resolve};
-use crate::reply_cache::{Pending, ReplyCache, Seen};
+use crate::reply_cache::{Lookup, Pending, ReplyCache};
 use crate::rpc::{self, Accepted, Call, Refused};
 
 /// Number of NFS procedures; the MOUNT procedures follow them in the counters.
@@ -85,6 +85,14 @@ impl Counters {
     }
 }
 
+/// Whether the calling thread may block, for example to open a view.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    Allowed,
+    /// A call of a closed view ends with [`Outcome::Wait`].
+    Forbidden,
+}
+
 /// Result of dispatching a record.
 pub(crate) enum Outcome {
     /// The answer, and the reply cache entry that waits for it.
@@ -98,8 +106,8 @@ pub(crate) enum Outcome {
 }
 
 impl Dispatcher {
-    /// Dispatches a record. If `may_wait` is false, a closed view is not opened.
-    pub(crate) fn answer(&self, peer: SocketAddr, record: &[u8], may_wait: bool) -> Outcome {
+    /// Dispatches a record.
+    pub(crate) fn answer(&self, peer: SocketAddr, record: &[u8], blocking: Blocking) -> Outcome {
         let call = match Call::read(record) {
             Ok(call) => call,
             Err(Refused::With(reply)) => return Outcome::Answer(Answer::Now(reply), None),
@@ -108,7 +116,7 @@ impl Dispatcher {
         let xid = call.xid;
         let now = |reply| Outcome::Answer(Answer::Now(reply), None);
         match (call.program, call.version) {
-            (nfs3_types::nfs3::PROGRAM, nfs3_types::nfs3::VERSION) => self.answer_nfs(peer, record, call, may_wait),
+            (nfs3_types::nfs3::PROGRAM, nfs3_types::nfs3::VERSION) => self.answer_nfs(peer, record, call, blocking),
             (nfs3_types::mount::PROGRAM, nfs3_types::mount::VERSION) => now(self.answer_mount(peer, call)),
             (nfs3_types::nfs3::PROGRAM | nfs3_types::mount::PROGRAM, _) => {
                 now(rpc::accepted(xid, Accepted::NoVersion(3)))
@@ -136,7 +144,7 @@ impl Dispatcher {
         rpc::accepted(xid, Accepted::Garbage)
     }
 
-    fn answer_nfs(&self, peer: SocketAddr, record: &[u8], mut call: Call<'_>, may_wait: bool) -> Outcome {
+    fn answer_nfs(&self, peer: SocketAddr, record: &[u8], mut call: Call<'_>, blocking: Blocking) -> Outcome {
         let xid = call.xid;
         let now = |reply| Outcome::Answer(Answer::Now(reply), None);
         let Ok(procedure) = NFS_PROGRAM::try_from(call.procedure) else {
@@ -159,14 +167,14 @@ impl Dispatcher {
         if export.key.decode(handle).is_none() {
             return refuse(nfsstat3::NFS3ERR_BADHANDLE);
         }
-        if export.opened().is_none() && !may_wait {
+        if export.opened().is_none() && blocking == Blocking::Forbidden {
             return Outcome::Wait;
         }
         self.counters.count(call.procedure as usize);
         let mut pending = if is_remembered(procedure) {
-            match self.cache.look(address, xid, record) {
-                Seen::New(pending) => Some(pending),
-                Seen::Before(answer) => {
+            match self.cache.lookup(address, xid, record) {
+                Lookup::New(pending) => Some(pending),
+                Lookup::Retransmission(answer) => {
                     self.counters.replayed.fetch_add(1, Relaxed);
                     return Outcome::Replay(answer);
                 }
@@ -185,7 +193,7 @@ impl Dispatcher {
         if let Some(pending) = pending.as_mut().filter(|_| procedure != NFS_PROGRAM::NFSPROC3_WRITE)
             && let Answer::Now(reply) | Answer::Synced { done: reply, .. } = &answer
         {
-            self.cache.note(pending, reply, (self.clock)());
+            self.cache.log_reply(pending, reply, (self.clock)());
         }
         Outcome::Answer(answer, pending)
     }
@@ -193,7 +201,7 @@ impl Dispatcher {
     /// Completes the reply cache entry of a call.
     pub(crate) fn settle(&self, pending: Option<&Pending>, reply: &[u8]) {
         if let Some(pending) = pending {
-            self.cache.answered(pending, reply, (self.clock)());
+            self.cache.complete(pending, reply, (self.clock)());
         }
     }
 
@@ -206,7 +214,7 @@ impl Dispatcher {
     ) -> Result<Answer, Refusal> {
         let open = export.open()?;
         let ino = resolve(export, &open, handle)?;
-        let caller = export.caller(&call.credential, open.door);
+        let caller = export.caller(&call.credential, open.watch_id);
         let request = Request { xid: call.xid, export, open: &open, caller, verifier: self.verifier, ino };
         procedures::answer(&request, procedure, call.arguments.clone())
     }

@@ -130,8 +130,8 @@ pub(crate) struct Export {
 /// An export whose view is open.
 pub(crate) struct OpenExport {
     pub(crate) view: View,
-    pub(crate) door: WatchId,
-    /// Number of changes made through other doors. Weak cache consistency data is exact only if this did not change meanwhile.
+    pub(crate) watch_id: WatchId,
+    /// Number of changes that did not come through this export. Weak cache consistency data is exact only if this did not change meanwhile.
     pub(crate) foreign_changes: Arc<AtomicU64>,
     /// Serialises changes through this export, so that attributes before and after belong to one change.
     pub(crate) changing: Mutex<()>,
@@ -140,7 +140,7 @@ pub(crate) struct OpenExport {
 
 impl Drop for OpenExport {
     fn drop(&mut self) {
-        self.view.unwatch(self.door);
+        self.view.unwatch(self.watch_id);
     }
 }
 
@@ -248,17 +248,17 @@ impl Export {
         let view = self.source.open()?;
         let foreign_changes = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&foreign_changes);
-        let door = view.watch(Arc::new(move |_| {
+        let watch_id = view.watch(Arc::new(move |_| {
             counter.fetch_add(1, Ordering::Release);
         }));
         let syncer = Syncer::new(view.clone());
-        let opened = Arc::new(OpenExport { view, door, foreign_changes, changing: Mutex::new(()), syncer });
+        let opened = Arc::new(OpenExport { view, watch_id, foreign_changes, changing: Mutex::new(()), syncer });
         *self.opened.write() = Some(Arc::clone(&opened));
         Ok(opened)
     }
 
     /// Maps RPC credentials to a caller.
-    pub(crate) fn caller(&self, credential: &Credential, door: WatchId) -> Caller {
+    pub(crate) fn caller(&self, credential: &Credential, origin: WatchId) -> Caller {
         let (uid, gid, groups) = match (self.spec.credentials, credential) {
             (Credentials::Owner, _) => (self.spec.owner.0, self.spec.owner.1, Vec::new()),
             (Credentials::Trusted { .. }, Credential::None) => (NOBODY, NOBODY, Vec::new()),
@@ -272,8 +272,8 @@ impl Export {
         };
         let mut caller = Caller::owner(uid, gid);
         caller.groups = groups;
-        caller.checked = true;
-        caller.door = Some(door);
+        caller.enforce = true;
+        caller.origin = Some(origin);
         caller
     }
 }

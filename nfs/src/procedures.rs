@@ -94,7 +94,7 @@ pub(crate) fn answer(request: &Request<'_>, procedure: NFS_PROGRAM, from: Reader
         P::NFSPROC3_LINK => names::link(request, from),
         P::NFSPROC3_READDIR => listing::read(request, from),
         P::NFSPROC3_READDIRPLUS => listing::read_plus(request, from),
-        P::NFSPROC3_FSSTAT => attributes::room(request, &from),
+        P::NFSPROC3_FSSTAT => attributes::disk_space(request, &from),
         P::NFSPROC3_FSINFO => attributes::limits(request, &from),
         P::NFSPROC3_PATHCONF => attributes::path_limits(request, &from),
         P::NFSPROC3_COMMIT => contents::commit(request, from),

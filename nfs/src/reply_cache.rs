@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::reply_log::{Logged, ReplyLog};
+use crate::reply_log::{CallKey, LoggedReply, ReplyLog};
 
 /// Replies per client.
 const ANSWERS_MAX: usize = 1_024;
@@ -42,31 +42,23 @@ struct Clients {
 
 #[derive(Default)]
 struct Client {
-    answers: HashMap<Key, Answer>,
-    order: VecDeque<Key>,
-}
-
-/// Key of a call of one client.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) xid: u32,
-    pub(crate) bytes: usize,
-    pub(crate) hash: [u8; 16],
+    answers: HashMap<CallKey, Answer>,
+    order: VecDeque<CallKey>,
 }
 
 /// Result of a lookup.
-pub(crate) enum Seen {
+pub(crate) enum Lookup {
     /// A new call. The caller must complete the entry.
     New(Pending),
     /// A retransmission.
-    Before(Answer),
+    Retransmission(Answer),
 }
 
 /// A call in progress. Dropping it without a reply removes the entry.
 pub(crate) struct Pending {
     answer: watch::Sender<Option<Bytes>>,
     client: IpAddr,
-    key: Key,
+    key: CallKey,
     /// The logged reply.
     logged: Option<Vec<u8>>,
 }
@@ -87,7 +79,7 @@ impl Clients {
 }
 
 impl Client {
-    fn remember(&mut self, key: Key, answer: Answer) {
+    fn remember(&mut self, key: CallKey, answer: Answer) {
         if self.answers.insert(key, answer).is_none() {
             self.order.push_back(key);
         }
@@ -99,43 +91,43 @@ impl Client {
     }
 }
 
-fn kept(answer: &[u8]) -> Bytes {
+fn cacheable(answer: &[u8]) -> Bytes {
     if answer.len() <= ANSWER_BYTES_MAX { Bytes::copy_from_slice(answer) } else { Bytes::new() }
 }
 
 impl ReplyCache {
     /// Creates a cache that starts with logged replies.
-    pub(crate) fn with_log(log: ReplyLog, found: Vec<Logged>) -> Self {
+    pub(crate) fn with_log(log: ReplyLog, found: Vec<LoggedReply>) -> Self {
         let cache = Self { clients: Mutex::default(), log: Some(Mutex::new(log)) };
         let mut clients = cache.clients.lock();
-        for Logged { client, key, answer } in found {
-            clients.client(client).remember(key, watch::channel(Some(kept(&answer))).1);
+        for LoggedReply { client, key, answer } in found {
+            clients.client(client).remember(key, watch::channel(Some(cacheable(&answer))).1);
         }
         drop(clients);
         cache
     }
 
     /// Looks a call up, and adds an entry if it is new.
-    pub(crate) fn look(&self, client: IpAddr, xid: u32, record: &[u8]) -> Seen {
+    pub(crate) fn lookup(&self, client: IpAddr, xid: u32, record: &[u8]) -> Lookup {
         let hash = blake3::hash(&record[..record.len().min(HASHED_BYTES)]);
         let mut short = [0; 16];
         short.copy_from_slice(&hash.as_bytes()[..16]);
-        let key = Key { xid, bytes: record.len(), hash: short };
+        let key = CallKey { xid, bytes: record.len(), hash: short };
         let mut clients = self.clients.lock();
         let known = clients.client(client);
         if let Some(answer) = known.answers.get(&key) {
             let is_given_up = answer.has_changed().is_err() && answer.borrow().is_none();
             if !is_given_up {
-                return Seen::Before(answer.clone());
+                return Lookup::Retransmission(answer.clone());
             }
         }
         let (answer, receiver) = watch::channel(None);
         known.remember(key, receiver);
-        Seen::New(Pending { answer, client, key, logged: None })
+        Lookup::New(Pending { answer, client, key, logged: None })
     }
 
     /// Logs the reply of a change before it is sent.
-    pub(crate) fn note(&self, pending: &mut Pending, answer: &[u8], now: Time) {
+    pub(crate) fn log_reply(&self, pending: &mut Pending, answer: &[u8], now: Time) {
         if let Some(log) = &self.log {
             log.lock().append(now, pending.client, &pending.key, answer);
             pending.logged = Some(answer.to_vec());
@@ -143,14 +135,14 @@ impl ReplyCache {
     }
 
     /// Completes an entry.
-    pub(crate) fn answered(&self, pending: &Pending, answer: &[u8], now: Time) {
+    pub(crate) fn complete(&self, pending: &Pending, answer: &[u8], now: Time) {
         if let (Some(log), Some(logged)) = (&self.log, &pending.logged)
             && logged != answer
         {
             // The sync failed after the reply was logged. The later record wins.
             log.lock().append(now, pending.client, &pending.key, answer);
         }
-        pending.answer.send_replace(Some(kept(answer)));
+        pending.answer.send_replace(Some(cacheable(answer)));
     }
 }
 
@@ -167,9 +159,9 @@ mod tests {
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn new(cache: &ReplyCache, xid: u32, record: &[u8]) -> Option<Pending> {
-        match cache.look(CLIENT, xid, record) {
-            Seen::New(pending) => Some(pending),
-            Seen::Before(_) => None,
+        match cache.lookup(CLIENT, xid, record) {
+            Lookup::New(pending) => Some(pending),
+            Lookup::Retransmission(_) => None,
         }
     }
 
@@ -177,13 +169,13 @@ mod tests {
     fn an_answer_is_given_again_to_the_same_call_only() {
         let cache = ReplyCache::default();
         let pending = new(&cache, 1, b"remove a").expect("new");
-        cache.answered(&pending, b"done", Time::EPOCH);
-        let Seen::Before(answer) = cache.look(CLIENT, 1, b"remove a") else { panic!("it came before") };
+        cache.complete(&pending, b"done", Time::EPOCH);
+        let Lookup::Retransmission(answer) = cache.lookup(CLIENT, 1, b"remove a") else { panic!("it came before") };
         assert_eq!(answer.borrow().as_deref(), Some(&b"done"[..]));
         assert!(new(&cache, 2, b"remove a").is_some(), "another number");
         assert!(new(&cache, 1, b"remove b").is_some(), "other arguments");
         let elsewhere = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
-        assert!(matches!(cache.look(elsewhere, 1, b"remove a"), Seen::New(_)), "another client");
+        assert!(matches!(cache.lookup(elsewhere, 1, b"remove a"), Lookup::New(_)), "another client");
     }
 
     #[test]
@@ -200,10 +192,10 @@ mod tests {
         let cache = ReplyCache::default();
         for xid in 0..5_000 {
             let pending = new(&cache, xid, b"x").expect("new");
-            cache.answered(&pending, &[0; 2 * ANSWER_BYTES_MAX], Time::EPOCH);
+            cache.complete(&pending, &[0; 2 * ANSWER_BYTES_MAX], Time::EPOCH);
         }
         for client in 0..1_000_u32 {
-            cache.look(IpAddr::V4(client.into()), 1, b"x");
+            cache.lookup(IpAddr::V4(client.into()), 1, b"x");
         }
         let clients = cache.clients.lock();
         assert!(clients.by_address.len() <= CLIENTS_MAX && clients.order.len() <= CLIENTS_MAX);

@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 
 use amalgam_engine::Time;
 
-use crate::reply_cache::Key;
-
 /// Size at which the log rotates.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Maximum age of a reply. Clients retransmit within minutes.
@@ -23,10 +21,18 @@ const HEAD_BYTES: usize = 4 + 8;
 const FIXED_BYTES: usize = 8 + 16 + 4 + 8 + 16;
 const RECORD_BYTES_MAX: usize = 64 << 10;
 
+/// Identifies a call of one client: its transaction id, length and hash.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct CallKey {
+    pub(crate) xid: u32,
+    pub(crate) bytes: usize,
+    pub(crate) hash: [u8; 16],
+}
+
 /// A logged reply.
-pub(crate) struct Logged {
+pub(crate) struct LoggedReply {
     pub(crate) client: IpAddr,
-    pub(crate) key: Key,
+    pub(crate) key: CallKey,
     pub(crate) answer: Vec<u8>,
 }
 
@@ -38,7 +44,7 @@ pub(crate) struct ReplyLog {
 
 impl ReplyLog {
     /// Opens or creates a log. Returns the usable replies, oldest first.
-    pub(crate) fn open(path: &Path, now: Time) -> io::Result<(Self, Vec<Logged>)> {
+    pub(crate) fn open(path: &Path, now: Time) -> io::Result<(Self, Vec<LoggedReply>)> {
         let (mut found, _) = read(&older(path), now)?;
         let (newer, end) = read(path, now)?;
         found.extend(newer);
@@ -49,7 +55,7 @@ impl ReplyLog {
     }
 
     /// Appends a reply. On a write error the reply is in the memory cache only.
-    pub(crate) fn append(&mut self, now: Time, client: IpAddr, key: &Key, answer: &[u8]) {
+    pub(crate) fn append(&mut self, now: Time, client: IpAddr, key: &CallKey, answer: &[u8]) {
         let mut body = Vec::with_capacity(FIXED_BYTES + answer.len());
         body.extend_from_slice(&now.0.to_le_bytes());
         let address = match client {
@@ -68,7 +74,7 @@ impl ReplyLog {
         record.extend_from_slice(&check(&body));
         record.extend_from_slice(&body);
         if self.bytes + record.len() as u64 > FILE_BYTES_MAX {
-            self.turn();
+            self.rotate();
         }
         if self.file.write_all(&record).is_ok() {
             self.bytes += record.len() as u64;
@@ -79,7 +85,7 @@ impl ReplyLog {
     }
 
     /// Rotates the files.
-    fn turn(&mut self) {
+    fn rotate(&mut self) {
         if std::fs::rename(&self.path, older(&self.path)).is_err() {
             self.file.set_len(0).ok();
         } else if let Ok(file) = open(&self.path) {
@@ -106,7 +112,7 @@ fn check(body: &[u8]) -> [u8; 8] {
 }
 
 /// Reads the usable replies of a file, and the end of its last complete record.
-fn read(path: &Path, now: Time) -> io::Result<(Vec<Logged>, u64)> {
+fn read(path: &Path, now: Time) -> io::Result<(Vec<LoggedReply>, u64)> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -122,7 +128,7 @@ fn read(path: &Path, now: Time) -> io::Result<(Vec<Logged>, u64)> {
     Ok((found, (bytes.len() - rest.len()) as u64))
 }
 
-fn read_record(bytes: &[u8]) -> Option<(Time, Logged, &[u8])> {
+fn read_record(bytes: &[u8]) -> Option<(Time, LoggedReply, &[u8])> {
     let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
     let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
     let (body, rest) = rest.split_at_checked(length)?;
@@ -131,13 +137,13 @@ fn read_record(bytes: &[u8]) -> Option<(Time, Logged, &[u8])> {
     }
     let (fixed, answer) = body.split_at_checked(FIXED_BYTES)?;
     let address: [u8; 16] = *fixed[8..].first_chunk()?;
-    let key = Key {
+    let key = CallKey {
         xid: u32::from_le_bytes(*fixed[24..].first_chunk()?),
         bytes: u64::from_le_bytes(*fixed[28..].first_chunk()?) as usize,
         hash: *fixed[36..].first_chunk()?,
     };
     let client = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
-    let logged = Logged { client, key, answer: answer.to_vec() };
+    let logged = LoggedReply { client, key, answer: answer.to_vec() };
     Some((Time(i64::from_le_bytes(*fixed.first_chunk()?)), logged, rest))
 }
 
@@ -148,8 +154,8 @@ mod tests {
     const NOW: Time = Time(1_700_000_000_000_000_000);
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn key(xid: u32) -> Key {
-        Key { xid, bytes: 7, hash: [xid as u8; 16] }
+    fn key(xid: u32) -> CallKey {
+        CallKey { xid, bytes: 7, hash: [xid as u8; 16] }
     }
 
     #[test]

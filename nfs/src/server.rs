@@ -13,7 +13,7 @@ use rustix::net::sockopt;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 
-use crate::connection::{Connection, Patience, UNIT_BYTES};
+use crate::connection::{Connection, Timeouts, UNIT_BYTES};
 use crate::dispatch::{Counters, Dispatcher};
 use crate::export::Exports;
 use crate::mount::{MountWatcher, Mounts};
@@ -181,20 +181,20 @@ impl Server {
         }
     }
 
-    /// Stops accepting, completes calls in progress, and ends. Gives up after `patience`.
-    pub fn stop(mut self, patience: Duration) {
-        self.end(patience);
+    /// Stops accepting, completes calls in progress, and ends. Gives up after `timeout`.
+    pub fn stop(mut self, timeout: Duration) {
+        self.end(timeout);
     }
 
-    fn end(&mut self, patience: Duration) {
+    fn end(&mut self, timeout: Duration) {
         let Some(runtime) = self.runtime.take() else { return };
         self.is_ending.send_replace(true);
         let (connections, all) = (Arc::clone(&self.connections), self.connections_max as u32);
         let wait = move || {
             runtime.block_on(async {
-                tokio::time::timeout(patience, connections.acquire_many(all)).await.ok();
+                tokio::time::timeout(timeout, connections.acquire_many(all)).await.ok();
             });
-            runtime.shutdown_timeout(patience);
+            runtime.shutdown_timeout(timeout);
         };
         // On a separate thread: a tokio runtime does not allow blocking waits on its threads.
         if let Ok(thread) = std::thread::Builder::new().name("amalgam-nfs-end".to_owned()).spawn(wait) {
@@ -209,10 +209,15 @@ impl Drop for Server {
     }
 }
 
-/// Binds an address. If the port is taken or forbidden and `or_another` is set, binds another port.
-pub fn listen(address: SocketAddr, or_another: bool) -> io::Result<TcpListener> {
+/// Binds an address.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address)
+}
+
+/// Binds an address, or another port if that one is taken or forbidden.
+pub fn listen_or_any_port(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address) {
-        Err(error) if or_another && is_refused_port(&error) => TcpListener::bind(SocketAddr::new(address.ip(), 0)),
+        Err(error) if is_refused_port(&error) => TcpListener::bind(SocketAddr::new(address.ip(), 0)),
         listener => listener,
     }
 }
@@ -264,7 +269,7 @@ impl Acceptor {
                 peer,
                 dispatcher: Arc::clone(&self.dispatcher),
                 memory: Arc::clone(&self.memory),
-                patience: Patience {
+                timeouts: Timeouts {
                     record: options.request_timeout,
                     send: options.reply_timeout,
                     idle: options.idle_timeout,

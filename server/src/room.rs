@@ -7,7 +7,7 @@ use amalgam_engine::backend::RESERVE_FILE;
 use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
 use amalgam_proto::{Failure, Reason};
 use amalgam_transfer::{Progress, added, added_by};
-use amalgam_view::Room;
+use amalgam_view::DiskSpace;
 
 use crate::failure::{Result, of_engine, of_io, of_transfer};
 use crate::service::Service;
@@ -96,10 +96,10 @@ impl Service {
     }
 
     /// What the disk of the store has, for a mount.
-    pub(crate) fn room(&self) -> Room {
-        let Ok(found) = rustix::fs::statvfs(self.inner.home.path()) else { return Room::default() };
+    pub(crate) fn room(&self) -> DiskSpace {
+        let Ok(found) = rustix::fs::statvfs(self.inner.home.path()) else { return DiskSpace::default() };
         let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
-        Room {
+        DiskSpace {
             total_bytes,
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
             // Settings that cannot be read are told of by the next call.

@@ -32,7 +32,7 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationContext, RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
 use amalgam_proto::{Failure, Reason};
-use amalgam_view::{Moment, Recovered, Room, View, ViewOptions};
+use amalgam_view::{DiskSpace, RecoveryReport, StateVersion, View, ViewOptions};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
 use crate::failure::{Result, of_engine, of_view};
@@ -68,12 +68,12 @@ struct State {
 /// A workspace's view. The lock says whether it is closed, and is held while something happens to all of it.
 struct LiveView {
     view: View,
-    recovered: Recovered,
+    recovered: RecoveryReport,
     turn: Arc<Mutex<bool>>,
     /// The head that the view stayed behind, because it had changes of its own.
     behind: Mutex<Option<SnapshotId>>,
     /// The state in which there was no room for a checkpoint that would have made room.
-    crowded: Mutex<Option<Moment>>,
+    crowded: Mutex<Option<StateVersion>>,
 }
 
 /// A mount that is there.
@@ -242,9 +242,9 @@ impl Service {
         // Weak: the view is part of the service.
         let inner = Arc::downgrade(&self.inner);
         let service = inner.clone();
-        options.room =
-            Some(Arc::new(move || service.upgrade().map_or_else(Room::default, |inner| Service { inner }.room())));
-        let stage = RenderCache::default();
+        options.disk =
+            Some(Arc::new(move || service.upgrade().map_or_else(DiskSpace::default, |inner| Service { inner }.room())));
+        let stage = Stage::default();
         options.conflicts = Some(Arc::new(move |store, path, conflict| {
             let captions = |path: &TreePath, conflict: &Conflict| match inner.upgrade() {
                 Some(inner) => Service { inner }.captioner().caption(path, conflict),

@@ -70,7 +70,7 @@ fn two_clients_of_nfs_and_a_mount_share_one_live_tree() {
     let mount = Mount::at(&view, &at, &MountOptions::default()).expect("mounted");
     let exports = Exports::new([1; 32]);
     exports.add(ExportSpec::new("/p/w", (0, 0)), Arc::new(view.clone())).expect("exported");
-    let listener = amalgam_nfs::listen("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
+    let listener = amalgam_nfs::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let server = Server::start(listener, Arc::new(exports), &ServerOptions::new(now)).expect("a server");
     let mut clients = [(); 2].map(|()| Client::connect(server.address()).expect("connected"));
     let root = clients[0].root("/p/w").expect("answered").expect("mounted");
@@ -98,7 +98,7 @@ fn two_clients_of_nfs_and_a_mount_share_one_live_tree() {
     std::fs::remove_file(at.join("g")).expect("removed");
     assert_eq!(read(&mut clients[1], &file), b"by the kernel, and by NFS", "a client had it open");
 
-    view.go_to(committed, Some(committed)).expect("gone back");
+    view.restore(committed, Some(committed)).expect("gone back");
     let (back, _) = look(&mut clients[0], &root, "f").expect("a rollback is seen");
     assert_eq!(read(&mut clients[0], &back), b"by the kernel, and by NFS");
     eventually("by the mount, too", || std::fs::read(at.join("f")).is_ok_and(|bytes| bytes.len() == 25));

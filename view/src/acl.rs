@@ -1,18 +1,14 @@
 //! POSIX access control lists: the extended attributes `system.posix_acl_access` and `system.posix_acl_default`, in the form that Linux
 //! gives and takes (version 2).
 //!
-//! The kernel of a FUSE mount enforces them; for callers that no kernel has checked ([`Caller::checked`]) the view does. What a kernel
-//! leaves to the file system is here, too: a list that is set changes the permission bits, permission
-//! bits that are set change the list, and what is made in a directory takes over its default list.
+//! The kernel of a FUSE mount enforces the lists; for callers with [`Caller::enforce`] the view does. The view also keeps lists and
+//! permission bits consistent: setting either one updates the other, and a new entry inherits the default list of its directory.
 
-use crate::access::{Access, may};
-use crate::attributes::{Attributes, Caller};
-use crate::error::{Error, Result};
-use crate::view::Live;
+use crate::access::{Access, Caller};
 
-/// The list that says who may do what.
+/// Name of the list that is checked on access.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list that new entries of a directory take over.
+/// Name of the list that new entries of a directory inherit.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -22,8 +18,8 @@ const OWNING_GROUP: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
-/// An owner, a group and others: no more than permission bits say.
-const PLAIN_ENTRIES: usize = 3;
+/// Entries of a minimal list (owner, owning group, others), which permission bits can express.
+const MINIMAL_ENTRIES: usize = 3;
 
 /// An access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +35,7 @@ struct AclEntry {
 }
 
 impl Acl {
-    /// Reads one; nothing for what is none.
+    /// Parses a list. Returns `None` for invalid bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (version, rest) = bytes.split_first_chunk::<4>()?;
         if u32::from_le_bytes(*version) != VERSION || rest.len() % 8 != 0 {
@@ -60,7 +56,7 @@ impl Acl {
         (is_whole && (names == 0 || count(MASK) == 1) && acl.entries.iter().all(is_known)).then_some(acl)
     }
 
-    /// Its bytes.
+    /// Encodes the list in the kernel's format.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for AclEntry { tag, rights, id } in &self.entries {
@@ -71,31 +67,31 @@ impl Acl {
         bytes
     }
 
-    /// Whether permission bits say all of it.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.entries.len() == PLAIN_ENTRIES
+    /// Returns whether permission bits can express the list.
+    pub(crate) fn is_minimal(&self) -> bool {
+        self.entries.len() == MINIMAL_ENTRIES
     }
 
-    /// The permission bits that belong to it: those of the group are the mask, where there is one.
+    /// Returns the permission bits of the list. The group bits are the mask, if the list has one.
     pub(crate) fn mode(&self) -> u32 {
         let rights =
             |tag| u32::from(self.entries.iter().find(|entry| entry.tag == tag).map_or(0, |entry| entry.rights));
         rights(OWNER) << 6 | rights(self.group_tag()) << 3 | rights(OTHERS)
     }
 
-    /// The same list after permission bits were set.
+    /// Returns the list after permission bits were set.
     #[must_use]
     pub(crate) fn with_mode(&self, mode: u32) -> Self {
-        self.map_plain(|_, bits| bits, mode)
+        self.map_minimal(|_, bits| bits, mode)
     }
 
-    /// What something takes over of it that is made with these permission bits: no more than both allow.
+    /// Returns the access list of a new entry that is created with these permission bits: the rights that both allow.
     #[must_use]
     pub(crate) fn inherited(&self, mode: u32) -> Self {
-        self.map_plain(|rights, bits| rights & bits, mode)
+        self.map_minimal(|rights, bits| rights & bits, mode)
     }
 
-    fn map_plain(&self, change: impl Fn(u16, u16) -> u16, mode: u32) -> Self {
+    fn map_minimal(&self, change: impl Fn(u16, u16) -> u16, mode: u32) -> Self {
         let (group, bits) = (self.group_tag(), |shift: u32| (mode >> shift & 7) as u16);
         let entries = self.entries.iter().map(|entry| {
             let rights = match entry.tag {
@@ -109,7 +105,7 @@ impl Acl {
         Self { entries: entries.collect() }
     }
 
-    /// Whether the list gives a caller these rights, who is neither root nor the owner. `gid` is the owning group.
+    /// Returns whether the list gives these rights to a caller who is neither root nor the owner. `gid` is the owning group.
     pub(crate) fn allows(&self, caller: &Caller, gid: u32, access: Access) -> bool {
         let wanted = u16::from(access.0);
         let find = |tag| self.entries.iter().find(move |entry| entry.tag == tag);
@@ -129,31 +125,9 @@ impl Acl {
         gives(first) || groups.any(gives)
     }
 
-    /// The entry that the group's permission bits stand for.
+    /// Returns the tag of the entry that the group's permission bits show.
     fn group_tag(&self) -> u16 {
         if self.entries.iter().any(|entry| entry.tag == MASK) { MASK } else { OWNING_GROUP }
-    }
-}
-
-impl Live {
-    /// Whether permission bits and the access control list allow an access.
-    pub(crate) fn may(&self, caller: &Caller, attributes: &Attributes, access: Access) -> Result<bool> {
-        if caller.uid == 0 || caller.uid == attributes.uid {
-            return Ok(may(caller, attributes, access));
-        }
-        let list = match self.path(attributes.ino)? {
-            Some(path) if !self.is_placed(&path) => self.tree.xattr(&path, ACCESS)?,
-            _ => None,
-        };
-        match list.and_then(|list| Acl::parse(&list)) {
-            Some(list) => Ok(list.allows(caller, attributes.gid, access)),
-            None => Ok(may(caller, attributes, access)),
-        }
-    }
-
-    /// Refuses an access that permission bits or the access control list do not allow, unless a kernel has checked it.
-    pub(crate) fn demand(&self, caller: &Caller, attributes: &Attributes, access: Access) -> Result<()> {
-        if !caller.checked || self.may(caller, attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
 }
 
@@ -174,14 +148,14 @@ mod tests {
         let list = acl(&[(OWNER, 6, ANY), (USER, 6, 7), (OWNING_GROUP, 0, ANY), (MASK, 6, ANY), (OTHERS, 0, ANY)]);
         assert_eq!(Acl::parse(&list.encode()), Some(list.clone()));
         assert_eq!(list.mode(), 0o660, "the group's bits are the mask");
-        assert!(!list.is_plain());
+        assert!(!list.is_minimal());
         let narrow = list.with_mode(0o640);
         assert_eq!(narrow.mode(), 0o640);
         assert_eq!(narrow.entries[2].rights, 0, "the owning group has what it had");
         assert_eq!(list.inherited(0o777).mode(), 0o660);
         assert_eq!(list.inherited(0o600).mode(), 0o600);
         let plain = acl(&[(OWNER, 7, ANY), (OWNING_GROUP, 5, ANY), (OTHERS, 1, ANY)]);
-        assert!(plain.is_plain());
+        assert!(plain.is_minimal());
         assert_eq!((plain.mode(), plain.with_mode(0o640).mode()), (0o751, 0o640));
     }
 

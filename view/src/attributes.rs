@@ -1,92 +1,66 @@
-//! What a file system tells of an inode, and who asks.
+//! Inode numbers and attributes, and the changes of attributes that a caller can request.
 
 use amalgam_engine::Time;
 pub use amalgam_engine::object::{Device, EntryKind as Kind};
 
-use crate::inodes::Ino;
-use crate::notice::WatchId;
+/// The number of an inode.
+pub type Ino = u64;
 
-/// What there is to know of an inode.
+/// The inode number of the root directory.
+pub const ROOT: Ino = 1;
+
+/// The attributes of an inode, as `stat` returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its number.
+    /// The inode number.
     pub ino: Ino,
-    /// What it is. Never a conflict: that is shown as one of its sides.
+    /// The file type. A conflict is shown as a file or as one of its sides.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
-    /// How many names it has. For a directory 2 and the number of directories in it, or 1 where these have not been counted.
+    /// The number of hard links. For a directory 2 plus the number of its subdirectories, or 1 where these have not been counted.
     pub links: u32,
-    /// Whose it is.
+    /// The owning user.
     pub uid: u32,
-    /// Whose group's it is.
+    /// The owning group.
     pub gid: u32,
-    /// Its bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Blocks of 512 bytes that it takes.
+    /// Allocated blocks of 512 bytes, estimated from the size.
     pub blocks: u64,
-    /// A device's number.
+    /// The number of a device file.
     pub device: Option<Device>,
-    /// When it was last read, as far as somebody said so.
+    /// Time of the last read, if a caller has set one; else the time of the last write.
     pub atime: Time,
-    /// When its contents last changed.
+    /// Time of the last change of contents.
     pub mtime: Time,
-    /// When anything of it last changed.
+    /// Time of the last change of contents or attributes.
     pub ctime: Time,
 }
 
-/// Who calls.
-#[derive(Clone, Debug, Default)]
-pub struct Caller {
-    /// The user that new entries belong to.
-    pub uid: u32,
-    /// The group that new entries belong to.
-    pub gid: u32,
-    /// Further groups.
-    pub groups: Vec<u32>,
-    /// Whether the view checks permissions. A kernel that has done so already needs it no second time.
-    pub checked: bool,
-    /// The door that the call came through, which knows what it changed.
-    pub door: Option<WatchId>,
-    /// The permission bits that something new does not get, unless its directory has a default access control list.
-    pub umask: u32,
-}
-
-impl Caller {
-    /// The workspace's owner, in nobody's name in particular.
-    pub fn owner(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Vec::new(), checked: false, door: None, umask: 0 }
-    }
-
-    /// Whether the caller is in a group.
-    pub fn is_in(&self, gid: u32) -> bool {
-        self.uid == 0 || self.gid == gid || self.groups.contains(&gid)
-    }
-}
-
-/// What is to be set of an inode; the rest stays.
+/// Attributes to set on an inode. `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Set {
+pub struct SetAttributes {
     /// Permission bits.
     pub mode: Option<u32>,
-    /// The user.
+    /// The owning user.
     pub uid: Option<u32>,
-    /// The group.
+    /// The owning group.
     pub gid: Option<u32>,
     /// The size of a file.
     pub size: Option<u64>,
-    /// The time of the last reading.
+    /// Time of the last read.
     pub atime: Option<TimeSet>,
-    /// The time of the last change of contents.
+    /// Time of the last change of contents.
     pub mtime: Option<TimeSet>,
 }
 
 /// A time to set.
 #[derive(Clone, Copy, Debug)]
 pub enum TimeSet {
-    /// The present.
+    /// The current time of the view's clock.
     Now,
-    /// Any other.
+    /// An explicit time.
     At(Time),
 }
 

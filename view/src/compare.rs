@@ -1,5 +1,5 @@
-//! Two trees compared without writing anything, times not considered. Opens no directory that both have stored alike. A comparison of
-//! stored trees is quicker, but a tree under edit must be written for it, and there may be no room.
+//! Comparison of two working trees without storing them. Ignores times, and skips directories that are stored equally in both. A
+//! comparison of stored trees is faster, but an edited tree must be stored for it, and the disk may be full.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use amalgam_engine::{TreePath, WorkingTree};
 use crate::attributes::Kind;
 use crate::error::Result;
 
-/// Bytes of two files that are compared at once.
+/// Bytes of two files that are compared in one step.
 const STEP_BYTES: usize = 1 << 20;
 
 /// How a path differs between two trees.
@@ -21,11 +21,11 @@ pub enum Difference {
     Added,
     /// Only the first tree has it.
     Removed,
-    /// It is something else in the second tree.
+    /// Both trees have it, and it differs.
     Modified,
 }
 
-/// Whether two trees hold the same, times not considered.
+/// Returns whether two trees are equal, ignoring times.
 pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
     let mut same = true;
     compare(before, after, &mut |_, _| {
@@ -35,7 +35,7 @@ pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
     Ok(same)
 }
 
-/// All paths in which two trees differ, times not considered, sorted.
+/// Returns all paths at which two trees differ, ignoring times, sorted.
 pub fn differences(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<(TreePath, Difference)>> {
     let mut found = Vec::new();
     compare(before, after, &mut |path, difference| {
@@ -46,10 +46,11 @@ pub fn differences(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<(Tre
     Ok(found)
 }
 
-type Tell<'a> = dyn FnMut(&TreePath, Difference) -> ControlFlow<()> + 'a;
+/// A callback for each difference, which can end the comparison.
+type Report<'a> = dyn FnMut(&TreePath, Difference) -> ControlFlow<()> + 'a;
 
-/// Tells of each difference until it is told to stop.
-fn compare(before: &WorkingTree, after: &WorkingTree, tell: &mut Tell<'_>) -> Result<()> {
+/// Reports each difference until the callback ends the comparison.
+fn compare(before: &WorkingTree, after: &WorkingTree, report: &mut Report<'_>) -> Result<()> {
     let mut open = vec![TreePath::root()];
     while let Some(directory) = open.pop() {
         let (mut ours, mut theirs) = (before.list(&directory)?, after.list(&directory)?);
@@ -66,31 +67,31 @@ fn compare(before: &WorkingTree, after: &WorkingTree, tell: &mut Tell<'_>) -> Re
                 if order.is_ge() { std::mem::replace(&mut right, theirs.next().transpose()?) } else { None };
             let step = match (took_left, took_right) {
                 (Some((name, left)), Some((_, right))) => {
-                    if is_stored_alike(&left, &right) {
+                    if is_stored_equal(&left, &right) {
                         continue;
                     }
                     let path = directory.join(&name);
                     let are_directories = left.kind == Kind::Directory && right.kind == Kind::Directory;
-                    let same = is_same(before, after, &path, [&left, &right])?;
+                    let same = is_equal(before, after, &path, [&left, &right])?;
                     let mut step = ControlFlow::Continue(());
                     if !same {
-                        step = tell(&path, Difference::Modified);
+                        step = report(&path, Difference::Modified);
                     }
                     if are_directories {
                         open.push(path);
                     } else if step.is_continue() && !same {
-                        step = below(before, &path, left.kind, Difference::Removed, tell)?;
+                        step = report_below(before, &path, left.kind, Difference::Removed, report)?;
                         if step.is_continue() {
-                            step = below(after, &path, right.kind, Difference::Added, tell)?;
+                            step = report_below(after, &path, right.kind, Difference::Added, report)?;
                         }
                     }
                     step
                 }
                 (Some((name, left)), None) => {
-                    all_of(before, &directory.join(&name), left.kind, Difference::Removed, tell)?
+                    report_all(before, &directory.join(&name), left.kind, Difference::Removed, report)?
                 }
                 (None, Some((name, right))) => {
-                    all_of(after, &directory.join(&name), right.kind, Difference::Added, tell)?
+                    report_all(after, &directory.join(&name), right.kind, Difference::Added, report)?
                 }
                 (None, None) => ControlFlow::Continue(()),
             };
@@ -102,34 +103,34 @@ fn compare(before: &WorkingTree, after: &WorkingTree, tell: &mut Tell<'_>) -> Re
     Ok(())
 }
 
-/// Tells of a path that only one tree has, and of all below it.
-fn all_of(
+/// Reports a path that only one tree has, and all paths below it.
+fn report_all(
     tree: &WorkingTree,
     path: &TreePath,
     kind: Kind,
     difference: Difference,
-    tell: &mut Tell<'_>,
+    report: &mut Report<'_>,
 ) -> Result<ControlFlow<()>> {
-    if tell(path, difference).is_break() {
+    if report(path, difference).is_break() {
         return Ok(ControlFlow::Break(()));
     }
-    below(tree, path, kind, difference, tell)
+    report_below(tree, path, kind, difference, report)
 }
 
-/// Tells of all below a directory that only one tree has.
-fn below(
+/// Reports all paths below a directory that only one tree has.
+fn report_below(
     tree: &WorkingTree,
     path: &TreePath,
     kind: Kind,
     difference: Difference,
-    tell: &mut Tell<'_>,
+    report: &mut Report<'_>,
 ) -> Result<ControlFlow<()>> {
     let mut open = if kind == Kind::Directory { vec![path.clone()] } else { Vec::new() };
     while let Some(directory) = open.pop() {
         for found in tree.list(&directory)? {
             let (name, stat) = found?;
             let path = directory.join(&name);
-            if tell(&path, difference).is_break() {
+            if report(&path, difference).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             if stat.kind == Kind::Directory {
@@ -140,8 +141,8 @@ fn below(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Whether both are stored, and nothing but their times differs.
-fn is_stored_alike(one: &Stat, other: &Stat) -> bool {
+/// Returns whether both entries are stored and differ in nothing but times.
+fn is_stored_equal(one: &Stat, other: &Stat) -> bool {
     let (Some(left), Some(right)) = (&one.entry, &other.entry) else { return false };
     let same_node = match (&left.node, &right.node) {
         (Node::Directory(Some(left)), Node::Directory(Some(right))) => left.bare == right.bare,
@@ -151,10 +152,10 @@ fn is_stored_alike(one: &Stat, other: &Stat) -> bool {
     same_node && left.mode == right.mode && left.extra == right.extra && !is_linked(left) && !is_linked(right)
 }
 
-/// Whether a path is the same thing on both sides, but for what is in it if it is a directory.
-fn is_same(one: &WorkingTree, other: &WorkingTree, path: &TreePath, [left, right]: [&Stat; 2]) -> Result<bool> {
-    let told = |stat: &Stat| (stat.kind, stat.mode, stat.size, stat.links, stat.owner);
-    if told(left) != told(right) || one.xattrs(path)? != other.xattrs(path)? {
+/// Returns whether a path is equal in both trees, without the contents of a directory.
+fn is_equal(one: &WorkingTree, other: &WorkingTree, path: &TreePath, [left, right]: [&Stat; 2]) -> Result<bool> {
+    let compared = |stat: &Stat| (stat.kind, stat.mode, stat.size, stat.links, stat.owner);
+    if compared(left) != compared(right) || one.xattrs(path)? != other.xattrs(path)? {
         return Ok(false);
     }
     if left.links > 1 && one.names_of(path)? != other.names_of(path)? {
@@ -163,11 +164,11 @@ fn is_same(one: &WorkingTree, other: &WorkingTree, path: &TreePath, [left, right
     match left.kind {
         Kind::Directory => Ok(true),
         Kind::Conflict => Ok(left.entry.is_some() && left.entry == right.entry),
-        _ => is_same_file(one, other, path),
+        _ => is_equal_file(one, other, path),
     }
 }
 
-fn is_same_file(one: &WorkingTree, other: &WorkingTree, path: &TreePath) -> Result<bool> {
+fn is_equal_file(one: &WorkingTree, other: &WorkingTree, path: &TreePath) -> Result<bool> {
     let (left, right) = (one.loose(path)?, other.loose(path)?);
     if left.target() != right.target() || left.device() != right.device() {
         return Ok(false);

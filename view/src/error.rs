@@ -1,85 +1,85 @@
-//! What can go wrong in a file system, and the one table of error numbers.
+//! Errors of a view, and the only table of error numbers.
 
 use amalgam_engine as engine;
 use rustix::io::Errno;
 
-/// The view's result.
+/// The result of a view's operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Every error of a view.
+/// An error of a view.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The tree below refused.
+    /// An error of the store or the working tree.
     #[error(transparent)]
     Engine(#[from] engine::Error),
-    /// An inode that was never handed out, or was given up since.
+    /// An inode number or a handle that is not in the table.
     #[error("inode {0} is not known any more")]
     Stale(u64),
-    /// A change in a view that shows a snapshot.
+    /// A change in a read-only view.
     #[error("this view is read-only")]
     ReadOnly,
-    /// The caller may not.
+    /// The caller does not have the required permission.
     #[error("permission denied")]
     Access,
-    /// Only the owner may.
+    /// The operation requires the owner.
     #[error("only the owner may do that")]
     NotOwner,
-    /// The workspace has written as much as it may.
+    /// The quota of uncommitted bytes is used up.
     #[error("the workspace's quota of {max} bytes is used up; commit, or raise the quota")]
     Quota {
-        /// How much it may.
+        /// The quota in bytes.
         max: u64,
     },
-    /// Something that is not in the tree, and stays where it is as long as it is shown.
+    /// A change, move or removal of a local entry.
     #[error("{path} is kept out of snapshots, and can be neither moved nor changed nor removed here")]
     Local {
-        /// Where.
+        /// The path of the local entry.
         path: engine::TreePath,
     },
-    /// A path that cannot be kept out of the tree.
+    /// A path at which no local entry can be.
     #[error("{path} cannot be kept out of snapshots: {why}")]
     Unplaceable {
-        /// Where.
+        /// The path.
         path: engine::TreePath,
-        /// Why, and what to do.
+        /// The reason, and a remedy if there is one.
         why: String,
     },
-    /// An extended attribute that is not there.
+    /// The extended attribute does not exist.
     #[error("no such extended attribute")]
     NoAttribute,
-    /// An extended attribute that is there already.
+    /// The extended attribute exists already.
     #[error("the extended attribute exists already")]
     AttributeExists,
-    /// An argument that makes no sense.
+    /// An invalid argument.
     #[error("{0}")]
     Invalid(&'static str),
-    /// Something that this file system does not do.
+    /// An operation that the view does not support.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    /// No data or hole behind this offset.
+    /// A seek found no data behind the offset.
     #[error("no data after this offset")]
     NothingThere,
-    /// A listing that went on behind a name that is gone and remembered no more.
+    /// A listing cannot continue, because the name of its cookie was removed and is no longer remembered.
     #[error("the listing cannot go on where it stopped; list the directory again")]
-    LostPlace,
-    /// Somebody else holds a lock.
+    StaleCookie,
+    /// Another process holds a conflicting lock.
     #[error("locked by another process")]
     Locked,
-    /// A wait that was given up.
+    /// A wait was interrupted.
     #[error("interrupted")]
     Interrupted,
-    /// The journal failed earlier; what was written since cannot be kept.
+    /// The journal has failed, so later changes cannot be stored.
     #[error("the journal cannot be written any more: {0}; unmount and mount again")]
     Journal(String),
 }
 
 impl Error {
-    /// The number that a kernel or a client is told.
+    /// Returns the error number for the kernel or a client.
     pub fn errno(&self) -> i32 {
         self.number().raw_os_error()
     }
 
-    /// Whether there was no room.
+    /// Returns whether the disk is full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Engine(engine::Error::Full { .. }))
     }
@@ -99,7 +99,7 @@ impl Error {
             Self::Invalid(_) => Errno::INVAL,
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::NothingThere => Errno::NXIO,
-            Self::LostPlace => Errno::STALE,
+            Self::StaleCookie => Errno::STALE,
             Self::Locked => Errno::AGAIN,
             Self::Interrupted => Errno::INTR,
             Self::Journal(_) => Errno::IO,

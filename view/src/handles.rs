@@ -1,25 +1,27 @@
-//! File handles: persistent names of inodes, for protocols like NFS whose clients never release an inode.
+//! The file handle table: persistent names of inodes, for protocols like NFS whose clients never release an inode.
 //!
-//! A handle is an inode number and a generation; a generation is never reused. For each issued handle the table stores a place (parent and
-//! name), so the view finds the inode again after it left the inode table. The inode table reports every rename and removal, through FUSE
-//! and NFS alike, to the handle table. A file beside the journal keeps the table: see [`log`]. A number that was issued for one place is
-//! never assigned to another place, not even after a restart.
+//! A handle is an inode number and a generation; a generation is never reused. For each issued handle the table stores a dentry (parent
+//! and name), so the view finds the inode again after it left the inode table. The inode table, which owns this one, reports every rename
+//! and removal to it, through FUSE and NFS alike. A file beside the journal keeps the table: see [`log`]. A number that was issued for one
+//! dentry is never assigned to another one, not even after a restart.
 //!
-//! The view holds the [`HELD_MAX`] most recently used inodes. An unlinked file stays readable through its handle until the handle is unused for
-//! some time ([`View::expire_handles`]), within [`UNLINKED_BYTES_MAX`].
+//! The table holds the [`HELD_MAX`] most recently used inodes. An unlinked file stays readable through its handle until the handle is
+//! unused for some time ([`View::expire_handles`](crate::View::expire_handles)), within [`UNLINKED_BYTES_MAX`].
 
 mod log;
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
-use amalgam_engine::{DEPTH_MAX, Error as EngineError, Time};
+use amalgam_engine::{Error as EngineError, Time};
 use foldhash::{HashMap, HashMapExt as _};
 
-use crate::error::{Error, Result};
-use crate::inodes::{Ino, Inodes, Place, ROOT, Whereabouts, hash};
-use crate::view::{Live, View};
+use crate::attributes::{Ino, ROOT};
+use crate::dentry::Dentry;
+use crate::error::Result;
 use log::{Log, Record};
 
 /// Limit of inodes that the table holds.
@@ -28,11 +30,13 @@ const HELD_MAX: usize = 1 << 16;
 const ISSUED_MAX: usize = 1 << 21;
 /// Queues below this length are not compacted.
 const QUEUE_MIN: usize = 1_024;
+/// Handles that one call examines at most when it makes room in a full table.
+const EVICTION_SCAN_MAX: usize = 64;
 /// Limit of bytes of unlinked files that are kept for their handles.
 const UNLINKED_BYTES_MAX: u64 = 256 << 20;
 /// Name of the table file in the journal directory.
-const FILE_NAME: &str = "handles";
-/// Generation of the root, the same for every view.
+pub(crate) const FILE_NAME: &str = "handles";
+/// Generation of the root, equal in every view.
 const ROOT_GENERATION: u64 = 0;
 
 /// A persistent name of an inode.
@@ -50,14 +54,14 @@ impl Handle {
 }
 
 /// The handle table of a view.
-pub(crate) struct Handles {
+pub(crate) struct HandleTable {
     issued: HashMap<Ino, Issued>,
     /// Issued handles, oldest first; may contain dropped ones.
     order: VecDeque<Ino>,
     /// Held inodes, with a used flag for the clock algorithm.
     held: HashMap<Ino, AtomicBool>,
     /// Clock queue of the held inodes; may contain dropped ones.
-    hand: VecDeque<Ino>,
+    clock_queue: VecDeque<Ino>,
     unlinked: HashMap<Ino, Unlinked>,
     unlinked_bytes: u64,
     next_generation: u64,
@@ -66,7 +70,7 @@ pub(crate) struct Handles {
 
 struct Issued {
     generation: u64,
-    place: Place,
+    dentry: Dentry,
     is_directory: bool,
 }
 
@@ -78,34 +82,60 @@ struct Unlinked {
     used: AtomicI64,
 }
 
-impl Handles {
-    /// Opens or creates a table. Passes numbers that differ from the hash of their place to the inode table.
-    fn open(path: &Path, inodes: &mut Inodes) -> Result<Self> {
+/// Whether the inode of a known handle is in the inode table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandleState {
+    /// The table holds the inode.
+    Held,
+    /// The inode has to be looked up by its dentry.
+    NotHeld,
+}
+
+/// The effect of the removal of an inode's last name on its handle.
+pub(crate) struct DetachEffect {
+    /// Whether the table now holds the unlinked file.
+    pub(crate) is_kept: bool,
+    /// Whether the table held the inode before.
+    pub(crate) was_held: bool,
+    /// Unlinked files that the table no longer holds.
+    pub(crate) evicted: Vec<Ino>,
+}
+
+/// The effect of a hold that is passed to the table.
+pub(crate) struct HoldEffect {
+    /// Whether the table keeps the hold. If not, the caller releases it.
+    pub(crate) is_kept: bool,
+    /// Inodes that the table no longer holds.
+    pub(crate) evicted: Vec<Ino>,
+}
+
+impl HandleTable {
+    /// Opens or creates a table. Also returns every stored dentry with its inode number.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Vec<(Ino, Dentry)>)> {
         let (log, records) =
             Log::open(path).map_err(|source| EngineError::from_io("open the handle table", &source))?;
         let mut base = [0; 8];
         rustix::rand::getrandom(&mut base[..], rustix::rand::GetRandomFlags::empty())
             .map_err(|error| EngineError::from_io("read random bytes", &error.into()))?;
-        let mut handles = Self {
+        let mut table = Self {
             issued: HashMap::with_capacity(records.len()),
             order: VecDeque::with_capacity(records.len()),
             held: HashMap::new(),
-            hand: VecDeque::new(),
+            clock_queue: VecDeque::new(),
             unlinked: HashMap::new(),
             unlinked_bytes: 0,
             next_generation: u64::from_le_bytes(base),
             log,
         };
-        for Record { ino, generation, is_directory, mut places } in records {
-            for place in &places {
-                inodes.recall(ino, place.clone());
-            }
-            if let Some(place) = places.drain(..).next() {
-                handles.issued.insert(ino, Issued { generation, place, is_directory });
-                handles.order.push_back(ino);
+        let mut numbers = Vec::with_capacity(records.len());
+        for Record { ino, generation, is_directory, dentries } in records {
+            numbers.extend(dentries.iter().map(|dentry| (ino, dentry.clone())));
+            if let Some(dentry) = dentries.into_iter().next() {
+                table.issued.insert(ino, Issued { generation, dentry, is_directory });
+                table.order.push_back(ino);
             }
         }
-        Ok(handles)
+        Ok((table, numbers))
     }
 
     fn new_generation(&mut self) -> u64 {
@@ -116,382 +146,197 @@ impl Handles {
         self.next_generation
     }
 
-    fn generation(&self, ino: Ino) -> Option<u64> {
+    /// Returns the generation of the handle of an inode, if it has one.
+    pub(crate) fn generation(&self, ino: Ino) -> Option<u64> {
         let issued = self.issued.get(&ino).map(|issued| issued.generation);
         issued.or_else(|| self.unlinked.get(&ino).map(|unlinked| unlinked.generation))
     }
 
-    /// Removes a handle from the table and the file.
-    fn withdraw(&mut self, ino: Ino) -> Option<Issued> {
-        let issued = self.issued.remove(&ino)?;
-        self.log.put(&Record { ino, generation: issued.generation, is_directory: false, places: Vec::new() });
-        Some(issued)
+    /// Returns the dentry that a handle was issued for.
+    pub(crate) fn issued_dentry(&self, ino: Ino) -> Option<&Dentry> {
+        self.issued.get(&ino).map(|issued| &issued.dentry)
     }
 
-    /// Drops old handles of files if the table is full.
-    fn make_room(&mut self) {
-        let mut patience = self.order.len().min(64);
-        while self.issued.len() >= ISSUED_MAX && patience > 0 {
-            patience -= 1;
-            let Some(oldest) = self.order.pop_front() else { return };
-            match self.issued.get(&oldest) {
-                // Handles below the directory need it.
-                Some(Issued { is_directory: true, .. }) => self.order.push_back(oldest),
-                Some(_) => drop(self.withdraw(oldest)),
-                None => {}
-            }
-        }
-    }
-
-    /// Compacts the queues.
-    fn tidy_queues(&mut self) {
-        if self.order.len() > 2 * self.issued.len() + QUEUE_MIN {
-            self.order.retain(|ino| self.issued.contains_key(ino));
-        }
-        if self.hand.len() > 2 * self.held.len() + QUEUE_MIN {
-            self.hand.retain(|ino| self.held.contains_key(ino));
-        }
-    }
-
-    /// Writes new records. Rewrites the file if most of it is obsolete.
-    fn flush(&mut self) {
-        self.log.flush();
-        if self.log.is_mostly_old(self.issued.len()) {
-            let records = self.issued.iter().map(|(ino, issued)| Record {
-                ino: *ino,
-                generation: issued.generation,
-                is_directory: issued.is_directory,
-                places: vec![issued.place.clone()],
-            });
-            self.log.rewrite(records);
-        }
-    }
-}
-
-/// Notifications from the inode table.
-impl Inodes {
-    /// Whether a number was issued for another place.
-    pub(crate) fn is_issued_elsewhere(&self, ino: Ino, place: &Place) -> bool {
-        let issued = self.handles.as_ref().and_then(|handles| handles.issued.get(&ino));
-        issued.is_some_and(|issued| issued.place != *place)
-    }
-
-    /// Records the new places of an inode, which has at least one.
-    pub(crate) fn places_changed(&mut self, ino: Ino) {
-        let is_issued = self.handles.as_ref().is_some_and(|handles| handles.issued.contains_key(&ino));
-        if !is_issued {
-            return;
-        }
-        let Ok(Whereabouts::Named(places)) = self.get(ino).map(|inode| &inode.whereabouts) else { return };
-        let places = places.clone();
-        let (Some(handles), Some(first)) = (&mut self.handles, places.first()) else { return };
-        let Some(issued) = handles.issued.get_mut(&ino) else { return };
-        issued.place = first.clone();
-        let (generation, is_directory) = (issued.generation, issued.is_directory);
-        handles.log.put(&Record { ino, generation, is_directory, places });
-        handles.flush();
-    }
-
-    /// An inode lost its last name. The handle of a file remains for a while, that of a directory ends.
-    pub(crate) fn handle_detached(&mut self, ino: Ino, whereabouts: &Whereabouts) {
-        let Some(handles) = &mut self.handles else { return };
-        let Some(issued) = handles.withdraw(ino) else { return };
-        handles.flush();
-        let was_held = handles.held.remove(&ino).is_some();
-        let mut given_up = Vec::new();
-        let is_kept = match whereabouts {
-            Whereabouts::Loose(file) => {
-                let bytes = file.stat().size;
-                given_up = handles.keep_unlinked(ino, issued.generation, bytes);
-                handles.unlinked.contains_key(&ino)
-            }
-            _ => false,
-        };
-        match (is_kept, was_held) {
-            (true, false) => self.hold(ino),
-            (false, true) => self.release(ino),
-            _ => {}
-        }
-        for ino in given_up {
-            self.forget(ino, 1);
-        }
-    }
-
-    /// Called before something new is created at a place: an old handle of the place must not resolve to it.
-    pub(crate) fn renew(&mut self, place: &Place) {
-        let Some(handles) = &self.handles else { return };
-        let ino = self.recalled_at(place).unwrap_or_else(|| hash(place));
-        if handles.issued.get(&ino).is_some_and(|issued| issued.place == *place) {
-            self.give_up(place);
-        }
-    }
-
-    /// The inode of a number no longer exists, and no caller holds it.
-    pub(crate) fn handle_given_up(&mut self, ino: Ino) {
-        if let Some(handles) = &mut self.handles
-            && handles.withdraw(ino).is_some()
-        {
-            handles.flush();
-        }
-    }
-
-    /// Returns whether a known handle is in the inode table (true) or has to be looked up (false).
-    fn recognise(&self, handle: Handle, now: impl FnOnce() -> Time) -> Option<bool> {
-        if handle == Handle::ROOT {
-            return Some(true);
-        }
-        let handles = self.handles.as_ref()?;
-        if let Some(unlinked) = handles.unlinked.get(&handle.ino) {
+    /// Returns the state of a handle, and marks it as used. `None` for an unknown or old handle.
+    pub(crate) fn state(&self, handle: Handle, now: impl FnOnce() -> Time) -> Option<HandleState> {
+        if let Some(unlinked) = self.unlinked.get(&handle.ino) {
             unlinked.used.store(now().0, Relaxed);
-            return (unlinked.generation == handle.generation).then_some(true);
+            return (unlinked.generation == handle.generation).then_some(HandleState::Held);
         }
-        let issued = handles.issued.get(&handle.ino)?;
+        let issued = self.issued.get(&handle.ino)?;
         if issued.generation != handle.generation {
             return None;
         }
-        let held = handles.held.get(&handle.ino);
+        let held = self.held.get(&handle.ino);
         held.inspect(|used| used.store(true, Relaxed));
-        Some(held.is_some())
+        Some(if held.is_some() { HandleState::Held } else { HandleState::NotHeld })
     }
 
-    /// Issues a handle for an inode, and for the directories above it.
-    fn issue(&mut self, ino: Ino, now: Time) -> Result<Handle> {
-        if ino == ROOT {
-            return Ok(Handle::ROOT);
-        }
-        let handle = |generation| Handle { ino, generation };
-        if let Some(generation) = self.handles.as_ref().and_then(|handles| handles.generation(ino)) {
-            return Ok(handle(generation));
-        }
-        let inode = self.get(ino)?;
-        let is_directory = inode.kind == crate::attributes::Kind::Directory;
-        let places = match &inode.whereabouts {
-            Whereabouts::Named(places) => places.clone(),
-            Whereabouts::Loose(file) => {
-                let bytes = file.stat().size;
-                let handles = self.handles.as_mut().ok_or(Error::Stale(ino))?;
-                let generation = handles.new_generation();
-                let given_up = handles.keep_unlinked(ino, generation, bytes);
-                let Some(kept) = handles.unlinked.get(&ino) else { return Err(Error::Stale(ino)) };
-                kept.used.store(now.0, Relaxed);
-                self.hold(ino);
-                given_up.into_iter().for_each(|ino| self.forget(ino, 1));
-                return Ok(handle(generation));
-            }
-            Whereabouts::Gone(_) => return Err(Error::Stale(ino)),
-        };
-        let first = places.first().expect("only the root has no place").clone();
-        self.issue(first.parent, now)?;
-        let handles = self.handles.as_mut().ok_or(Error::Stale(ino))?;
-        handles.make_room();
-        let generation = handles.new_generation();
-        handles.log.put(&Record { ino, generation, is_directory, places });
-        handles.issued.insert(ino, Issued { generation, place: first, is_directory });
-        handles.order.push_back(ino);
-        handles.tidy_queues();
-        Ok(handle(generation))
+    /// Issues a handle for an inode with at least one name. Returns its generation.
+    pub(crate) fn issue(&mut self, ino: Ino, is_directory: bool, dentries: Vec<Dentry>) -> u64 {
+        self.evict_old();
+        let generation = self.new_generation();
+        let dentry = dentries.first().expect("an inode with a handle has a name").clone();
+        self.log.put(&Record { ino, generation, is_directory, dentries });
+        self.issued.insert(ino, Issued { generation, dentry, is_directory });
+        self.order.push_back(ino);
+        self.compact_queues();
+        generation
     }
 
-    /// Takes over one hold of the caller, and releases holds of inodes that were not used recently.
-    fn keep_held(&mut self, ino: Ino) {
-        let Some(handles) = &mut self.handles else { return self.forget(ino, 1) };
-        if let Some(used) = handles.held.get(&ino) {
+    /// Issues a handle for an unlinked file. Returns its generation and the files that are dropped for it; `None` if the file is too large.
+    pub(crate) fn issue_unlinked(&mut self, ino: Ino, bytes: u64, now: Time) -> Option<(u64, Vec<Ino>)> {
+        let generation = self.new_generation();
+        let evicted = self.keep_unlinked(ino, generation, bytes);
+        self.unlinked.get(&ino)?.used.store(now.0, Relaxed);
+        Some((generation, evicted))
+    }
+
+    /// Stores the current dentries of an inode, which has at least one.
+    pub(crate) fn update_dentries(&mut self, ino: Ino, dentries: &[Dentry]) {
+        let (Some(issued), Some(first)) = (self.issued.get_mut(&ino), dentries.first()) else { return };
+        issued.dentry = first.clone();
+        let (generation, is_directory) = (issued.generation, issued.is_directory);
+        self.log.put(&Record { ino, generation, is_directory, dentries: dentries.to_vec() });
+        self.flush();
+    }
+
+    /// Handles the removal of the last name of an inode. The handle of a file (`file_bytes`) remains for a while, that of a directory ends.
+    pub(crate) fn detach(&mut self, ino: Ino, file_bytes: Option<u64>) -> Option<DetachEffect> {
+        let issued = self.remove(ino)?;
+        self.flush();
+        let was_held = self.held.remove(&ino).is_some();
+        let evicted = file_bytes.map_or_else(Vec::new, |bytes| self.keep_unlinked(ino, issued.generation, bytes));
+        Some(DetachEffect { is_kept: self.unlinked.contains_key(&ino), was_held, evicted })
+    }
+
+    /// Removes the handle of an inode that no longer exists and that no caller holds.
+    pub(crate) fn withdraw(&mut self, ino: Ino) {
+        if self.remove(ino).is_some() {
+            self.flush();
+        }
+    }
+
+    /// Passes one hold of an inode to the table, which releases inodes that were not used recently.
+    pub(crate) fn take_hold(&mut self, ino: Ino) -> HoldEffect {
+        let mut evicted = Vec::new();
+        if let Some(used) = self.held.get(&ino) {
             used.store(true, Relaxed);
-            return self.forget(ino, 1);
+            return HoldEffect { is_kept: false, evicted };
         }
-        if ino == ROOT || !handles.issued.contains_key(&ino) {
-            return self.forget(ino, 1);
+        if ino == ROOT || !self.issued.contains_key(&ino) {
+            return HoldEffect { is_kept: false, evicted };
         }
-        handles.held.insert(ino, AtomicBool::new(true));
-        handles.hand.push_back(ino);
-        let mut given_back = Vec::new();
-        while handles.held.len() > HELD_MAX
-            && let Some(oldest) = handles.hand.pop_front()
+        self.held.insert(ino, AtomicBool::new(true));
+        self.clock_queue.push_back(ino);
+        while self.held.len() > HELD_MAX
+            && let Some(oldest) = self.clock_queue.pop_front()
         {
-            match handles.held.get(&oldest) {
-                Some(used) if used.swap(false, Relaxed) => handles.hand.push_back(oldest),
+            match self.held.get(&oldest) {
+                Some(used) if used.swap(false, Relaxed) => self.clock_queue.push_back(oldest),
                 Some(_) => {
-                    handles.held.remove(&oldest);
-                    given_back.push(oldest);
+                    self.held.remove(&oldest);
+                    evicted.push(oldest);
                 }
                 None => {}
             }
         }
-        for ino in given_back {
-            self.forget(ino, 1);
+        HoldEffect { is_kept: true, evicted }
+    }
+
+    /// Drops unlinked files whose handles were last used before a time, and returns them.
+    pub(crate) fn expire_unlinked(&mut self, unused_since: Time, now: Time) -> Vec<Ino> {
+        let mut expired = Vec::new();
+        for (ino, unlinked) in &self.unlinked {
+            match unlinked.used.load(Relaxed) {
+                0 => unlinked.used.store(now.0, Relaxed),
+                used if used < unused_since.0 => expired.push(*ino),
+                _ => {}
+            }
+        }
+        expired.iter().for_each(|ino| self.drop_unlinked(*ino));
+        expired
+    }
+
+    /// Returns the number of issued handles and of unlinked files.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.issued.len(), self.unlinked.len())
+    }
+
+    /// Writes new records. Rewrites the file if most of it is obsolete.
+    pub(crate) fn flush(&mut self) {
+        self.log.flush();
+        if self.log.is_mostly_obsolete(self.issued.len()) {
+            let records = self.issued.iter().map(|(ino, issued)| Record {
+                ino: *ino,
+                generation: issued.generation,
+                is_directory: issued.is_directory,
+                dentries: vec![issued.dentry.clone()],
+            });
+            self.log.rewrite(records);
         }
     }
-}
 
-impl Handles {
+    /// Returns the table file if it has unsynced records.
+    pub(crate) fn unsynced_file(&self) -> Option<Arc<File>> {
+        self.log.unsynced()
+    }
+
+    pub(crate) fn sync_failed(&self) {
+        self.log.sync_failed();
+    }
+
+    /// Removes a handle from the table and the file.
+    fn remove(&mut self, ino: Ino) -> Option<Issued> {
+        let issued = self.issued.remove(&ino)?;
+        self.log.put(&Record { ino, generation: issued.generation, is_directory: false, dentries: Vec::new() });
+        Some(issued)
+    }
+
+    /// Drops old handles of files if the table is full.
+    fn evict_old(&mut self) {
+        let mut left = self.order.len().min(EVICTION_SCAN_MAX);
+        while self.issued.len() >= ISSUED_MAX && left > 0 {
+            left -= 1;
+            let Some(oldest) = self.order.pop_front() else { return };
+            match self.issued.get(&oldest) {
+                // Handles below the directory need it.
+                Some(Issued { is_directory: true, .. }) => self.order.push_back(oldest),
+                Some(_) => drop(self.remove(oldest)),
+                None => {}
+            }
+        }
+    }
+
+    fn compact_queues(&mut self) {
+        if self.order.len() > 2 * self.issued.len() + QUEUE_MIN {
+            self.order.retain(|ino| self.issued.contains_key(ino));
+        }
+        if self.clock_queue.len() > 2 * self.held.len() + QUEUE_MIN {
+            self.clock_queue.retain(|ino| self.held.contains_key(ino));
+        }
+    }
+
     /// Keeps an unlinked file within the byte limit. Returns the files that are dropped for it.
     fn keep_unlinked(&mut self, ino: Ino, generation: u64, bytes: u64) -> Vec<Ino> {
-        let mut given_up = Vec::new();
+        let mut evicted = Vec::new();
         if bytes > UNLINKED_BYTES_MAX {
-            return given_up;
+            return evicted;
         }
         while self.unlinked_bytes + bytes > UNLINKED_BYTES_MAX {
             let oldest = self.unlinked.iter().min_by_key(|(_, unlinked)| unlinked.used.load(Relaxed));
             let Some(oldest) = oldest.map(|(ino, _)| *ino) else { break };
             self.drop_unlinked(oldest);
-            given_up.push(oldest);
+            evicted.push(oldest);
         }
         self.unlinked_bytes += bytes;
         self.unlinked.insert(ino, Unlinked { generation, bytes, used: AtomicI64::new(0) });
-        given_up
+        evicted
     }
 
     fn drop_unlinked(&mut self, ino: Ino) {
         if let Some(unlinked) = self.unlinked.remove(&ino) {
             self.unlinked_bytes -= unlinked.bytes;
         }
-    }
-}
-
-impl Live {
-    /// Looks up an issued inode by its places, from the nearest known directory down.
-    fn find_issued(&mut self, view: &View, ino: Ino) -> Result<()> {
-        let mut chain: Vec<(Ino, Place)> = Vec::new();
-        let mut here = ino;
-        while here != ROOT && self.inodes.get(here).is_err() {
-            let handles = self.inodes.handles.as_ref().ok_or(Error::Stale(ino))?;
-            let issued = handles.issued.get(&here).ok_or(Error::Stale(ino))?;
-            chain.push((here, issued.place.clone()));
-            here = issued.place.parent;
-            if chain.len() > DEPTH_MAX {
-                return Err(Error::Stale(ino));
-            }
-        }
-        let mut above = here;
-        for (expected, place) in chain.into_iter().rev() {
-            let found = match self.path(above)? {
-                Some(path) => self.look(view, &path, place),
-                None => Ok(None),
-            };
-            match found {
-                Ok(Some(found)) if found.ino == expected => above = expected,
-                found => {
-                    // No caller holds the directories on the way.
-                    let other = found.as_ref().ok().and_then(Option::as_ref).map_or(above, |found| found.ino);
-                    self.inodes.forget(other, 0);
-                    return match found {
-                        Err(Error::Engine(error)) if !is_absence(&error) => Err(error.into()),
-                        _ => Err(Error::Stale(ino)),
-                    };
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn is_absence(error: &EngineError) -> bool {
-    matches!(error, EngineError::NotFound { .. } | EngineError::NotADirectory { .. } | EngineError::Absent { .. })
-}
-
-impl View {
-    /// Enables handles and keeps them beside the journal, so that the next view on this journal knows them.
-    pub fn keep_handles(&self) -> Result<()> {
-        let directory = self.directory().ok_or(Error::ReadOnly)?;
-        self.keep_handles_at(&directory.join(FILE_NAME))
-    }
-
-    /// Enables handles and keeps them in this file. For views of snapshots.
-    pub fn keep_handles_at(&self, path: &Path) -> Result<()> {
-        let live = &mut *self.shared.live.write();
-        if live.inodes.handles.is_none() {
-            let handles = Handles::open(path, &mut live.inodes)?;
-            live.inodes.handles = Some(Box::new(handles));
-        }
-        Ok(())
-    }
-
-    /// Loads the handles of an earlier view on this journal, so that changes through any door update them.
-    pub(crate) fn recall_handles(directory: &Path, inodes: &mut Inodes) -> Result<()> {
-        let path = directory.join(FILE_NAME);
-        if path.exists() {
-            let handles = Handles::open(&path, inodes)?;
-            inodes.handles = Some(Box::new(handles));
-        }
-        Ok(())
-    }
-
-    /// Issues handles for inodes that the caller holds once each, and takes over these holds. An inode without a handle is stale.
-    pub fn issue_handles(&self, inodes: &[Ino]) -> Vec<Option<Handle>> {
-        let now = self.now();
-        let live = &mut *self.shared.live.write();
-        let mut issued = Vec::with_capacity(inodes.len());
-        for ino in inodes {
-            issued.push(live.inodes.issue(*ino, now).ok());
-            live.inodes.keep_held(*ino);
-        }
-        if let Some(handles) = &mut live.inodes.handles {
-            handles.flush();
-        }
-        issued
-    }
-
-    /// Resolves a handle to an inode. The table holds the inode while it is recently used.
-    pub fn resolve(&self, handle: Handle) -> Result<Ino> {
-        let stale = Error::Stale(handle.ino);
-        match self.shared.live.read().inodes.recognise(handle, || self.now()) {
-            Some(true) => return Ok(handle.ino),
-            Some(false) => {}
-            None => return Err(stale),
-        }
-        let live = &mut *self.shared.live.write();
-        // Another thread may have found or removed it.
-        match live.inodes.recognise(handle, || self.now()) {
-            Some(true) => return Ok(handle.ino),
-            Some(false) => {}
-            None => return Err(stale),
-        }
-        live.find_issued(self, handle.ino)?;
-        live.inodes.hold(handle.ino);
-        live.inodes.keep_held(handle.ino);
-        Ok(handle.ino)
-    }
-
-    /// Drops unlinked files whose handles were last used before a time.
-    pub fn expire_handles(&self, unused_since: Time) {
-        let now = self.now();
-        let live = &mut *self.shared.live.write();
-        let Some(handles) = &mut live.inodes.handles else { return };
-        let mut given_up = Vec::new();
-        for (ino, unlinked) in &handles.unlinked {
-            match unlinked.used.load(Relaxed) {
-                0 => unlinked.used.store(now.0, Relaxed),
-                used if used < unused_since.0 => given_up.push(*ino),
-                _ => {}
-            }
-        }
-        for ino in given_up {
-            if let Some(handles) = &mut live.inodes.handles {
-                handles.drop_unlinked(ino);
-            }
-            live.inodes.forget(ino, 1);
-        }
-    }
-
-    /// Syncs the table file if it changed.
-    pub fn sync_handles(&self) -> Result<()> {
-        let unsynced = {
-            let live = self.shared.live.read();
-            live.inodes.handles.as_ref().and_then(|handles| handles.log.unsynced())
-        };
-        match unsynced {
-            Some(file) => file.sync_data().map_err(|source| {
-                let live = self.shared.live.read();
-                live.inodes.handles.iter().for_each(|handles| handles.log.sync_failed());
-                EngineError::from_io("sync the handle table", &source).into()
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the number of issued handles and of unlinked files.
-    pub fn handles(&self) -> (usize, usize) {
-        let live = self.shared.live.read();
-        live.inodes.handles.as_ref().map_or((0, 0), |handles| (handles.issued.len(), handles.unlinked.len()))
     }
 }

@@ -1,104 +1,100 @@
-//! The table of inodes: which numbers have been handed out, and where they are now.
+//! The inode table: the inode numbers that callers hold, their dentries, cached attributes and file handles.
 //!
-//! A number is a hash of where the inode was first seen, so that it is the same again after a remount: git, tar and others
-//! remember numbers. One that is taken, or was given up by something else in this view's life, is replaced by one from a
-//! counter. So no number is used for two things while the view lives.
+//! An inode number is a hash of the dentry at which the inode was first looked up, so it is equal after a remount: git, tar and others
+//! remember inode numbers. If that number is in use, or was used for another inode in the life of this view, a number from a counter
+//! replaces it. So no number identifies two inodes while the view lives.
+
+use std::path::Path;
 
 use amalgam_engine::work::LooseFile;
 use amalgam_engine::{Name, Time, TreePath};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use crate::attributes::{Attributes, Kind};
+use crate::attributes::{Attributes, Ino, Kind, ROOT};
+use crate::dentry::{COUNTER_BIT, Dentry};
 use crate::error::{Error, Result};
-use crate::handles::Handles;
-use crate::paths::KnownPaths;
+use crate::handles::{Handle, HandleState, HandleTable};
+use crate::path_cache::PathCache;
 
-/// The number of an inode.
-pub type Ino = u64;
-
-/// The root's number.
-pub const ROOT: Ino = 1;
-
-/// Numbers from the counter have this bit; hashes have not.
-const COUNTED: u64 = 1 << 62;
-/// So many numbers that were given up are remembered; after them every new number is counted.
-const SPENT_MAX: usize = 1 << 20;
-/// Of so many inodes times are kept that differ from what the tree has.
-const KEPT_MAX: usize = 1 << 21;
-
-/// So many numbers are remembered for places that do not give them.
-const RECALLED_MAX: usize = 1 << 20;
-
-/// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
-    pub(crate) parent: Ino,
-    pub(crate) name: Name,
-}
+/// Limit of retired numbers that are remembered. Beyond it every new number comes from the counter.
+const RETIRED_MAX: usize = 1 << 20;
+/// Limit of inodes whose times differ from the times in the tree.
+const TIMES_MAX: usize = 1 << 21;
+/// Limit of numbers that are remembered for dentries whose hash differs.
+const RESERVED_MAX: usize = 1 << 20;
 
 /// Where an inode is.
-pub(crate) enum Whereabouts {
+pub(crate) enum Location {
     /// In the tree, under one name or more. The root has none.
-    Named(Vec<Place>),
-    /// Without a name, but held.
-    Loose(Box<LooseFile>),
-    /// A directory that was removed while somebody was in it.
-    Gone(Box<Attributes>),
+    Linked(Vec<Dentry>),
+    /// A file without a name that a caller holds.
+    Unlinked(Box<LooseFile>),
+    /// A removed directory that a caller holds, with its last attributes.
+    RemovedDirectory(Box<Attributes>),
 }
 
 pub(crate) struct Inode {
     pub(crate) kind: Kind,
-    pub(crate) lookups: u64,
-    /// Names in it that are in the table.
+    /// References that callers hold.
+    lookups: u64,
+    /// Names in this directory that are in the table.
     pub(crate) children: u32,
-    /// Directories in it, if they have been counted since it was made.
+    /// Subdirectories, if the directory was created by this view.
     subdirectories: Option<u32>,
-    /// Whether its number cannot be found out from its place, or not from each of them.
-    pub(crate) moved: bool,
-    pub(crate) whereabouts: Whereabouts,
-    /// Its attributes, as long as nothing of it changed.
-    seen: Option<Box<Attributes>>,
+    /// Whether the hash of one of its dentries differs from its number.
+    is_moved: bool,
+    pub(crate) location: Location,
+    /// Attribute cache, dropped when an attribute changes.
+    attributes: Option<Box<Attributes>>,
 }
 
-/// Times that the tree does not have.
+/// Times of an inode that the tree does not store. `None` means equal to the modification time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct ExtraTimes {
     pub(crate) ctime: Option<Time>,
     pub(crate) atime: Option<Time>,
 }
 
-pub(crate) struct Inodes {
-    by_number: HashMap<Ino, Inode>,
-    by_place: HashMap<Place, Ino>,
-    spent: HashSet<Ino>,
-    counted: u64,
-    kept: HashMap<Ino, Kept>,
-    /// Numbers of inodes that nobody holds and whose places do not give them.
-    recalled: HashMap<Place, Ino>,
-    paths: KnownPaths,
-    /// `None` until handles are enabled.
-    pub(crate) handles: Option<Box<Handles>>,
+/// Part of the inode table that is stored when a view is closed, so that a remount shows equal numbers and times.
+pub(crate) struct SavedInodes {
+    pub(crate) times: Vec<(Ino, ExtraTimes)>,
+    /// Numbers that differ from the hash of their dentry.
+    pub(crate) numbers: Vec<(Ino, Dentry)>,
 }
 
-impl Inodes {
+pub(crate) struct InodeTable {
+    by_number: HashMap<Ino, Inode>,
+    by_dentry: HashMap<Dentry, Ino>,
+    /// Hashed numbers of inodes that no longer exist.
+    retired: HashSet<Ino>,
+    counter: u64,
+    times: HashMap<Ino, ExtraTimes>,
+    /// Numbers of inodes that no caller holds, where they differ from the hash of the dentry.
+    reserved: HashMap<Dentry, Ino>,
+    paths: PathCache,
+    /// `None` until handles are enabled.
+    handles: Option<Box<HandleTable>>,
+}
+
+impl InodeTable {
     pub(crate) fn new() -> Self {
         let root = Inode {
             kind: Kind::Directory,
             lookups: 1,
             children: 0,
             subdirectories: None,
-            moved: true,
-            whereabouts: Whereabouts::Named(Vec::new()),
-            seen: None,
+            is_moved: true,
+            location: Location::Linked(Vec::new()),
+            attributes: None,
         };
         Self {
             by_number: HashMap::from_iter([(ROOT, root)]),
-            by_place: HashMap::new(),
-            spent: HashSet::new(),
-            counted: 0,
-            kept: HashMap::new(),
-            recalled: HashMap::new(),
-            paths: KnownPaths::default(),
+            by_dentry: HashMap::new(),
+            retired: HashSet::new(),
+            counter: 0,
+            times: HashMap::new(),
+            reserved: HashMap::new(),
+            paths: PathCache::default(),
             handles: None,
         }
     }
@@ -111,31 +107,44 @@ impl Inodes {
         self.by_number.get_mut(&ino).ok_or(Error::Stale(ino))
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.by_number.len()
     }
 
-    pub(crate) fn at(&self, place: &Place) -> Option<Ino> {
-        self.by_place.get(place).copied()
+    /// Returns the inode of a dentry that is in the table.
+    pub(crate) fn ino_at(&self, dentry: &Dentry) -> Option<Ino> {
+        self.by_dentry.get(dentry).copied()
     }
 
-    /// Where an inode is in the tree. Nothing when it has no name any more.
+    /// Returns the inode of a path, if all its components are in the table.
+    pub(crate) fn ino_of(&self, path: &TreePath) -> Option<Ino> {
+        path.names().try_fold(ROOT, |parent, name| self.ino_at(&Dentry { parent, name }))
+    }
+
+    /// Returns the directory that an inode has a name in, the first one of several.
+    pub(crate) fn parent(&self, ino: Ino) -> Option<Ino> {
+        match &self.get(ino).ok()?.location {
+            Location::Linked(dentries) => dentries.first().map(|dentry| dentry.parent),
+            _ => None,
+        }
+    }
+
+    /// Returns the path of an inode in the tree, or `None` if it has no name.
     pub(crate) fn path(&self, ino: Ino) -> Result<Option<TreePath>> {
         if ino == ROOT {
             return Ok(Some(TreePath::root()));
         }
         let inode = self.get(ino)?;
-        let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(None) };
-        let place = places.first().expect("only the root has no place");
+        let Location::Linked(dentries) = &inode.location else { return Ok(None) };
+        let dentry = dentries.first().expect("only the root has no dentry");
         if inode.kind != Kind::Directory {
-            let above = self.path(place.parent)?;
-            return Ok(above.map(|above| above.join(&place.name)));
+            let above = self.path(dentry.parent)?;
+            return Ok(above.map(|above| above.join(&dentry.name)));
         }
         if let Some(path) = self.paths.get(ino) {
             return Ok(Some(path));
         }
-        let Some(names) = self.names(ino)? else { return Ok(None) };
+        let Some(names) = self.names_to_root(ino)? else { return Ok(None) };
         let path = names.iter().rev().fold(Vec::with_capacity(names.len() * 16), |mut bytes, name| {
             if !bytes.is_empty() {
                 bytes.push(b'/');
@@ -148,310 +157,417 @@ impl Inodes {
         Ok(Some(path))
     }
 
-    /// The names from an inode up to the root. Nothing when it has no name any more.
-    fn names(&self, mut ino: Ino) -> Result<Option<Vec<&Name>>> {
+    /// Returns the names from an inode up to the root, or `None` if it has no name.
+    fn names_to_root(&self, mut ino: Ino) -> Result<Option<Vec<&Name>>> {
         let mut names = Vec::new();
         while ino != ROOT {
-            match &self.get(ino)?.whereabouts {
-                Whereabouts::Named(places) => {
-                    let place = places.first().expect("only the root has no place");
-                    names.push(&place.name);
-                    ino = place.parent;
+            match &self.get(ino)?.location {
+                Location::Linked(dentries) => {
+                    let dentry = dentries.first().expect("only the root has no dentry");
+                    names.push(&dentry.name);
+                    ino = dentry.parent;
                 }
-                Whereabouts::Loose(_) | Whereabouts::Gone(_) => return Ok(None),
+                Location::Unlinked(_) | Location::RemovedDirectory(_) => return Ok(None),
             }
         }
         Ok(Some(names))
     }
 
-    /// The number that a place gives, whether or not it is in the table.
-    fn number_of(&self, place: &Place) -> Option<Ino> {
-        if self.spent.len() >= SPENT_MAX {
+    /// Returns the hash of a dentry, if it can be used as the number of a new inode.
+    fn usable_hash(&self, dentry: &Dentry) -> Option<Ino> {
+        if self.retired.len() >= RETIRED_MAX {
             return None;
         }
-        let number = hash(place);
-        let is_free = number > ROOT && !self.spent.contains(&number) && !self.by_number.contains_key(&number);
-        (is_free && !self.is_issued_elsewhere(number, place)).then_some(number)
+        let number = dentry.hashed_ino();
+        let is_free = number > ROOT && !self.retired.contains(&number) && !self.by_number.contains_key(&number);
+        (is_free && !self.is_issued_elsewhere(number, dentry)).then_some(number)
     }
 
-    /// An inode for a place that has none in the table.
-    pub(crate) fn insert(&mut self, place: Place, kind: Kind) -> Ino {
-        let recalled = self.recalled.remove(&place).filter(|ino| !self.by_number.contains_key(ino));
-        let hashed = if recalled.is_none() { self.number_of(&place) } else { None };
-        let number = recalled.or(hashed).unwrap_or_else(|| {
-            self.counted += 1;
-            COUNTED | self.counted
+    /// Adds an inode for a dentry that is not in the table.
+    pub(crate) fn insert(&mut self, dentry: Dentry, kind: Kind) -> Ino {
+        let reserved = self.reserved.remove(&dentry).filter(|ino| !self.by_number.contains_key(ino));
+        let hashed = if reserved.is_none() { self.usable_hash(&dentry) } else { None };
+        let number = reserved.or(hashed).unwrap_or_else(|| {
+            self.counter += 1;
+            COUNTER_BIT | self.counter
         });
-        self.insert_as(number, place, kind, hashed.is_none());
+        if let Some(parent) = self.by_number.get_mut(&dentry.parent) {
+            parent.children += 1;
+        }
+        self.by_dentry.insert(dentry.clone(), number);
+        let inode = Inode {
+            kind,
+            lookups: 0,
+            children: 0,
+            subdirectories: None,
+            is_moved: hashed.is_none(),
+            location: Location::Linked(vec![dentry]),
+            attributes: None,
+        };
+        self.by_number.insert(number, inode);
         number
     }
 
-    /// A number that was handed out for a place in an earlier life of the view.
-    pub(crate) fn recall(&mut self, ino: Ino, place: Place) {
-        if ino & COUNTED != 0 {
-            self.counted = self.counted.max(ino & !COUNTED);
+    /// Reserves the number that an inode had, for the next lookup of its dentry.
+    pub(crate) fn reserve_number(&mut self, ino: Ino, dentry: Dentry) {
+        if ino & COUNTER_BIT != 0 {
+            self.counter = self.counter.max(ino & !COUNTER_BIT);
         }
-        if self.recalled.len() < RECALLED_MAX && ino != hash(&place) {
-            self.recalled.insert(place, ino);
+        if self.reserved.len() < RESERVED_MAX && ino != dentry.hashed_ino() {
+            self.reserved.insert(dentry, ino);
         }
     }
 
-    /// What was at a place that nobody holds is there no more.
-    pub(crate) fn give_up(&mut self, place: &Place) {
-        let ino = self.recalled.remove(place).unwrap_or_else(|| hash(place));
-        self.spend(ino);
-        self.handle_given_up(ino);
-    }
-
-    /// Returns the remembered number of a place, if it differs from the hash.
-    pub(crate) fn recalled_at(&self, place: &Place) -> Option<Ino> {
-        self.recalled.get(place).copied()
-    }
-
-    fn insert_as(&mut self, ino: Ino, place: Place, kind: Kind, moved: bool) {
-        if let Some(parent) = self.by_number.get_mut(&place.parent) {
-            parent.children += 1;
+    /// Retires the number of a dentry that was removed while no caller held its inode.
+    pub(crate) fn retire(&mut self, dentry: &Dentry) {
+        let ino = self.reserved.remove(dentry).unwrap_or_else(|| dentry.hashed_ino());
+        self.retire_number(ino);
+        if let Some(handles) = &mut self.handles {
+            handles.withdraw(ino);
         }
-        self.by_place.insert(place.clone(), ino);
-        let whereabouts = Whereabouts::Named(vec![place]);
-        let inode = Inode { kind, lookups: 0, children: 0, subdirectories: None, moved, whereabouts, seen: None };
-        self.by_number.insert(ino, inode);
     }
 
-    /// One more name for an inode that has one.
-    pub(crate) fn add_place(&mut self, ino: Ino, place: Place) {
+    /// Called before an entry is created at a dentry: an old handle of the dentry must not resolve to the new inode.
+    pub(crate) fn retire_handle_at(&mut self, dentry: &Dentry) {
+        let Some(handles) = &self.handles else { return };
+        let ino = self.reserved.get(dentry).copied().unwrap_or_else(|| dentry.hashed_ino());
+        if handles.issued_dentry(ino) == Some(dentry) {
+            self.retire(dentry);
+        }
+    }
+
+    /// Adds one more name to an inode that has one.
+    pub(crate) fn add_dentry(&mut self, ino: Ino, dentry: Dentry) {
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
-        let Whereabouts::Named(places) = &mut inode.whereabouts else { return };
-        places.push(place.clone());
-        // Of several names any may be looked up first the next time.
-        inode.moved |= places.len() > 1;
-        if let Some(parent) = self.by_number.get_mut(&place.parent) {
+        let Location::Linked(dentries) = &mut inode.location else { return };
+        dentries.push(dentry.clone());
+        // After a remount any of several names may be looked up first.
+        inode.is_moved |= dentries.len() > 1;
+        if let Some(parent) = self.by_number.get_mut(&dentry.parent) {
             parent.children += 1;
         }
-        self.by_place.insert(place, ino);
-        self.places_changed(ino);
+        self.by_dentry.insert(dentry, ino);
+        self.update_handle(ino);
     }
 
-    /// Whether an inode is in the tree.
-    pub(crate) fn is_named(&self, ino: Ino) -> bool {
-        self.by_number.get(&ino).is_some_and(|inode| matches!(inode.whereabouts, Whereabouts::Named(_)))
+    /// Returns whether an inode is in the tree.
+    pub(crate) fn is_linked(&self, ino: Ino) -> bool {
+        self.by_number.get(&ino).is_some_and(|inode| matches!(inode.location, Location::Linked(_)))
     }
 
-    /// Whether an inode is known under more than one name.
-    pub(crate) fn has_several_places(&self, ino: Ino) -> bool {
-        let found = self.by_number.get(&ino).map(|inode| &inode.whereabouts);
-        matches!(found, Some(Whereabouts::Named(places)) if places.len() > 1)
+    /// Returns whether more than one name of an inode is in the table.
+    pub(crate) fn has_several_dentries(&self, ino: Ino) -> bool {
+        let found = self.by_number.get(&ino).map(|inode| &inode.location);
+        matches!(found, Some(Location::Linked(dentries)) if dentries.len() > 1)
     }
 
-    /// Takes a name from an inode. True when it was the last one: then the caller says what becomes of it.
-    pub(crate) fn remove_place(&mut self, place: &Place) -> Option<(Ino, bool)> {
-        let ino = self.by_place.remove(place)?;
-        if let Some(parent) = self.by_number.get_mut(&place.parent) {
+    /// Removes a name from its inode. Returns the inode, and whether this was its last name: then the caller detaches it.
+    pub(crate) fn remove_dentry(&mut self, dentry: &Dentry) -> Option<(Ino, bool)> {
+        let ino = self.by_dentry.remove(dentry)?;
+        if let Some(parent) = self.by_number.get_mut(&dentry.parent) {
             parent.children -= 1;
         }
-        let inode = self.by_number.get_mut(&ino).expect("a place leads to an inode");
+        let inode = self.by_number.get_mut(&ino).expect("a dentry leads to an inode");
         if inode.kind == Kind::Directory {
-            // The paths of all below it are others now.
-            self.paths.forget();
+            // The paths of all entries below it change.
+            self.paths.clear();
         }
-        let Whereabouts::Named(places) = &mut inode.whereabouts else { unreachable!("it had this name") };
-        places.retain(|other| other != place);
-        let is_last = places.is_empty();
+        let Location::Linked(dentries) = &mut inode.location else { unreachable!("it had this name") };
+        dentries.retain(|other| other != dentry);
+        let is_last = dentries.is_empty();
         if !is_last {
-            self.places_changed(ino);
+            self.update_handle(ino);
         }
         Some((ino, is_last))
     }
 
-    /// Another name for the one that something had.
-    pub(crate) fn move_place(&mut self, from: &Place, to: Place) {
-        let Some((ino, last)) = self.remove_place(from) else { return };
-        self.add_place(ino, to);
+    pub(crate) fn move_dentry(&mut self, from: &Dentry, to: Dentry) {
+        let Some((ino, is_last)) = self.remove_dentry(from) else { return };
+        self.add_dentry(ino, to);
         let inode = self.by_number.get_mut(&ino).expect("it was just there");
-        inode.moved |= last;
+        inode.is_moved |= is_last;
     }
 
-    /// Two names change their inodes.
-    pub(crate) fn exchange(&mut self, one: &Place, other: &Place) {
-        let first = self.remove_place(one).map(|(ino, _)| ino);
-        let second = self.remove_place(other).map(|(ino, _)| ino);
-        for (ino, place) in [(first, other), (second, one)] {
+    pub(crate) fn exchange_dentries(&mut self, one: &Dentry, other: &Dentry) {
+        let first = self.remove_dentry(one).map(|(ino, _)| ino);
+        let second = self.remove_dentry(other).map(|(ino, _)| ino);
+        for (ino, dentry) in [(first, other), (second, one)] {
             if let Some(ino) = ino {
-                self.add_place(ino, place.clone());
-                self.by_number.get_mut(&ino).expect("it was just there").moved = true;
+                self.add_dentry(ino, dentry.clone());
+                self.by_number.get_mut(&ino).expect("it was just there").is_moved = true;
             }
         }
     }
 
-    /// An inode that has lost its last name: kept as long as it is held, and its number never used again.
-    pub(crate) fn detach(&mut self, ino: Ino, whereabouts: Whereabouts) {
-        self.spend(ino);
-        self.handle_detached(ino, &whereabouts);
+    /// Moves an inode without a name out of the tree. The table keeps it while a caller holds it, and never reuses its number.
+    pub(crate) fn detach(&mut self, ino: Ino, location: Location) {
+        self.retire_number(ino);
+        self.detach_handle(ino, &location);
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
-        inode.whereabouts = whereabouts;
-        inode.seen = None;
-        self.drop_if_unheld(ino);
+        inode.location = location;
+        inode.attributes = None;
+        self.evict_if_unheld(ino);
     }
 
-    fn spend(&mut self, ino: Ino) {
-        if ino & COUNTED == 0 && self.spent.len() < SPENT_MAX {
-            self.spent.insert(ino);
+    fn retire_number(&mut self, ino: Ino) {
+        if ino & COUNTER_BIT == 0 && self.retired.len() < RETIRED_MAX {
+            self.retired.insert(ino);
         }
     }
 
+    /// Adds one reference to an inode.
     pub(crate) fn hold(&mut self, ino: Ino) {
         if let Some(inode) = self.by_number.get_mut(&ino) {
             inode.lookups += 1;
         }
     }
 
-    /// Releases one hold without dropping the inode; the caller drops it if it is unheld.
-    pub(crate) fn release(&mut self, ino: Ino) {
-        if let Some(inode) = self.by_number.get_mut(&ino) {
-            inode.lookups = inode.lookups.saturating_sub(1);
-        }
-    }
-
-    /// Gives back so many holds.
+    /// Drops references to an inode, and evicts it if none is left.
     pub(crate) fn forget(&mut self, ino: Ino, lookups: u64) {
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
         inode.lookups = inode.lookups.saturating_sub(lookups);
-        self.drop_if_unheld(ino);
+        self.evict_if_unheld(ino);
     }
 
-    fn drop_if_unheld(&mut self, mut ino: Ino) {
-        // A directory stays while names in it are in the table; the last of them takes it along.
+    /// Evicts an inode that no caller holds.
+    pub(crate) fn evict_if_unheld(&mut self, mut ino: Ino) {
+        // A directory stays while names in it are in the table; the last of them evicts it, too.
         while let Some(inode) = self.by_number.get(&ino) {
             if ino == ROOT || inode.lookups > 0 || inode.children > 0 {
                 return;
             }
             let inode = self.by_number.remove(&ino).expect("it was just there");
-            let Whereabouts::Named(places) = inode.whereabouts else {
-                self.kept.remove(&ino);
+            let Location::Linked(dentries) = inode.location else {
+                self.times.remove(&ino);
                 return;
             };
             let mut above = ROOT;
-            for place in places {
-                self.by_place.remove(&place);
-                if inode.moved {
-                    self.recall(ino, place.clone());
+            for dentry in dentries {
+                self.by_dentry.remove(&dentry);
+                if inode.is_moved {
+                    self.reserve_number(ino, dentry.clone());
                 }
-                if let Some(parent) = self.by_number.get_mut(&place.parent) {
+                if let Some(parent) = self.by_number.get_mut(&dentry.parent) {
                     parent.children -= 1;
-                    above = place.parent;
+                    above = dentry.parent;
                 }
             }
             ino = above;
         }
     }
 
-    /// All names in the table by their directories. Looks through the whole table.
+    /// Groups all names in the table by directory. Scans the whole table.
     pub(crate) fn by_directory(&self) -> HashMap<Ino, Vec<(Name, Ino)>> {
         let mut all: HashMap<Ino, Vec<(Name, Ino)>> = HashMap::new();
-        for (place, ino) in &self.by_place {
-            all.entry(place.parent).or_default().push((place.name.clone(), *ino));
+        for (dentry, ino) in &self.by_dentry {
+            all.entry(dentry.parent).or_default().push((dentry.name.clone(), *ino));
         }
         all
     }
 
-    /// The attributes of an inode, if they were asked for before and nothing changed since.
-    pub(crate) fn seen(&self, ino: Ino) -> Option<Attributes> {
-        self.by_number.get(&ino)?.seen.as_deref().copied()
+    /// Returns the cached attributes of an inode.
+    pub(crate) fn cached_attributes(&self, ino: Ino) -> Option<Attributes> {
+        self.by_number.get(&ino)?.attributes.as_deref().copied()
     }
 
-    /// Remembers them, for an inode that somebody holds.
-    pub(crate) fn see(&mut self, attributes: &Attributes) {
+    /// Caches the attributes of an inode, if a caller holds it.
+    pub(crate) fn cache_attributes(&mut self, attributes: &Attributes) {
         if let Some(inode) = self.by_number.get_mut(&attributes.ino).filter(|inode| inode.lookups > 0) {
-            match &mut inode.seen {
-                Some(seen) => **seen = *attributes,
-                seen => *seen = Some(Box::new(*attributes)),
+            match &mut inode.attributes {
+                Some(cached) => **cached = *attributes,
+                cached => *cached = Some(Box::new(*attributes)),
             }
         }
     }
 
-    /// What is remembered of an inode, to bring it up to date with a change.
-    pub(crate) fn seen_mut(&mut self, ino: Ino) -> Option<&mut Attributes> {
-        self.by_number.get_mut(&ino)?.seen.as_deref_mut()
+    /// Returns the cached attributes of an inode, to update them.
+    pub(crate) fn cached_attributes_mut(&mut self, ino: Ino) -> Option<&mut Attributes> {
+        self.by_number.get_mut(&ino)?.attributes.as_deref_mut()
     }
 
-    /// Something of an inode changed.
-    pub(crate) fn changed(&mut self, ino: Ino) {
+    /// Drops the cached attributes of an inode.
+    pub(crate) fn invalidate(&mut self, ino: Ino) {
         if let Some(inode) = self.by_number.get_mut(&ino) {
-            inode.seen = None;
+            inode.attributes = None;
         }
     }
 
-    /// Anything may have changed.
-    pub(crate) fn all_changed(&mut self) {
+    /// Drops the cached attributes and the link counts of all inodes.
+    pub(crate) fn invalidate_all(&mut self) {
         for inode in self.by_number.values_mut() {
-            inode.seen = None;
+            inode.attributes = None;
             inode.subdirectories = None;
         }
     }
 
-    /// A directory that was just made: what comes into it is counted from now on.
-    pub(crate) fn begin_counting(&mut self, directory: Ino) {
+    /// Starts to count the subdirectories of a directory that was just created.
+    pub(crate) fn start_subdirectory_count(&mut self, directory: Ino) {
         if let Some(inode) = self.by_number.get_mut(&directory) {
             inode.subdirectories = Some(0);
         }
     }
 
-    /// A directory came into another one, or went.
-    pub(crate) fn count(&mut self, directory: Ino, came: bool) {
+    pub(crate) fn subdirectory_added(&mut self, directory: Ino) {
         if let Some(Inode { subdirectories: Some(count), .. }) = self.by_number.get_mut(&directory) {
-            *count = if came { count.saturating_add(1) } else { count.saturating_sub(1) };
+            *count = count.saturating_add(1);
         }
     }
 
-    /// The links of a directory: itself, its `.`, and the `..` of each directory in it, where these have been counted. One
-    /// where they have not, which is how other file systems say so, too.
+    pub(crate) fn subdirectory_removed(&mut self, directory: Ino) {
+        if let Some(Inode { subdirectories: Some(count), .. }) = self.by_number.get_mut(&directory) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// Returns the link count of a directory: its name, its `.`, and the `..` of each counted subdirectory. 1 where these have not been
+    /// counted, as other file systems do.
     pub(crate) fn directory_links(&self, directory: Ino) -> u32 {
         let counted = self.by_number.get(&directory).and_then(|inode| inode.subdirectories);
         counted.map_or(1, |count| count.saturating_add(2))
     }
 
-    /// Times of an inode that the tree does not have.
-    pub(crate) fn kept(&self, ino: Ino) -> Kept {
-        self.kept.get(&ino).copied().unwrap_or_default()
+    pub(crate) fn times(&self, ino: Ino) -> ExtraTimes {
+        self.times.get(&ino).copied().unwrap_or_default()
     }
 
-    pub(crate) fn keep(&mut self, ino: Ino, kept: Kept) {
-        if kept == Kept::default() {
-            self.kept.remove(&ino);
-        } else if self.kept.len() < KEPT_MAX || self.kept.contains_key(&ino) {
-            self.kept.insert(ino, kept);
+    pub(crate) fn set_times(&mut self, ino: Ino, times: ExtraTimes) {
+        if times == ExtraTimes::default() {
+            self.times.remove(&ino);
+        } else if self.times.len() < TIMES_MAX || self.times.contains_key(&ino) {
+            self.times.insert(ino, times);
         }
     }
 
-    /// What is to be written down for the next one.
-    pub(crate) fn remembered(&self) -> Remembered {
-        let kept = self.kept.iter().map(|(ino, kept)| (*ino, *kept)).collect();
-        let mut moved: Vec<_> = self.recalled.iter().map(|(place, ino)| (*ino, place.clone())).collect();
-        for (ino, inode) in self.by_number.iter().filter(|(_, inode)| inode.moved) {
-            let Whereabouts::Named(places) = &inode.whereabouts else { continue };
-            let places = places.iter().filter(|place| hash(place) != *ino);
-            moved.extend(places.map(|place| (*ino, place.clone())));
+    /// Returns the part of the table that is stored when the view is closed.
+    pub(crate) fn to_saved(&self) -> SavedInodes {
+        let times = self.times.iter().map(|(ino, times)| (*ino, *times)).collect();
+        let mut numbers: Vec<_> = self.reserved.iter().map(|(dentry, ino)| (*ino, dentry.clone())).collect();
+        for (ino, inode) in self.by_number.iter().filter(|(_, inode)| inode.is_moved) {
+            let Location::Linked(dentries) = &inode.location else { continue };
+            let moved = dentries.iter().filter(|dentry| dentry.hashed_ino() != *ino);
+            numbers.extend(moved.map(|dentry| (*ino, dentry.clone())));
         }
-        Remembered { kept, moved }
+        SavedInodes { times, numbers }
     }
 }
 
-/// What a remount needs to show the same.
-pub(crate) struct Remembered {
-    /// All times that are kept.
-    pub(crate) kept: Vec<(Ino, Kept)>,
-    /// All numbers that their places do not give.
-    pub(crate) moved: Vec<(Ino, Place)>,
-}
-
-/// FNV-1a with a final mix: the same on every machine and in every version.
-pub(crate) fn hash(place: &Place) -> u64 {
-    let mut state = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in place.parent.to_le_bytes().iter().chain(place.name.as_bytes()) {
-        state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+/// The handle table, and the holds that it has on inodes.
+impl InodeTable {
+    /// Opens the handle table in a file, unless handles are enabled.
+    pub(crate) fn enable_handles(&mut self, path: &Path) -> Result<()> {
+        if self.handles.is_some() {
+            return Ok(());
+        }
+        let (handles, numbers) = HandleTable::open(path)?;
+        for (ino, dentry) in numbers {
+            self.reserve_number(ino, dentry);
+        }
+        self.handles = Some(Box::new(handles));
+        Ok(())
     }
-    state ^= state >> 32;
-    state = state.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    state ^= state >> 32;
-    state & (COUNTED - 1)
+
+    pub(crate) fn handles(&self) -> Option<&HandleTable> {
+        self.handles.as_deref()
+    }
+
+    pub(crate) fn handles_mut(&mut self) -> Option<&mut HandleTable> {
+        self.handles.as_deref_mut()
+    }
+
+    /// Returns the state of a handle, and marks it as used. `None` for an unknown or old handle.
+    pub(crate) fn handle_state(&self, handle: Handle, now: impl FnOnce() -> Time) -> Option<HandleState> {
+        if handle == Handle::ROOT {
+            return Some(HandleState::Held);
+        }
+        self.handles.as_ref()?.state(handle, now)
+    }
+
+    /// Issues a handle for an inode, and for the directories above it.
+    pub(crate) fn issue_handle(&mut self, ino: Ino, now: Time) -> Result<Handle> {
+        if ino == ROOT {
+            return Ok(Handle::ROOT);
+        }
+        if let Some(generation) = self.handles.as_ref().and_then(|handles| handles.generation(ino)) {
+            return Ok(Handle { ino, generation });
+        }
+        let inode = self.get(ino)?;
+        let is_directory = inode.kind == Kind::Directory;
+        let dentries = match &inode.location {
+            Location::Linked(dentries) => dentries.clone(),
+            Location::Unlinked(file) => {
+                let bytes = file.stat().size;
+                let handles = self.handles.as_mut().ok_or(Error::Stale(ino))?;
+                let (generation, evicted) = handles.issue_unlinked(ino, bytes, now).ok_or(Error::Stale(ino))?;
+                self.hold(ino);
+                evicted.into_iter().for_each(|ino| self.forget(ino, 1));
+                return Ok(Handle { ino, generation });
+            }
+            Location::RemovedDirectory(_) => return Err(Error::Stale(ino)),
+        };
+        let parent = dentries.first().expect("only the root has no dentry").parent;
+        self.issue_handle(parent, now)?;
+        let handles = self.handles.as_mut().ok_or(Error::Stale(ino))?;
+        let generation = handles.issue(ino, is_directory, dentries);
+        Ok(Handle { ino, generation })
+    }
+
+    /// Passes one hold of the caller to the handle table.
+    pub(crate) fn pass_hold_to_handles(&mut self, ino: Ino) {
+        let Some(handles) = &mut self.handles else { return self.forget(ino, 1) };
+        let effect = handles.take_hold(ino);
+        if !effect.is_kept {
+            self.forget(ino, 1);
+        }
+        for ino in effect.evicted {
+            self.forget(ino, 1);
+        }
+    }
+
+    /// Drops unlinked files whose handles were last used before a time.
+    pub(crate) fn expire_handles(&mut self, unused_since: Time, now: Time) {
+        let Some(handles) = &mut self.handles else { return };
+        for ino in handles.expire_unlinked(unused_since, now) {
+            self.forget(ino, 1);
+        }
+    }
+
+    /// Returns whether a handle with this number was issued for another dentry.
+    fn is_issued_elsewhere(&self, ino: Ino, dentry: &Dentry) -> bool {
+        let issued = self.handles.as_ref().and_then(|handles| handles.issued_dentry(ino));
+        issued.is_some_and(|issued| issued != dentry)
+    }
+
+    /// Stores the current dentries of an inode in its handle.
+    fn update_handle(&mut self, ino: Ino) {
+        let Some(handles) = &mut self.handles else { return };
+        if handles.issued_dentry(ino).is_none() {
+            return;
+        }
+        if let Some(Location::Linked(dentries)) = self.by_number.get(&ino).map(|inode| &inode.location) {
+            handles.update_dentries(ino, dentries);
+        }
+    }
+
+    /// Ends or keeps the handle of an inode that lost its last name.
+    fn detach_handle(&mut self, ino: Ino, location: &Location) {
+        let Some(handles) = &mut self.handles else { return };
+        let file_bytes = match location {
+            Location::Unlinked(file) => Some(file.stat().size),
+            _ => None,
+        };
+        let Some(effect) = handles.detach(ino, file_bytes) else { return };
+        match (effect.is_kept, effect.was_held) {
+            (true, false) => self.hold(ino),
+            (false, true) => {
+                // Not evicted here: the caller does that after it has moved the inode.
+                if let Some(inode) = self.by_number.get_mut(&ino) {
+                    inode.lookups = inode.lookups.saturating_sub(1);
+                }
+            }
+            _ => {}
+        }
+        for ino in effect.evicted {
+            self.forget(ino, 1);
+        }
+    }
 }

@@ -1,54 +1,69 @@
-//! A workspace as a mutable POSIX file system: inodes, names, contents, attributes. Knows no protocol and no kernel.
+//! A workspace as a mutable POSIX file system, without a kernel and without a protocol.
 //!
-//! A [`View`] stands over one working tree. FUSE and NFS are doors on it: they translate requests into its calls and its
-//! errors into numbers ([`Error::errno`], the only table of them). All doors of a workspace share one view, and so one
-//! live tree; what one changes the others are told ([`Notice`]).
+//! A [`View`] serves one working tree. FUSE and NFS servers translate requests into its calls, and its errors into error numbers
+//! ([`Error::errno`] is the only table of them). All mounts of a workspace share one view, and so one live tree; a change through one
+//! mount is reported to the others ([`Invalidation`]).
 //!
-//! Two worlds meet here. The tree below is addressed by paths and knows no inode; the table of inodes above it knows which
-//! numbers have been handed out and where they are now. An inode that lost its last name while somebody holds it becomes a
-//! *loose file*, apart from the tree.
+//! The working tree is addressed by paths and has no inodes. The inode table above it maps the numbers that callers hold to paths. An inode
+//! that lost its last name while a caller holds it becomes a *loose file*, apart from the tree.
 //!
-//! Every edit is written to a journal before it is done, contents included: the journal is the segment log that the tree
-//! reads from. So a sync is one `fdatasync`, and the end of the process loses nothing ([`View::open`] does it again).
+//! Every edit is appended to a journal before it is applied, file data included: the journal is the segment log that the tree reads from.
+//! So a sync is one `fdatasync`, and a killed process loses nothing: [`View::open`] replays the journal.
 //!
-//! What is absent: no clock, no user, no host path but the journal's directory. Time and identity are arguments.
+//! | module | state or operations |
+//! |---|---|
+//! | `view` | the public interface; the locks |
+//! | `namespace`, `listing`, `file_data`, `metadata` | the operations of POSIX, as functions on the locked state |
+//! | `commit`, `tree_switch`, `writeback`, `prefetch` | commits and checkpoints; restores; syncs; reads |
+//! | `file_system` | the locked state: tree, inodes, journal, local entries |
+//! | `inodes`, `handles`, `path_cache`, `saved_inodes` | the inode table with attribute cache, and the file handles |
+//! | `journal` | edits, replay, preallocated disk space |
+//!
+//! The crate reads no clock, no user and no host path except the journal's directory. Time and identity are arguments.
 
 mod access;
 mod acl;
-mod ahead;
 mod attributes;
+mod commit;
 mod compare;
-mod contents;
-mod directory;
-mod early;
+mod dentry;
+mod encoding;
 mod error;
-mod exchange;
+mod file_data;
+mod file_system;
 mod handles;
 mod inodes;
+mod invalidation;
 mod journal;
-mod live;
+mod listing;
+mod local_entries;
 mod locks;
-mod meta;
-mod names;
-mod neighbours;
-mod notice;
-mod paths;
-mod placed;
+mod metadata;
+mod namespace;
+mod options;
+mod path_cache;
+mod prefetch;
+mod saved_inodes;
+mod tree_switch;
 mod view;
+mod writeback;
 
-pub use access::{Access, may};
+pub use access::{Access, Caller, is_permitted};
 pub use amalgam_engine::work::RenameMode;
-pub use attributes::{Attributes, Caller, Device, Kind, Set, TimeSet};
+pub use attributes::{Attributes, Device, Ino, Kind, ROOT, SetAttributes, TimeSet};
+pub use commit::{CommitRequest, ConflictFold};
 pub use compare::{Difference, differences, holds_same};
-pub use contents::{LaterRead, Reading, Seek};
-pub use directory::Listed;
 pub use error::{Error, Result};
+pub use file_data::{Seek, SizeChange};
+pub use file_system::StateVersion;
 pub use handles::Handle;
-pub use inodes::{Ino, ROOT};
-pub use journal::Recovered;
-pub use live::{Committing, Folding, Moment, Restored};
+pub use invalidation::{Invalidation, WatchId, Watcher};
+pub use journal::RecoveryReport;
+pub use listing::ListedEntry;
+pub use local_entries::LocalEntry;
 pub use locks::{Lock, LockKind};
-pub use meta::{Room, XattrSet};
-pub use notice::{Notice, WatchId, Watcher};
-pub use placed::Placed;
-pub use view::{Clock, ShowConflict, View, ViewOptions};
+pub use metadata::XattrSet;
+pub use options::{Clock, DiskSpace, MeasureDisk, ShowConflict, ViewOptions};
+pub use prefetch::{PendingRead, ReadOutcome};
+pub use tree_switch::Restored;
+pub use view::View;

@@ -1,32 +1,36 @@
-//! Locks on ranges of files, and on whole files, shared by all doors of a view. They live in memory and end with the view.
+//! Advisory locks on byte ranges of files, shared by all protocols that serve a view. Kept in memory until the view ends.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::inodes::Ino;
+use crate::attributes::Ino;
 
-/// What a lock allows others.
+/// How often a waiting thread checks whether it should give up.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Others may read, too.
+    /// Allows other shared locks.
     Shared,
-    /// Nobody else.
+    /// Allows no other lock.
     Exclusive,
 }
 
-/// A lock, or the wish for one. `end` is the last byte.
+/// A lock on a byte range, held or requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Whose it is: a process as its door sees it.
+    /// The lock owner, as the protocol identifies it.
     pub owner: u64,
-    /// Its process, to tell others.
+    /// The process of the owner, reported to others.
     pub pid: u32,
-    /// What it allows others.
+    /// Shared or exclusive.
     pub kind: LockKind,
     /// The first byte.
     pub start: u64,
-    /// The last byte.
+    /// The last byte, inclusive.
     pub end: u64,
 }
 
@@ -41,63 +45,64 @@ impl Lock {
     }
 }
 
+/// The held locks of a view, by inode.
 #[derive(Default)]
-pub(crate) struct Locks {
+pub(crate) struct LockTable {
     held: Mutex<HashMap<Ino, Vec<Lock>>>,
     released: Condvar,
 }
 
-impl crate::View {
-    /// Who would be in the way.
-    pub fn test_lock(&self, ino: Ino, wanted: &Lock) -> Option<Lock> {
-        let held = self.shared.locks.held.lock();
+impl LockTable {
+    /// Returns a lock that conflicts with the requested one.
+    pub(crate) fn find_conflict(&self, ino: Ino, wanted: &Lock) -> Option<Lock> {
+        let held = self.held.lock();
         held.get(&ino)?.iter().find(|lock| lock.conflicts(wanted)).copied()
     }
 
-    /// Takes a lock, or says that somebody is in the way. What the owner had in the range is replaced.
-    pub fn try_lock(&self, ino: Ino, wanted: &Lock) -> bool {
-        let mut held = self.shared.locks.held.lock();
-        take(held.entry(ino).or_default(), wanted)
+    /// Takes a lock, and replaces the owner's locks in the range. Returns false if another lock conflicts.
+    pub(crate) fn try_lock(&self, ino: Ino, wanted: &Lock) -> bool {
+        let mut held = self.held.lock();
+        acquire(held.entry(ino).or_default(), wanted)
     }
 
-    /// The same, waiting; false when `give_up` said so. That is asked whenever something is released, and now and then.
-    pub fn wait_lock(&self, ino: Ino, wanted: &Lock, give_up: impl Fn() -> bool) -> bool {
-        let mut held = self.shared.locks.held.lock();
+    /// Waits for a lock. Returns false if `give_up` returned true, which is called after each release and in intervals.
+    pub(crate) fn wait_lock(&self, ino: Ino, wanted: &Lock, give_up: impl Fn() -> bool) -> bool {
+        let mut held = self.held.lock();
         loop {
-            if take(held.entry(ino).or_default(), wanted) {
+            if acquire(held.entry(ino).or_default(), wanted) {
                 return true;
             }
             if give_up() {
                 return false;
             }
-            self.shared.locks.released.wait_for(&mut held, std::time::Duration::from_millis(100));
+            self.released.wait_for(&mut held, POLL_INTERVAL);
         }
     }
 
-    /// Gives up what an owner has in a range.
-    pub fn unlock(&self, ino: Ino, owner: u64, start: u64, end: u64) {
-        let mut held = self.shared.locks.held.lock();
+    /// Releases the locks of an owner in a range.
+    pub(crate) fn unlock(&self, ino: Ino, owner: u64, start: u64, end: u64) {
+        let mut held = self.held.lock();
         if let Some(locks) = held.get_mut(&ino) {
-            cut(locks, owner, start, end);
+            release(locks, owner, start, end);
             if locks.is_empty() {
                 held.remove(&ino);
             }
         }
-        self.shared.locks.released.notify_all();
+        self.released.notify_all();
     }
 }
 
-fn take(locks: &mut Vec<Lock>, wanted: &Lock) -> bool {
+fn acquire(locks: &mut Vec<Lock>, wanted: &Lock) -> bool {
     if locks.iter().any(|lock| lock.conflicts(wanted)) {
         return false;
     }
-    cut(locks, wanted.owner, wanted.start, wanted.end);
+    release(locks, wanted.owner, wanted.start, wanted.end);
     locks.push(*wanted);
     true
 }
 
-/// Takes a range out of an owner's locks.
-fn cut(locks: &mut Vec<Lock>, owner: u64, start: u64, end: u64) {
+/// Removes a range from an owner's locks.
+fn release(locks: &mut Vec<Lock>, owner: u64, start: u64, end: u64) {
     let mut rest = Vec::new();
     locks.retain(|lock| {
         if lock.owner != owner || lock.end < start || lock.start > end {
@@ -125,16 +130,16 @@ mod tests {
     #[test]
     fn ranges_split_and_join_as_posix_has_it() {
         let mut locks = Vec::new();
-        assert!(take(&mut locks, &lock(1, LockKind::Exclusive, 0, 99)));
-        assert!(!take(&mut locks, &lock(2, LockKind::Shared, 50, 60)));
-        cut(&mut locks, 1, 50, 59);
-        assert!(take(&mut locks, &lock(2, LockKind::Shared, 50, 59)));
-        assert!(!take(&mut locks, &lock(2, LockKind::Shared, 50, 60)));
-        assert!(take(&mut locks, &lock(1, LockKind::Shared, 0, 49)));
-        assert!(take(&mut locks, &lock(2, LockKind::Shared, 0, 59)));
-        assert!(!take(&mut locks, &lock(1, LockKind::Exclusive, 0, 0)));
-        cut(&mut locks, 2, 0, u64::MAX);
-        assert!(take(&mut locks, &lock(1, LockKind::Exclusive, 0, u64::MAX)));
+        assert!(acquire(&mut locks, &lock(1, LockKind::Exclusive, 0, 99)));
+        assert!(!acquire(&mut locks, &lock(2, LockKind::Shared, 50, 60)));
+        release(&mut locks, 1, 50, 59);
+        assert!(acquire(&mut locks, &lock(2, LockKind::Shared, 50, 59)));
+        assert!(!acquire(&mut locks, &lock(2, LockKind::Shared, 50, 60)));
+        assert!(acquire(&mut locks, &lock(1, LockKind::Shared, 0, 49)));
+        assert!(acquire(&mut locks, &lock(2, LockKind::Shared, 0, 59)));
+        assert!(!acquire(&mut locks, &lock(1, LockKind::Exclusive, 0, 0)));
+        release(&mut locks, 2, 0, u64::MAX);
+        assert!(acquire(&mut locks, &lock(1, LockKind::Exclusive, 0, u64::MAX)));
         assert_eq!(locks.len(), 1);
     }
 }

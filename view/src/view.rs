@@ -1,527 +1,661 @@
-//! A workspace as a file system: the tree, the table of inodes above it, and the journal below it, under one lock.
+//! The public interface of a view, and its locks.
 //!
-//! The lock is held for as long as it takes to find something or to edit it, which includes writing it to the journal, and reading
-//! the file that takes a conflict's place. It is not held while somebody reads contents, a tree is frozen, or the journal is synced.
+//! The file system lock is held while an operation looks up or edits something, which includes writing the journal and reading the file
+//! that shows a conflict. It is not held while file data is read, a tree is stored, or the journal is synced.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_engine::object::{Conflict, Entry, Node, Owner};
-use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
-use amalgam_engine::workspace::Journaled;
-use amalgam_engine::{Error as EngineError, SnapshotId, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::work::{RenameMode, Special};
+use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
+use amalgam_engine::{OperationContext, Error as EngineError, RefName, SnapshotId, Store, Time, TreePath, WorkingTree};
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
-use crate::ahead::Ahead;
-use crate::attributes::{Attributes, Caller, Kind};
-use crate::directory::Cookies;
-use crate::early::Early;
+use crate::access::{Access, Caller};
+use crate::attributes::{Attributes, Ino, Kind, SetAttributes};
+use crate::commit::{CommitRequest, Committer};
 use crate::error::{Error, Result};
-use crate::inodes::{Ino, Inodes, Kept, Place, ROOT, Whereabouts};
-use crate::journal::{Edit, Journal, Recovered};
-use crate::locks::Locks;
-use crate::meta::Room;
-use crate::neighbours::Neighbours;
-use crate::notice::{Notice, WatchId, Watcher, Watchers};
-use crate::placed::PlacedPaths;
+use crate::file_data::{self, COPY_BYTES_MAX, COPY_STEP_BYTES, Seek, SizeChange, WriteAt};
+use crate::file_system::{FileSystem, StateVersion};
+use crate::handles::{self, Handle, HandleState};
+use crate::inodes::InodeTable;
+use crate::invalidation::{WatchId, Watcher, Watchers};
+use crate::journal::{Journal, JournalBase, RecoveryReport};
+use crate::listing::{self, CookieCache, ListedEntry, ListingMode};
+use crate::local_entries::{LocalEntries, LocalEntry};
+use crate::locks::{Lock, LockTable};
+use crate::metadata::{self, XattrSet};
+use crate::namespace::{self, NewEntry};
+use crate::options::{DiskSpace, ViewOptions};
+use crate::prefetch::{Prefetch, ReadOutcome};
+use crate::saved_inodes;
+use crate::tree_switch::{self, Restored};
+use crate::writeback::Writeback;
 
-/// What time it is.
-pub type Clock = fn() -> Time;
+/// A shorter journal is not worth a checkpoint that frees space.
+const GARBAGE_BYTES_MIN: u64 = 1 << 20;
 
-/// What stands for a conflict: a file that is stored, or nothing where there is none.
-pub type ShowConflict =
-    Arc<dyn Fn(&Store, &TreePath, &Conflict) -> amalgam_engine::Result<Option<Entry>> + Send + Sync>;
-
-/// A conflict that no file stands for is shown with these permission bits.
-const CONFLICT_MODE: u32 = 0o444;
-
-/// How a view is to be.
-#[derive(Clone)]
-pub struct ViewOptions {
-    /// Whose everything is that has no owner of its own.
-    pub owner: Owner,
-    /// What time it is.
-    pub clock: Clock,
-    /// The most bytes that may be written between two commits; removing what was written makes no room.
-    pub quota_bytes: Option<u64>,
-    /// From so many bytes of journal on the tree is written to the store in between, so that recovery stays quick.
-    pub checkpoint_bytes: u64,
-    /// What `statfs` says of the disk below. What would take its floor is refused.
-    pub room: Option<Arc<dyn Fn() -> Room + Send + Sync>>,
-    /// How conflicts are shown. What is written to such a file takes the conflict's place. Without it, and where it gives no
-    /// file, the first version is shown, and cannot be written to.
-    pub conflicts: Option<ShowConflict>,
-    /// The last commit of the workspace that was taken from a live view. A journal that had its word of that commit on no disk
-    /// when the power went is taken up behind it.
-    pub journaled: Option<Journaled>,
-}
-
-impl ViewOptions {
-    /// The usual ones.
-    pub fn new(owner: Owner, clock: Clock) -> Self {
-        Self {
-            owner,
-            clock,
-            quota_bytes: None,
-            checkpoint_bytes: 256 << 20,
-            room: None,
-            conflicts: None,
-            journaled: None,
-        }
-    }
-}
-
-/// A workspace as a file system. Cheap to clone; all clones are one.
+/// A workspace or a snapshot as a POSIX file system. Clones share one state.
 #[derive(Clone)]
 pub struct View {
     pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
-    pub(crate) options: ViewOptions,
-    pub(crate) live: RwLock<Live>,
-    pub(crate) cookies: Mutex<Cookies>,
-    pub(crate) watchers: Watchers,
-    pub(crate) locks: Locks,
-    pub(crate) ahead: Ahead,
-    pub(crate) neighbours: Neighbours,
-    /// One freeze at a time.
-    pub(crate) freezing: Mutex<()>,
-    /// One sync of the journal at a time.
-    pub(crate) syncing: Arc<Mutex<()>>,
-    pub(crate) early: Early,
+    options: Arc<ViewOptions>,
+    pub(crate) fs: Arc<RwLock<FileSystem>>,
+    watchers: Arc<Watchers>,
+    cookies: Mutex<CookieCache>,
+    locks: LockTable,
+    prefetch: Arc<Prefetch>,
+    committer: Committer,
+    writeback: Writeback,
 }
 
-/// What an operation works on.
-pub(crate) struct Live {
-    pub(crate) tree: WorkingTree,
-    pub(crate) inodes: Inodes,
-    /// Nothing in a view that shows a snapshot.
-    pub(crate) journal: Option<Journal>,
-    conflicts: Option<ShowConflict>,
-    /// What is shown and not in the tree.
-    pub(crate) placed: PlacedPaths,
-}
-
+/// Opening, closing, and the state as a whole.
 impl View {
-    /// A view that shows a snapshot and refuses changes.
+    /// Opens a read-only view of a snapshot.
     pub fn of_snapshot(store: &Store, snapshot: SnapshotId, options: ViewOptions) -> Result<Self> {
-        Ok(Self::with(WorkingTree::open(store, snapshot)?, Inodes::new(), None, options))
+        Ok(Self::with(WorkingTree::open(store, snapshot)?, InodeTable::new(), None, options))
     }
 
-    /// A view that can be changed. `directory` is its journal's alone. What an earlier life left there is brought back, and
-    /// then `tree` is not looked at: the journal's own base counts.
-    pub fn open(tree: WorkingTree, directory: &Path, options: ViewOptions) -> Result<(Self, Recovered)> {
-        let mut inodes = Inodes::new();
-        Journal::recall(directory, &mut inodes);
-        Self::recall_handles(directory, &mut inodes)?;
-        if let Some(base) = Journal::base(directory)? {
-            let base = base.behind(tree.store(), directory, options.journaled)?;
-            let (journal, tree, recovered) = Journal::recover(tree.store(), directory, base)?;
-            return Ok((Self::with(tree, inodes, Some(journal), options), recovered));
+    /// Opens a writable view with a journal in `directory`, which nothing else may use. If an earlier view left a journal there, it is
+    /// replayed on its own base and `tree` is ignored.
+    pub fn open(tree: WorkingTree, directory: &Path, options: ViewOptions) -> Result<(Self, RecoveryReport)> {
+        let mut inodes = InodeTable::new();
+        saved_inodes::load(directory, &mut inodes);
+        // The handles of an earlier view, so that changes through any protocol update them.
+        let handles = directory.join(handles::FILE_NAME);
+        if handles.exists() {
+            inodes.enable_handles(&handles)?;
+        }
+        if let Some(base) = JournalBase::read(directory)? {
+            let base = base.move_after_commit(tree.store(), directory, options.journaled)?;
+            let (journal, tree, report) = Journal::recover(tree.store(), directory, base)?;
+            return Ok((Self::with(tree, inodes, Some(journal), options), report));
         }
         let journal = Journal::create(directory, tree.base())?;
-        Ok((Self::with(tree, inodes, Some(journal), options), Recovered::default()))
+        Ok((Self::with(tree, inodes, Some(journal), options), RecoveryReport::default()))
     }
 
-    /// Whether a directory has work of a view that was not committed, as far as can be told without opening it: what cannot be
-    /// read may be work.
+    /// Returns whether a directory may have the journal of a view with uncommitted work. A journal that cannot be read counts as work.
     pub fn has_work(directory: &Path) -> bool {
-        !matches!(Journal::base(directory), Ok(None))
+        !matches!(JournalBase::read(directory), Ok(None))
     }
 
-    fn with(tree: WorkingTree, inodes: Inodes, mut journal: Option<Journal>, options: ViewOptions) -> Self {
-        if let (Some(journal), Some(room)) = (&mut journal, &options.room) {
-            journal.watch_room(Arc::clone(room));
+    fn with(tree: WorkingTree, inodes: InodeTable, mut journal: Option<Journal>, options: ViewOptions) -> Self {
+        if let (Some(journal), Some(disk)) = (&mut journal, &options.disk) {
+            journal.set_disk(Arc::clone(disk));
         }
+        let (options, watchers) = (Arc::new(options), Arc::<Watchers>::default());
+        let fs = FileSystem {
+            tree,
+            inodes,
+            journal,
+            local: LocalEntries::default(),
+            options: Arc::clone(&options),
+            watchers: Arc::clone(&watchers),
+        };
         let shared = Shared {
-            live: RwLock::new(Live {
-                tree,
-                inodes,
-                journal,
-                conflicts: options.conflicts.clone(),
-                placed: PlacedPaths::default(),
-            }),
             options,
+            fs: Arc::new(RwLock::new(fs)),
+            watchers,
             cookies: Mutex::default(),
-            watchers: Watchers::default(),
-            locks: Locks::default(),
-            ahead: Ahead::default(),
-            neighbours: Neighbours::default(),
-            freezing: Mutex::new(()),
-            syncing: Arc::default(),
-            early: Early::default(),
+            locks: LockTable::default(),
+            prefetch: Arc::default(),
+            committer: Committer::default(),
+            writeback: Writeback::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Tells somebody what changes, but for what comes through the door of this id.
+    /// Registers a watcher. It is notified of all changes except those that name it as their origin.
     pub fn watch(&self, watcher: Watcher) -> WatchId {
         self.shared.watchers.add(watcher)
     }
 
-    /// Tells it no longer.
+    /// Removes a watcher.
     pub fn unwatch(&self, id: WatchId) {
         self.shared.watchers.remove(id);
     }
 
-    /// The directory that an inode has a name in; the first of several, nothing for one without a name.
-    pub fn directory_of(&self, ino: Ino) -> Option<Ino> {
-        match &self.shared.live.read().inodes.get(ino).ok()?.whereabouts {
-            Whereabouts::Named(places) => places.first().map(|place| place.parent),
-            _ => None,
-        }
-    }
-
-    /// Whether it refuses changes.
+    /// Returns whether the view refuses changes.
     pub fn is_read_only(&self) -> bool {
-        self.shared.live.read().journal.is_none()
+        self.shared.fs.read().journal.is_none()
     }
 
-    /// Whether the journal has failed: nothing more can be written or committed, and only a new view has what is on disk.
+    /// Returns whether the journal has failed: the view can no longer write or commit, and only a new view has the state on disk.
     pub fn has_failed(&self) -> bool {
-        self.shared.live.read().journal.as_ref().is_some_and(Journal::has_failed)
+        self.shared.fs.read().journal.as_ref().is_some_and(Journal::has_failed)
     }
 
-    /// How many inodes are in the table.
+    /// Returns the number of inodes in the table.
     pub fn inodes(&self) -> usize {
-        self.shared.live.read().inodes.len()
+        self.shared.fs.read().inodes.len()
     }
 
-    /// Where the journal is.
+    /// Returns the directory of the journal.
     pub fn directory(&self) -> Option<PathBuf> {
-        self.shared.live.read().journal.as_ref().map(|journal| journal.directory().to_owned())
+        self.shared.fs.read().journal.as_ref().map(|journal| journal.directory().to_owned())
     }
 
-    pub(crate) fn now(&self) -> Time {
+    /// Returns the space of the disk.
+    pub fn disk_space(&self) -> DiskSpace {
+        self.shared.options.disk.as_ref().map(|measure| measure()).unwrap_or_default()
+    }
+
+    /// Closes the view: syncs everything, and saves inode numbers and times for the next view. Removes the journal if there is no
+    /// uncommitted work. A failed journal is left as it is. After an error the view stays open.
+    pub fn close(&self) -> Result<()> {
+        self.shared.committer.close(&self.shared.fs, &self.shared.writeback)
+    }
+
+    fn now(&self) -> Time {
         (self.shared.options.clock)()
-    }
-
-    pub(crate) fn tell(&self, caller: &Caller, notice: impl Fn() -> Notice) {
-        self.shared.watchers.tell(caller.door, notice);
-    }
-
-    /// How an owner is stored: not at all if it is the workspace's.
-    pub(crate) fn stored_owner(&self, uid: u32, gid: u32) -> Option<Owner> {
-        let owner = Owner { uid, gid };
-        (owner != self.shared.options.owner).then_some(owner)
-    }
-
-    /// Whether so many bytes more may be written.
-    pub(crate) fn demand_quota(&self, live: &Live, bytes: u64) -> Result<()> {
-        match (self.shared.options.quota_bytes, &live.journal) {
-            (Some(max), Some(journal)) if journal.uncommitted_bytes() + bytes > max => Err(Error::Quota { max }),
-            _ => Ok(()),
-        }
     }
 }
 
-impl Live {
-    /// Writes an edit down, then does it. One of a conflict's file that is refused leaves the conflict.
-    pub(crate) fn edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
-        let Some(path) = edit.changes() else { return self.do_edit(edit, now, data) };
-        if self.is_placed(path) {
-            return Err(Error::Local { path: path.clone() });
-        }
-        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
-        let Err(refused) = self.do_edit(edit, now, data) else { return Ok(()) };
-        // A conflict refuses all edits; the file that stands for it takes them.
-        let Shown::File(file) = self.shown(path)? else { return Err(refused) };
-        self.journal.iter_mut().for_each(|journal| journal.cut(end));
-        let tree = self.tree.fork();
-        let done = self.unfold(path, &file, now).and_then(|()| self.do_edit(edit, now, data));
-        if done.is_err() {
-            self.tree = tree;
-            self.journal.iter_mut().for_each(|journal| journal.cut(end));
-        }
-        self.forget_seen(path);
-        done
+/// Names.
+impl View {
+    /// Looks up a name and adds one reference to its inode, until [`forget`](Self::forget) drops it.
+    pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        namespace::lookup(&mut self.shared.fs.write(), caller, parent, name)
     }
 
-    /// Does several edits, or none of them.
-    pub(crate) fn edit_all<'a>(&mut self, edits: impl IntoIterator<Item = &'a Edit>, now: Time) -> Result<()> {
-        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
-        let tree = self.tree.fork();
-        let done = edits.into_iter().try_for_each(|edit| self.edit(edit, now, &[]));
-        if done.is_err() {
-            self.tree = tree;
-            self.journal.iter_mut().for_each(|journal| journal.cut(end));
-        }
-        done
+    /// Adds one reference to an inode.
+    pub fn hold(&self, ino: Ino) {
+        self.shared.fs.write().inodes.hold(ino);
     }
 
-    /// Puts the file that stands for a conflict in its place, before something of it changes.
-    fn unfold(&mut self, path: &TreePath, file: &LooseFile, now: Time) -> Result<()> {
-        let stat = file.stat();
-        let bytes = file.read_at(0, usize::try_from(stat.size).unwrap_or(usize::MAX))?;
-        let (path, owner) = (path.clone(), stat.owner);
-        self.do_edit(&Edit::Remove { path: path.clone() }, now, &[])?;
-        self.do_edit(&Edit::Create { path: path.clone(), mode: stat.mode, owner }, now, &[])?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.do_edit(&Edit::Write { path, offset: 0, length: bytes.len() as u64 }, now, &bytes)
-    }
-
-    /// What is at a path became something else, and its directory got another time.
-    pub(crate) fn forget_seen(&mut self, path: &TreePath) {
-        let above = path.split_last().map(|(above, _)| above);
-        for path in above.iter().chain([path]) {
-            if let Some(ino) = self.known(path) {
-                self.inodes.changed(ino);
-            }
+    /// Drops references to inodes.
+    pub fn forget(&self, inodes: impl IntoIterator<Item = (Ino, u64)>) {
+        let mut fs = self.shared.fs.write();
+        for (ino, lookups) in inodes {
+            fs.inodes.forget(ino, lookups);
         }
     }
 
-    /// An edit that the tree refuses is taken out of the journal: doing it again must give what was seen.
-    fn do_edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
-        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
-        let range = self.write_down(edit, now, data)?;
-        if let Err(refused) = edit.apply(&mut self.tree, now, range) {
-            self.journal.iter_mut().for_each(|journal| journal.cut(end));
-            return Err(refused.into());
+    /// Returns the directory that an inode has a name in, the first one of several. `None` if it has no name.
+    pub fn directory_of(&self, ino: Ino) -> Option<Ino> {
+        self.shared.fs.read().inodes.parent(ino)
+    }
+
+    /// Creates an empty file, with one reference.
+    pub fn create(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes> {
+        self.create_entry(caller, parent, name, &NewEntry::File { mode })
+    }
+
+    /// Creates a directory, with one reference.
+    pub fn create_directory(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes> {
+        self.create_entry(caller, parent, name, &NewEntry::Directory { mode })
+    }
+
+    /// Creates a symlink, with one reference.
+    pub fn create_symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attributes> {
+        self.create_entry(caller, parent, name, &NewEntry::Symlink { target })
+    }
+
+    /// Creates a FIFO, a socket or a device file, with one reference.
+    pub fn create_special(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        special: Special,
+        mode: u32,
+    ) -> Result<Attributes> {
+        self.create_entry(caller, parent, name, &NewEntry::Special { special, mode })
+    }
+
+    fn create_entry(&self, caller: &Caller, parent: Ino, name: &[u8], new: &NewEntry<'_>) -> Result<Attributes> {
+        namespace::create(&mut self.shared.fs.write(), caller, parent, name, new)
+    }
+
+    /// Adds a hard link to a file, and one reference.
+    pub fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        namespace::link(&mut self.shared.fs.write(), caller, ino, parent, name)
+    }
+
+    /// Removes a name of a file. Callers that hold the inode can still use it.
+    pub fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        namespace::unlink(&mut self.shared.fs.write(), caller, parent, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        namespace::remove_directory(&mut self.shared.fs.write(), caller, parent, name)
+    }
+
+    /// Renames an entry, as `renameat2` does.
+    pub fn rename(&self, caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+        namespace::rename(&mut self.shared.fs.write(), caller, from, to, mode)
+    }
+
+    /// Lists a directory from a cookie on, 0 for the beginning, until `take` returns false. The refused entry is listed again by the next
+    /// call.
+    pub fn read_directory(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        take: impl FnMut(&ListedEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(caller, ino, cookie, ListingMode::Names, take)
+    }
+
+    /// Lists a directory like [`read_directory`](Self::read_directory), and adds one reference to each inode that `take` accepts, except
+    /// those of `.` and `..`.
+    pub fn read_directory_plus(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        take: impl FnMut(&ListedEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(caller, ino, cookie, ListingMode::Lookups, take)
+    }
+
+    fn list(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        mode: ListingMode,
+        take: impl FnMut(&ListedEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let fs = &mut *self.shared.fs.write();
+        if let Some(part) = listing::read_directory(fs, &self.shared.cookies, (caller, ino, cookie), mode, take)? {
+            self.shared.prefetch.listed(ino, part);
         }
         Ok(())
     }
 
-    pub(crate) fn write_down(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
-        self.journal.as_mut().ok_or(Error::ReadOnly)?.append(edit, now, data)
+    /// Replaces the local entries. Callers that hold covered inodes can still use them.
+    pub fn set_local_entries(&self, entries: BTreeMap<TreePath, LocalEntry>) -> Result<()> {
+        tree_switch::set_local_entries(&mut self.shared.fs.write(), entries)
     }
 
-    pub(crate) fn demand_writable(&self) -> Result<()> {
-        if self.journal.is_some() { Ok(()) } else { Err(Error::ReadOnly) }
+    /// Returns the local entries.
+    pub fn local_entries(&self) -> BTreeMap<TreePath, LocalEntry> {
+        self.shared.fs.read().local.all().clone()
     }
 
-    /// Where an inode is in the tree; nothing when it has no name any more.
-    pub(crate) fn path(&self, ino: Ino) -> Result<Option<TreePath>> {
-        self.inodes.path(ino)
+    /// Refuses a path at which no local entry can be: its directory must exist, and it may cover nothing but a directory.
+    pub fn ensure_local_possible(&self, path: &TreePath) -> Result<()> {
+        LocalEntries::ensure_possible(path, &self.shared.fs.read().tree)
+    }
+}
+
+/// File data.
+impl View {
+    /// Checks that a file may be opened.
+    pub fn open_file(&self, caller: &Caller, ino: Ino, access: Access) -> Result<()> {
+        file_data::open(&self.shared.fs.read(), caller, ino, access)
     }
 
-    /// Where a directory is that names are looked up or changed in.
-    pub(crate) fn directory_path(&self, ino: Ino) -> Result<TreePath> {
-        match self.path(ino)? {
-            Some(path) => Ok(path),
-            None => Err(EngineError::NotFound { path: TreePath::root() }.into()),
-        }
+    /// Checks that a file may be opened, and truncates it to zero bytes, as `O_TRUNC` does.
+    pub fn open_file_truncating(&self, caller: &Caller, ino: Ino, access: Access) -> Result<()> {
+        file_data::open_truncating(&mut self.shared.fs.write(), caller, ino, access)
     }
 
-    /// What an inode is, apart from the tree.
-    pub(crate) fn file(&self, ino: Ino) -> Result<LooseFile> {
-        if let Whereabouts::Loose(file) = &self.inodes.get(ino)?.whereabouts {
-            return Ok((**file).clone());
-        }
-        let path = self.directory_path(ino)?;
-        if let Some(entry) = self.placed_file(&path) {
-            return Ok(self.tree.loose_entry(Some(&entry)));
-        }
-        if self.is_placed(&path) {
-            return Err(EngineError::IsADirectory { path }.into());
-        }
-        if let Some(entry) = self.tree.stat(&path)?.and_then(|stat| stat.entry)
-            && !matches!(entry.node, Node::Directory(_) | Node::Conflict(_))
-        {
-            return Ok(self.tree.loose_entry(Some(&entry)));
-        }
-        match self.shown(&path)? {
-            Shown::File(file) | Shown::Side(file) => Ok(file),
-            Shown::Itself => Ok(self.tree.loose(&path)?),
+    /// Reads up to `length` bytes from an offset; fewer at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Bytes> {
+        match self.begin_read(ino, offset, length)? {
+            ReadOutcome::Ready(bytes) => Ok(bytes),
+            ReadOutcome::Pending(read) => read.finish(),
         }
     }
 
-    /// The inode at a place, made if need be, and its attributes. Nothing when nothing is there.
-    pub(crate) fn look(&mut self, view: &View, directory: &TreePath, place: Place) -> Result<Option<Attributes>> {
-        if self.is_hidden(directory) {
-            return Ok(None);
-        }
-        if self.has_placed() {
-            let path = directory.join(&place.name);
-            if let Some(ino) = self.placed_inode(place.clone(), &path) {
-                return Ok(self.placed_attributes(view, ino, &path));
-            }
-        }
-        let Some(stat) = self.tree.stat_in(directory, &place.name)? else { return Ok(None) };
-        let name = place.name.clone();
-        let ino = self.inode_at(place, directory, &stat)?;
-        let attributes = self.attributes_of(view, ino, || directory.join(&name), &stat)?;
-        self.inodes.see(&attributes);
-        Ok(Some(attributes))
+    /// Starts a read. Data that is not in memory or in the journal is left to [`PendingRead::finish`](crate::PendingRead::finish), which
+    /// another thread may call.
+    pub fn begin_read(&self, ino: Ino, offset: u64, length: usize) -> Result<ReadOutcome> {
+        // The file is taken out under the lock, and read without it.
+        let file = self.shared.fs.read().file(ino)?;
+        self.shared.prefetch.begin_read(ino, file, offset, length, || {
+            let fs = self.shared.fs.read();
+            Some((fs.tree.fork(), fs.inodes.path(ino).ok()??))
+        })
     }
 
-    /// The number at a place where something is, in this directory.
-    pub(crate) fn inode_at(&mut self, place: Place, directory: &TreePath, stat: &Stat) -> Result<Ino> {
-        if let Some(ino) = self.inodes.at(&place) {
-            return Ok(ino);
+    /// Writes at an offset.
+    pub fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_at(caller, ino, WriteAt::Offset(offset), data).map(drop)
+    }
+
+    /// Writes at the end of a file, and returns the offset. If that is not the offset that the caller expects, the caller's origin is
+    /// notified like all other watchers.
+    pub fn append(&self, caller: &Caller, ino: Ino, expected: u64, data: &[u8]) -> Result<u64> {
+        self.write_at(caller, ino, WriteAt::End { expected }, data)
+    }
+
+    fn write_at(&self, caller: &Caller, ino: Ino, at: WriteAt, data: &[u8]) -> Result<u64> {
+        let fs = &mut *self.shared.fs.write();
+        let offset = file_data::write(fs, caller, ino, at, data)?;
+        self.shared.writeback.data_written(&self.shared.fs, fs, data.len() as u64);
+        Ok(offset)
+    }
+
+    /// Removes the set-ID bits of a file that another user than its owner has written. Returns whether there were any.
+    pub fn drop_privilege(&self, caller: &Caller, ino: Ino) -> Result<bool> {
+        let attributes = self.attributes(ino)?;
+        let mode = metadata::without_set_id_bits(caller, &attributes);
+        let has_any = mode != attributes.mode && attributes.kind == Kind::File;
+        if has_any {
+            let trusted = Caller { enforce: false, ..caller.clone() };
+            self.set_attributes(&trusted, ino, &SetAttributes { mode: Some(mode), ..Default::default() })?;
         }
-        if stat.links > 1 && stat.kind != Kind::Directory {
-            // Another name of it may be known.
-            let path = directory.join(&place.name);
-            for other in self.tree.names_of(&path)? {
-                if other != path
-                    && let Some(ino) = self.known(&other)
-                {
-                    self.inodes.add_place(ino, place);
-                    return Ok(ino);
+        Ok(has_any)
+    }
+
+    /// Checks that the disk has space for a range of a file, and extends the file if asked to. Does not reserve the space.
+    pub fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, length: u64, size_change: SizeChange) -> Result<()> {
+        file_data::allocate(&mut self.shared.fs.write(), caller, ino, (offset, length), size_change)
+    }
+
+    /// Makes a range read as zeros.
+    pub fn punch(&self, caller: &Caller, ino: Ino, offset: u64, length: u64, size_change: SizeChange) -> Result<()> {
+        file_data::punch(&mut self.shared.fs.write(), caller, ino, (offset, length), size_change)
+    }
+
+    /// Returns where the next data or the next hole begins, at an offset or behind it.
+    pub fn seek(&self, ino: Ino, offset: u64, target: Seek) -> Result<u64> {
+        let file = self.shared.fs.read().file(ino)?;
+        file_data::seek(&file, offset, target)
+    }
+
+    /// Copies a range between files, or within one. Returns how many bytes were copied: fewer if the rest was refused.
+    pub fn copy_range(&self, caller: &Caller, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
+        // One state of the source, also if both are one file.
+        let source = self.shared.fs.read().file(from.0)?;
+        let length = length.min(source.stat().size.saturating_sub(from.1)).min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(COPY_STEP_BYTES);
+            let bytes = source.read_at(from.1 + done, step as usize).map_err(Error::from);
+            let copied = bytes.and_then(|bytes| {
+                if !bytes.is_empty() {
+                    self.write(caller, to.0, to.1 + done, &bytes)?;
                 }
+                Ok(bytes.len() as u64)
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                // A call for the rest gets the error.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
             }
         }
-        Ok(self.inodes.insert(place, stat.kind))
+        Ok(done)
     }
 
-    /// The inode of a path, if all on the way to it are in the table.
-    pub(crate) fn known(&self, path: &TreePath) -> Option<Ino> {
-        path.names().try_fold(ROOT, |parent, name| self.inodes.at(&Place { parent, name }))
+    /// Syncs all changes of this view to disk. Once a sync has failed, all later ones fail.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.writeback.sync(&self.shared.fs)
     }
+}
 
-    /// The attributes of any inode in the table.
-    pub(crate) fn attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
-        if let Some(seen) = self.inodes.seen(ino) {
-            if cfg!(debug_assertions)
-                && let Ok(found) = self.found_attributes(view, ino)
-            {
-                // Room is an estimate by the size: that a file is all zeros is found out by a commit, and forgotten by the next change.
-                let found = Attributes { blocks: seen.blocks, ..found };
-                assert_eq!(found, seen, "what was seen is what is there");
-            }
-            return Ok(seen);
+/// Attributes.
+impl View {
+    /// Returns the attributes of an inode.
+    pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
+        if let Some(cached) = self.shared.fs.read().inodes.cached_attributes(ino) {
+            return Ok(cached);
         }
-        self.found_attributes(view, ino)
-    }
-
-    fn found_attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
-        match &self.inodes.get(ino)?.whereabouts {
-            Whereabouts::Gone(attributes) => Ok(**attributes),
-            Whereabouts::Loose(file) => {
-                let mut attributes = self.of_stat(view, ino, &file.stat());
-                attributes.device = file.device();
-                Ok(attributes)
-            }
-            Whereabouts::Named(_) => {
-                let path = self.directory_path(ino)?;
-                if let Some(placed) = self.placed_attributes(view, ino, &path) {
-                    return Ok(placed);
-                }
-                let stat = self.tree.stat(&path)?;
-                let stat = stat.ok_or_else(|| EngineError::NotFound { path: path.clone() })?;
-                self.attributes_of(view, ino, || path, &stat)
-            }
-        }
-    }
-
-    pub(crate) fn attributes_of(
-        &self,
-        view: &View,
-        ino: Ino,
-        path: impl FnOnce() -> TreePath,
-        stat: &Stat,
-    ) -> Result<Attributes> {
-        let mut attributes = self.of_stat(view, ino, stat);
-        match stat.kind {
-            Kind::CharDevice | Kind::BlockDevice => attributes.device = self.tree.device(&path())?,
-            Kind::Conflict => {
-                let (side, mode_mask) = match self.shown(&path())? {
-                    Shown::Itself => return Ok(attributes),
-                    Shown::File(file) => (file.stat(), 0o7777),
-                    Shown::Side(file) => (file.stat(), CONFLICT_MODE),
-                };
-                attributes.kind = side.kind;
-                attributes.mode = side.mode & mode_mask;
-                attributes.size = side.size;
-                attributes.blocks = side.size.div_ceil(512);
-                attributes.mtime = side.mtime;
-                attributes.ctime = side.mtime;
-            }
-            _ => {}
-        }
+        let mut fs = self.shared.fs.write();
+        let attributes = fs.attributes(ino)?;
+        fs.inodes.cache_attributes(&attributes);
         Ok(attributes)
     }
 
-    fn of_stat(&self, view: &View, ino: Ino, stat: &Stat) -> Attributes {
-        let Owner { uid, gid } = stat.owner.unwrap_or(view.shared.options.owner);
-        let Kept { ctime, atime } = self.inodes.kept(ino);
-        let is_hole = stat.entry.as_ref().is_some_and(|entry| {
-            matches!(entry.node, Node::File { content: amalgam_engine::object::Content::Hole, .. })
-        });
-        let is_directory = stat.kind == Kind::Directory;
-        let size = if is_directory { 4096 } else { stat.size };
-        let links = u32::try_from(stat.links).unwrap_or(u32::MAX);
-        Attributes {
-            ino,
-            kind: stat.kind,
-            mode: stat.mode,
-            links: if is_directory { self.inodes.directory_links(ino) } else { links },
-            uid,
-            gid,
-            size,
-            blocks: if is_hole || stat.kind != Kind::File { 0 } else { size.div_ceil(512) },
-            device: None,
-            atime: atime.unwrap_or(stat.mtime),
-            mtime: stat.mtime,
-            ctime: ctime.unwrap_or(stat.mtime),
+    /// Checks whether the caller may access an inode.
+    pub fn access(&self, caller: &Caller, ino: Ino, access: Access) -> Result<()> {
+        let attributes = self.attributes(ino)?;
+        if access.has_write() && self.is_read_only() {
+            return Err(Error::ReadOnly);
         }
+        if self.shared.fs.read().is_permitted(caller, &attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
 
-    /// Names of a directory changed now. `atime` is when it was last read, which stays.
-    pub(crate) fn touch_names(&mut self, directory: Ino, now: Time, atime: Time) {
-        let kept = self.inodes.kept(directory);
-        self.inodes.keep(directory, Kept { atime: (atime != now).then_some(atime), ..kept });
-        self.update(directory, now, |_| {});
+    /// Returns the target of a symlink.
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        let file = self.shared.fs.read().file(ino)?;
+        file.target().map(|target| target.to_vec()).ok_or(Error::Invalid("not a symlink"))
     }
 
-    /// Bytes of a file changed now, up to `end`.
-    pub(crate) fn touch_bytes(&mut self, ino: Ino, now: Time, end: u64) {
-        self.update(ino, now, |seen| {
-            seen.size = seen.size.max(end);
-            seen.blocks = seen.size.div_ceil(512);
-        });
+    /// Sets attributes. All permissions are checked before the first change. If the disk is full, attributes that were set before stay
+    /// set.
+    pub fn set_attributes(&self, caller: &Caller, ino: Ino, set: &SetAttributes) -> Result<Attributes> {
+        metadata::set_attributes(&mut self.shared.fs.write(), caller, ino, set)
     }
 
-    /// What an inode holds changed now. What was seen of it is brought up to date, so that it need not be looked for.
-    fn update(&mut self, ino: Ino, now: Time, update: impl FnOnce(&mut Attributes)) {
-        self.inodes.keep(ino, Kept { ctime: None, ..self.inodes.kept(ino) });
-        // The table may have no room for one more.
-        let kept = self.inodes.kept(ino);
-        let links = self.inodes.directory_links(ino);
-        let Some(seen) = self.inodes.seen_mut(ino) else { return };
-        (seen.mtime, seen.ctime) = (now, now);
-        seen.atime = kept.atime.unwrap_or(now);
-        if seen.kind == Kind::Directory {
-            seen.links = links;
-        }
-        update(seen);
+    /// Returns an extended attribute.
+    pub fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let all = metadata::xattrs(&self.shared.fs.read(), ino)?;
+        let found = all.into_iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value).ok_or(Error::NoAttribute)
     }
 
-    /// Something of an inode changed now; `mtime` is what the tree has for it.
-    pub(crate) fn touch(&mut self, ino: Ino, now: Time, mtime: Time) {
-        self.inodes.changed(ino);
-        let kept = self.inodes.kept(ino);
-        let ctime = (now != mtime).then_some(now);
-        if kept.ctime != ctime {
-            self.inodes.keep(ino, Kept { ctime, ..kept });
-        }
+    /// Returns the names of all extended attributes.
+    pub fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let all = metadata::xattrs(&self.shared.fs.read(), ino)?;
+        Ok(all.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrSet) -> Result<()> {
+        metadata::set_xattr(&mut self.shared.fs.write(), caller, ino, (name, value), mode)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        metadata::remove_xattr(&mut self.shared.fs.write(), caller, ino, name)
     }
 }
 
-/// What stands for a path.
-pub(crate) enum Shown {
-    /// It is no conflict.
-    Itself,
-    /// A file that can be written to.
-    File(LooseFile),
-    /// One of the versions.
-    Side(LooseFile),
+/// Commits, checkpoints and restores.
+impl View {
+    /// Returns a fork of the tree, in constant time.
+    pub fn fork(&self) -> WorkingTree {
+        self.shared.fs.read().tree.fork()
+    }
+
+    /// Returns the snapshot that the next commit follows.
+    pub fn base(&self) -> Option<SnapshotId> {
+        self.shared.fs.read().tree.base()
+    }
+
+    /// Returns whether nothing was changed since the base.
+    pub fn is_clean(&self) -> bool {
+        self.shared.fs.read().is_clean()
+    }
+
+    /// Returns the current state of the view; it differs after each change.
+    pub fn version(&self) -> StateVersion {
+        self.shared.fs.read().version()
+    }
+
+    /// Commits the current state. Writers continue meanwhile; their edits are not part of the commit.
+    pub fn commit(
+        &self,
+        workspaces: &Workspaces,
+        name: &WorkspaceName,
+        change: &Change,
+        act: &OperationContext,
+        action: &str,
+    ) -> Result<Committed> {
+        self.commit_request(&CommitRequest { workspaces, name, change, act, action, fold: None })
+    }
+
+    /// Commits the current state like [`commit`](Self::commit), with files replaced by conflicts where the request asks for it.
+    pub fn commit_request(&self, request: &CommitRequest<'_>) -> Result<Committed> {
+        self.shared.committer.commit(&self.shared.fs, request)
+    }
+
+    /// Stores the tree under a reference of its own, without a commit, so that the journal can begin anew.
+    pub fn checkpoint(&self, reference: &RefName, act: &OperationContext) -> Result<()> {
+        self.shared.committer.checkpoint(&self.shared.fs, reference, act)
+    }
+
+    /// Returns how many bytes of journal a recovery would read; 0 for a read-only view.
+    pub fn journal_bytes(&self) -> u64 {
+        self.shared.fs.read().journal.as_ref().map_or(0, Journal::bytes)
+    }
+
+    /// Frees disk space that the journal has preallocated, except for the reserve for edits that free space. Returns whether there was any.
+    pub fn release_preallocated(&self) -> bool {
+        self.shared.fs.write().journal.as_mut().is_some_and(Journal::release_beyond_reserve)
+    }
+
+    /// Returns whether the journal is long enough for a checkpoint.
+    pub fn is_checkpoint_due(&self) -> bool {
+        self.journal_bytes() > self.shared.options.checkpoint_bytes
+    }
+
+    /// Returns whether most of the journal belongs to files that were removed or overwritten, so that a checkpoint would free space.
+    pub fn is_mostly_garbage(&self) -> Result<bool> {
+        let (tree, bytes) = {
+            let fs = self.shared.fs.read();
+            (fs.tree.fork(), fs.journal.as_ref().map_or(0, Journal::bytes))
+        };
+        if bytes < GARBAGE_BYTES_MIN {
+            return Ok(false);
+        }
+        let mut needed_bytes = 0;
+        for path in tree.edited() {
+            let edited = tree.stat(&path)?.filter(|stat| stat.entry.is_none());
+            needed_bytes += edited.map_or(0, |stat| stat.size);
+        }
+        Ok(needed_bytes < bytes / 2)
+    }
+
+    /// Replaces the tree by that of a snapshot while it is in use. Files whose data differs get new inodes, and callers that hold the old
+    /// ones can still use them; directories keep their inodes. Returns the earlier tree.
+    ///
+    /// `head` is the snapshot that the next commit follows. Until [`finish_restore`](Self::finish_restore) is called, a recovery replays
+    /// the earlier edits as well.
+    pub fn restore(&self, state: SnapshotId, head: Option<SnapshotId>) -> Result<(WorkingTree, Restored)> {
+        tree_switch::restore(&mut self.shared.fs.write(), state, head)
+    }
+
+    /// Restores a snapshot, unless the view was changed since a version: then returns `None`.
+    pub fn restore_if_unchanged(
+        &self,
+        since: StateVersion,
+        state: SnapshotId,
+        head: Option<SnapshotId>,
+    ) -> Result<Option<(WorkingTree, Restored)>> {
+        let mut fs = self.shared.fs.write();
+        match fs.version() == since {
+            true => tree_switch::restore(&mut fs, state, head).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Completes a restore once the earlier state is stored elsewhere. `head` has the restored tree, and is the snapshot that the next commit
+    /// follows.
+    pub fn finish_restore(&self, head: SnapshotId) -> Result<()> {
+        self.shared.committer.finish_restore(&self.shared.fs, head)
+    }
+
+    /// Shows another snapshot in a read-only view while it is in use.
+    pub fn show(&self, snapshot: SnapshotId) -> Result<Restored> {
+        tree_switch::show(&mut self.shared.fs.write(), snapshot)
+    }
 }
 
-impl Live {
-    /// What a path is shown as: a conflict as the file that stands for it, or as its first side that is there.
-    pub(crate) fn shown(&self, path: &TreePath) -> Result<Shown> {
-        let Some(conflict) = self.tree.conflict_at(path)? else { return Ok(Shown::Itself) };
-        if let Some(show) = &self.conflicts
-            && let Some(entry) = show(self.tree.store(), path, &conflict)?
-            && matches!(entry.node, Node::File { .. })
-        {
-            return Ok(Shown::File(self.tree.loose_entry(Some(&entry))));
+/// File handles and locks.
+impl View {
+    /// Enables handles and stores them beside the journal, so that the next view on this journal knows them.
+    pub fn keep_handles(&self) -> Result<()> {
+        let directory = self.directory().ok_or(Error::ReadOnly)?;
+        self.keep_handles_at(&directory.join(handles::FILE_NAME))
+    }
+
+    /// Enables handles and stores them in this file. For views of snapshots.
+    pub fn keep_handles_at(&self, path: &Path) -> Result<()> {
+        self.shared.fs.write().inodes.enable_handles(path)
+    }
+
+    /// Issues handles for inodes to which the caller has one reference each, and takes over these references. Returns `None` for an inode
+    /// that cannot have a handle.
+    pub fn issue_handles(&self, inodes: &[Ino]) -> Vec<Option<Handle>> {
+        let now = self.now();
+        let table = &mut self.shared.fs.write().inodes;
+        let mut issued = Vec::with_capacity(inodes.len());
+        for ino in inodes {
+            issued.push(table.issue_handle(*ino, now).ok());
+            table.pass_hold_to_handles(*ino);
         }
-        let side = conflict.added().flatten().find(|entry| !matches!(entry.node, Node::Directory(_)));
-        Ok(Shown::Side(self.tree.loose_entry(side)))
+        if let Some(handles) = table.handles_mut() {
+            handles.flush();
+        }
+        issued
+    }
+
+    /// Resolves a handle to an inode. The handle table holds the inode while it is recently used.
+    pub fn resolve(&self, handle: Handle) -> Result<Ino> {
+        let stale = Error::Stale(handle.ino);
+        match self.shared.fs.read().inodes.handle_state(handle, || self.now()) {
+            Some(HandleState::Held) => return Ok(handle.ino),
+            Some(HandleState::NotHeld) => {}
+            None => return Err(stale),
+        }
+        let fs = &mut *self.shared.fs.write();
+        // Another thread may have found or removed it.
+        match fs.inodes.handle_state(handle, || self.now()) {
+            Some(HandleState::Held) => return Ok(handle.ino),
+            Some(HandleState::NotHeld) => {}
+            None => return Err(stale),
+        }
+        namespace::lookup_issued(fs, handle.ino)?;
+        fs.inodes.hold(handle.ino);
+        fs.inodes.pass_hold_to_handles(handle.ino);
+        Ok(handle.ino)
+    }
+
+    /// Drops unlinked files whose handles were last used before a time.
+    pub fn expire_handles(&self, unused_since: Time) {
+        let now = self.now();
+        self.shared.fs.write().inodes.expire_handles(unused_since, now);
+    }
+
+    /// Syncs the handle table if it changed.
+    pub fn sync_handles(&self) -> Result<()> {
+        let unsynced = self.shared.fs.read().inodes.handles().and_then(|handles| handles.unsynced_file());
+        match unsynced {
+            Some(file) => file.sync_data().map_err(|source| {
+                self.shared.fs.read().inodes.handles().into_iter().for_each(|handles| handles.sync_failed());
+                EngineError::from_io("sync the handle table", &source).into()
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the number of issued handles and of unlinked files that handles keep.
+    pub fn handles(&self) -> (usize, usize) {
+        self.shared.fs.read().inodes.handles().map_or((0, 0), |handles| handles.counts())
+    }
+
+    /// Returns a lock that conflicts with the requested one.
+    pub fn test_lock(&self, ino: Ino, wanted: &Lock) -> Option<Lock> {
+        self.shared.locks.find_conflict(ino, wanted)
+    }
+
+    /// Takes a lock, and replaces the owner's locks in the range. Returns false if another lock conflicts.
+    pub fn try_lock(&self, ino: Ino, wanted: &Lock) -> bool {
+        self.shared.locks.try_lock(ino, wanted)
+    }
+
+    /// Waits for a lock. Returns false if `give_up` returned true, which is called after each release and in intervals.
+    pub fn wait_lock(&self, ino: Ino, wanted: &Lock, give_up: impl Fn() -> bool) -> bool {
+        self.shared.locks.wait_lock(ino, wanted, give_up)
+    }
+
+    /// Releases the locks of an owner in a range.
+    pub fn unlock(&self, ino: Ino, owner: u64, start: u64, end: u64) {
+        self.shared.locks.unlock(ino, owner, start, end);
     }
 }

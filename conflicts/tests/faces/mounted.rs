@@ -6,7 +6,7 @@ use amalgam_conflicts::{Caption, RenderCache};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{OperationContext, RootId, SnapshotId, Time, WorkingTree};
-use amalgam_view::{Access, Caller, Folding, Kind, ROOT, View, ViewOptions};
+use amalgam_view::{Access, Caller, CommitRequest, ConflictFold, Kind, ROOT, View, ViewOptions};
 
 use crate::kit::{World, all_kinds};
 
@@ -49,11 +49,11 @@ fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
     assert_eq!(view.read(text.ino, 0, 1 << 20).expect("read"), shown);
     // Reading changes nothing.
     assert!(view.is_clean());
-    view.open_file(&caller, text.ino, Access::WRITE, true).expect("cut");
-    view.write(&caller, text.ino, 0, b"decided\n", false).expect("written");
+    view.open_file_truncating(&caller, text.ino, Access::WRITE).expect("cut");
+    view.write(&caller, text.ino, 0, b"decided\n").expect("written");
     // A write somewhere in the middle leaves what is around it.
     let added = find("added");
-    view.write(&caller, added.ino, added.size, b"more\n", false).expect("written");
+    view.write(&caller, added.ino, added.size, b"more\n").expect("written");
     let committed = view.commit(&workspaces, &name, &Change::new("edited"), &act, "commit").expect("committed");
     let root = world.store.snapshot(committed.snapshot).expect("read").root;
     assert_eq!(world.read(root, "text"), b"decided\n");
@@ -78,7 +78,7 @@ fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
     let added = view.lookup(&caller, ROOT, b"added").expect("found");
     // Both are touched and left with all their markers.
     for file in [text, added] {
-        view.write(&caller, file.ino, file.size, b"more\n", false).expect("written");
+        view.write(&caller, file.ino, file.size, b"more\n").expect("written");
     }
     let seen = view.fork();
     let session = world.store.session();
@@ -88,11 +88,13 @@ fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
     let paths: Vec<_> = back.still.iter().map(|still| still.path.clone()).collect();
     assert_eq!(paths.len(), 2);
     // One is decided after it was looked at.
-    view.open_file(&caller, text.ino, Access::WRITE, true).expect("cut");
-    view.write(&caller, text.ino, 0, b"decided\n", false).expect("written");
-    let folding = Folding { seen, root: back.root, paths };
+    view.open_file_truncating(&caller, text.ino, Access::WRITE).expect("cut");
+    view.write(&caller, text.ino, 0, b"decided\n").expect("written");
+    let fold = ConflictFold { seen, root: back.root, paths };
     let change = Change::new("edited");
-    let done = view.commit_folded(&workspaces, &name, &change, &act, "commit", Some(&folding)).expect("committed");
+    let (workspaces, name, change, act) = (&workspaces, &name, &change, &act);
+    let request = CommitRequest { workspaces, name, change, act, action: "commit", fold: Some(&fold) };
+    let done = view.commit_request(&request).expect("committed");
     let root = world.store.snapshot(done.snapshot).expect("read").root;
     assert_eq!(world.read(root, "text"), b"decided\n");
     let left = amalgam_engine::conflict::conflicts(&world.store, root).expect("found");
@@ -101,6 +103,6 @@ fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
     let shown = view.read(added.ino, 0, 1 << 20).expect("read");
     assert!(shown.ends_with(b"]\nmore\n"));
     assert!(view.is_clean());
-    view.write(&caller, added.ino, shown.len() as u64, b"again\n", false).expect("written");
+    view.write(&caller, added.ino, shown.len() as u64, b"again\n").expect("written");
     assert!(view.read(added.ino, 0, 1 << 20).expect("read").ends_with(b"]\nmore\nagain\n"));
 }

@@ -1,6 +1,6 @@
 //! GETATTR, SETATTR, ACCESS, FSSTAT, FSINFO, PATHCONF.
 
-use amalgam_view::{Access, Attributes, Caller, Kind, Set};
+use amalgam_view::{Access, Attributes, Caller, Kind, SetAttributes};
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ACCESS3res,
     ACCESS3resok, FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3res, FSINFO3resok, FSSTAT3res,
@@ -45,7 +45,7 @@ pub(super) fn set(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer>
 }
 
 /// Sets attributes. The owner may truncate a file regardless of its mode, because the client checked the mode at open.
-pub(super) fn apply(request: &Request<'_>, before: &Attributes, mut set: Set) -> Result<()> {
+pub(super) fn apply(request: &Request<'_>, before: &Attributes, mut set: SetAttributes) -> Result<()> {
     let view = &request.open.view;
     if set.size.is_some() && before.kind != Kind::Directory && before.kind != Kind::File {
         return Err(nfsstat3::NFS3ERR_INVAL.into());
@@ -54,8 +54,8 @@ pub(super) fn apply(request: &Request<'_>, before: &Attributes, mut set: Set) ->
         if size > i64::MAX as u64 {
             return Err(nfsstat3::NFS3ERR_FBIG.into());
         }
-        let unchecked = Caller { checked: false, ..request.caller.clone() };
-        view.set_attributes(&unchecked, before.ino, &Set { size: Some(size), ..Set::default() })?;
+        let unchecked = Caller { enforce: false, ..request.caller.clone() };
+        view.set_attributes(&unchecked, before.ino, &SetAttributes { size: Some(size), ..SetAttributes::default() })?;
         set.size = None;
     }
     let is_left = set.mode.is_some()
@@ -91,15 +91,15 @@ pub(super) fn access(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
     Ok(request.now(&ACCESS3res::Ok(ACCESS3resok { obj_attributes, access })))
 }
 
-pub(super) fn room(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
+pub(super) fn disk_space(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
     from.end()?;
-    let room = request.open.view.room();
-    let (files, free_files) = (room.total_bytes / BLOCK_BYTES, room.usable_bytes() / BLOCK_BYTES);
+    let space = request.open.view.disk_space();
+    let (files, free_files) = (space.total_bytes / BLOCK_BYTES, space.usable_bytes() / BLOCK_BYTES);
     Ok(request.now(&FSSTAT3res::Ok(FSSTAT3resok {
         obj_attributes: request.post(request.ino),
-        tbytes: room.total_bytes,
-        fbytes: room.free_bytes,
-        abytes: room.usable_bytes(),
+        tbytes: space.total_bytes,
+        fbytes: space.free_bytes,
+        abytes: space.usable_bytes(),
         // Inodes are limited only by space.
         tfiles: files,
         ffiles: free_files,

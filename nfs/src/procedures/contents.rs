@@ -1,6 +1,6 @@
 //! READLINK, READ, WRITE, COMMIT.
 
-use amalgam_view::{Access, Attributes, Ino, Kind, Reading};
+use amalgam_view::{Access, Attributes, Ino, Kind, ReadOutcome};
 use bytes::Bytes;
 use nfs3_types::nfs3::{
     COMMIT3res, COMMIT3resok, NFS_PROGRAM, Nfs3Result, READ3res, READ3resfail, READ3resok, READLINK3res,
@@ -45,11 +45,11 @@ pub(super) fn read(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer
         .or_else(|refused| request.demand(&found, Access::EXECUTE).map_err(|_| refused))?;
     let (xid, ino, fsid) = (request.xid, request.ino, request.fsid());
     match view.begin_read(ino, offset, count as usize)? {
-        Reading::AtHand(bytes) => {
+        ReadOutcome::Ready(bytes) => {
             let attributes = request.attributes(ino).unwrap_or(found);
             Ok(Answer::Now(read_reply(xid, fsid, &attributes, offset, &bytes)))
         }
-        Reading::Later(rest) => {
+        ReadOutcome::Pending(rest) => {
             let view = view.clone();
             Ok(Answer::Later(Box::new(move || match rest.finish() {
                 Ok(bytes) => {
@@ -116,7 +116,7 @@ fn write_checked(request: &Request<'_>, ino: Ino, offset: u64, data: &[u8]) -> R
         return Err(nfsstat3::NFS3ERR_FBIG.into());
     }
     if !data.is_empty() {
-        view.write(&request.caller, ino, offset, data, false)?;
+        view.write(&request.caller, ino, offset, data)?;
     }
     if found.mode & SET_ID != 0 && request.caller.uid != ROOT_USER {
         view.drop_privilege(&request.caller, ino)?;

@@ -1,6 +1,6 @@
 //! READDIR and READDIRPLUS. The cookies of the view stay valid while names come and go, so the cookie verifier is always 0.
 
-use amalgam_view::{Attributes, Ino};
+use amalgam_view::{Attributes, Ino, ListedEntry};
 use nfs3_types::nfs3::nfsstat3;
 use nfs3_types::xdr_codec::Pack as _;
 
@@ -46,10 +46,19 @@ struct Limits {
     plus_bytes: usize,
 }
 
-fn list(request: &Request<'_>, cookie: u64, limits: &Limits, hold: bool) -> Result<Entries> {
+/// Which procedure lists a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListingKind {
+    /// READDIR.
+    Names,
+    /// READDIRPLUS, which returns handles and so takes a reference to each inode.
+    Plus,
+}
+
+fn list(request: &Request<'_>, cookie: u64, limits: &Limits, kind: ListingKind) -> Result<Entries> {
     let mut found = Entries { is_end: true, ..Entries::default() };
     let (mut reply_bytes, mut names_bytes) = (FIXED_BYTES, 0);
-    let read = request.open.view.read_directory(&request.caller, request.ino, cookie, hold, |listed| {
+    let take = |listed: &ListedEntry<'_>| {
         let name_bytes = ENTRY_BYTES + listed.name.len().next_multiple_of(4);
         let is_room = reply_bytes + name_bytes + limits.plus_bytes <= limits.reply_bytes
             && (names_bytes + name_bytes <= limits.names_bytes || found.entries.is_empty())
@@ -64,9 +73,15 @@ fn list(request: &Request<'_>, cookie: u64, limits: &Limits, hold: bool) -> Resu
         let name_end = found.names.len();
         found.entries.push(Entry { name_end, attributes: listed.attributes, cookie: listed.cookie });
         true
-    });
+    };
+    let (view, caller, ino) = (&request.open.view, &request.caller, request.ino);
+    let read = match kind {
+        ListingKind::Names => view.read_directory(caller, ino, cookie, take),
+        ListingKind::Plus => view.read_directory_plus(caller, ino, cookie, take),
+    };
     if let Err(error) = read {
-        let held = found.entries.iter().filter(|entry| hold && entry.cookie > DOTS_COOKIE_MAX);
+        let is_held = |entry: &&Entry| kind == ListingKind::Plus && entry.cookie > DOTS_COOKIE_MAX;
+        let held = found.entries.iter().filter(is_held);
         request.open.view.forget(held.map(|entry| (entry.attributes.ino, 1)));
         return Err(error.into());
     }
@@ -111,7 +126,7 @@ pub(super) fn read(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer
     let count = from.u32()?.min(DATA_BYTES_MAX) as usize;
     from.end()?;
     let limits = Limits { reply_bytes: count, names_bytes: usize::MAX, plus_bytes: 0 };
-    let found = list(request, cookie, &limits, false)?;
+    let found = list(request, cookie, &limits, ListingKind::Names)?;
     Ok(reply(request, &found, |_, _, _| {}))
 }
 
@@ -121,7 +136,7 @@ pub(super) fn read_plus(request: &Request<'_>, mut from: Reader<'_>) -> Result<A
     let (names_bytes, count) = (from.u32()? as usize, from.u32()?.min(DATA_BYTES_MAX) as usize);
     from.end()?;
     let limits = Limits { reply_bytes: count, names_bytes, plus_bytes: PLUS_BYTES };
-    let found = list(request, cookie, &limits, true)?;
+    let found = list(request, cookie, &limits, ListingKind::Plus)?;
     // `.` and `..` are not held. Of `..` the view gives only the inode number.
     let dots = found.entries.iter().take_while(|entry| entry.cookie <= DOTS_COOKIE_MAX).count();
     let inodes: Vec<Ino> = found.entries[dots..].iter().map(|entry| entry.attributes.ino).collect();

@@ -2,7 +2,7 @@
 
 use amalgam_engine::Time;
 use amalgam_engine::work::Special;
-use amalgam_view::{Access, Attributes, Device, Ino, Kind, ROOT, RenameMode, Set, TimeSet};
+use amalgam_view::{Access, Attributes, Device, Ino, Kind, ROOT, RenameMode, SetAttributes, TimeSet};
 use nfs3_types::nfs3::{
     CREATE3res, CREATE3resfail, CREATE3resok, LINK3res, LINK3resfail, LINK3resok, LOOKUP3res, LOOKUP3resfail,
     LOOKUP3resok, NFS_PROGRAM, Nfs3Result, REMOVE3res, REMOVE3resfail, REMOVE3resok, RENAME3res, RENAME3resfail,
@@ -93,11 +93,17 @@ fn made(
 }
 
 /// Sets the attributes of a new inode, except the mode, which it already has. Removes the inode on failure.
-fn equip(request: &Request<'_>, name: &[u8], made: Attributes, set: Set) -> Result<Attributes> {
+fn set_initial_attributes(
+    request: &Request<'_>,
+    name: &[u8],
+    made: Attributes,
+    set: SetAttributes,
+) -> Result<Attributes> {
     let view = &request.open.view;
     let differs = |wanted: Option<u32>, given: u32| wanted.filter(|wanted| *wanted != given);
     let size = set.size.filter(|size| *size != made.size);
-    let set = Set { mode: None, uid: differs(set.uid, made.uid), gid: differs(set.gid, made.gid), size, ..set };
+    let set =
+        SetAttributes { mode: None, uid: differs(set.uid, made.uid), gid: differs(set.gid, made.gid), size, ..set };
     if let Err(refused) = apply(request, &made, set) {
         view.forget([(made.ino, 1)]);
         match made.kind {
@@ -110,39 +116,39 @@ fn equip(request: &Request<'_>, name: &[u8], made: Attributes, set: Set) -> Resu
 }
 
 /// Creation mode of CREATE.
-enum How {
-    Unchecked(Set),
-    Guarded(Set),
+enum CreateMode {
+    Unchecked(SetAttributes),
+    Guarded(SetAttributes),
     Exclusive(Time),
 }
 
 pub(super) fn create(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer> {
     let name = read_name(&mut from)?;
-    let how = match from.u32()? {
-        0 => How::Unchecked(read_set(&mut from)?),
-        1 => How::Guarded(read_set(&mut from)?),
-        2 => How::Exclusive(Time(i64::from_be_bytes(from.verifier()?))),
+    let create_mode = match from.u32()? {
+        0 => CreateMode::Unchecked(read_set(&mut from)?),
+        1 => CreateMode::Guarded(read_set(&mut from)?),
+        2 => CreateMode::Exclusive(Time(i64::from_be_bytes(from.verifier()?))),
         _ => return Err(Malformed.into()),
     };
     from.end()?;
     let view = &request.open.view;
-    let mode = |set: &Set| set.mode.unwrap_or(FILE_MODE);
-    made(request, NFS_PROGRAM::NFSPROC3_CREATE, name, || match how {
-        How::Guarded(set) => {
+    let mode = |set: &SetAttributes| set.mode.unwrap_or(FILE_MODE);
+    made(request, NFS_PROGRAM::NFSPROC3_CREATE, name, || match create_mode {
+        CreateMode::Guarded(set) => {
             let made = view.create(&request.caller, request.ino, name, mode(&set))?;
-            equip(request, name, made, set)
+            set_initial_attributes(request, name, made, set)
         }
-        How::Unchecked(set) => match view.create(&request.caller, request.ino, name, mode(&set)) {
-            Ok(made) => equip(request, name, made, set),
+        CreateMode::Unchecked(set) => match view.create(&request.caller, request.ino, name, mode(&set)) {
+            Ok(made) => set_initial_attributes(request, name, made, set),
             Err(error) if convert::status(&error) == nfsstat3::NFS3ERR_EXIST => take_existing(request, name, set),
             Err(error) => Err(error.into()),
         },
-        How::Exclusive(verifier) => create_exclusively(request, name, verifier),
+        CreateMode::Exclusive(verifier) => create_exclusively(request, name, verifier),
     })
 }
 
 /// UNCHECKED creation of an existing file: sets only the size.
-fn take_existing(request: &Request<'_>, name: &[u8], set: Set) -> Result<Attributes> {
+fn take_existing(request: &Request<'_>, name: &[u8], set: SetAttributes) -> Result<Attributes> {
     let view = &request.open.view;
     let found = view.lookup(&request.caller, request.ino, name)?;
     let cut = || -> Result<Attributes> {
@@ -151,7 +157,7 @@ fn take_existing(request: &Request<'_>, name: &[u8], set: Set) -> Result<Attribu
         }
         if set.size.is_some() {
             request.demand(&found, Access::WRITE)?;
-            apply(request, &found, Set { size: set.size, ..Set::default() })?;
+            apply(request, &found, SetAttributes { size: set.size, ..SetAttributes::default() })?;
         }
         Ok(view.attributes(found.ino)?)
     };
@@ -164,8 +170,9 @@ fn create_exclusively(request: &Request<'_>, name: &[u8], verifier: Time) -> Res
     let view = &request.open.view;
     match view.create(&request.caller, request.ino, name, 0) {
         Ok(made) => {
-            let set = Set { mode: Some(FILE_MODE), mtime: Some(TimeSet::At(verifier)), ..Set::default() };
-            let unchecked = amalgam_view::Caller { checked: false, ..request.caller.clone() };
+            let set =
+                SetAttributes { mode: Some(FILE_MODE), mtime: Some(TimeSet::At(verifier)), ..SetAttributes::default() };
+            let unchecked = amalgam_view::Caller { enforce: false, ..request.caller.clone() };
             let marked = view.set_attributes(&unchecked, made.ino, &set);
             Ok(marked.inspect_err(|_| view.forget([(made.ino, 1)]))?)
         }
@@ -188,7 +195,7 @@ pub(super) fn make_directory(request: &Request<'_>, mut from: Reader<'_>) -> Res
     made(request, NFS_PROGRAM::NFSPROC3_MKDIR, name, || {
         let mode = set.mode.unwrap_or(DIRECTORY_MODE);
         let made = request.open.view.create_directory(&request.caller, request.ino, name, mode)?;
-        equip(request, name, made, Set { size: None, ..set })
+        set_initial_attributes(request, name, made, SetAttributes { size: None, ..set })
     })
 }
 
@@ -202,7 +209,7 @@ pub(super) fn make_symlink(request: &Request<'_>, mut from: Reader<'_>) -> Resul
             return Err(nfsstat3::NFS3ERR_INVAL.into());
         }
         let made = request.open.view.create_symlink(&request.caller, request.ino, name, target)?;
-        equip(request, name, made, Set { size: None, ..set })
+        set_initial_attributes(request, name, made, SetAttributes { size: None, ..set })
     })
 }
 
@@ -231,7 +238,7 @@ pub(super) fn make_node(request: &Request<'_>, mut from: Reader<'_>) -> Result<A
         }
         let mode = set.mode.unwrap_or(FILE_MODE);
         let made = request.open.view.create_special(&request.caller, request.ino, name, special, mode)?;
-        equip(request, name, made, Set { size: None, ..set })
+        set_initial_attributes(request, name, made, SetAttributes { size: None, ..set })
     })
 }
 

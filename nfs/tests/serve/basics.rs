@@ -25,7 +25,7 @@ fn a_file_that_is_written_is_read_back_through_both_doors() {
     let ino =
         view.lookup(&kit.elsewhere(), view.lookup(&kit.elsewhere(), ROOT, b"d").expect("d").ino, b"f").expect("f").ino;
     assert_eq!(&view.read(ino, 0, 100).expect("read")[..], b"hello, world");
-    view.write(&kit.elsewhere(), ino, 0, b"HELLO", false).expect("written");
+    view.write(&kit.elsewhere(), ino, 0, b"HELLO").expect("written");
     assert_eq!(kit.client.get(&file, 0, 100), Ok((b"HELLO, world".to_vec(), true)));
 }
 

@@ -139,7 +139,7 @@ fn everybody_is_the_owner_unless_hosts_are_trusted() {
             .set_attributes(
                 &Caller::owner(OWNER, OWNER),
                 ROOT,
-                &amalgam_view::Set { mode: Some(0o1777), ..Default::default() },
+                &amalgam_view::SetAttributes { mode: Some(0o1777), ..Default::default() },
             )
             .expect("everybody may write");
         let mut made = Vec::new();

@@ -62,7 +62,7 @@ fn what_took_the_place_of_a_renamed_file_is_not_taken_for_it() {
     kit.client.rename((&root, "a"), (&root, "b")).expect("renamed");
     let view = kit.home.view.clone();
     let other = view.create(&kit.elsewhere(), ROOT, b"a", 0o644).expect("made").ino;
-    view.write(&kit.elsewhere(), other, 0, b"second", false).expect("written");
+    view.write(&kit.elsewhere(), other, 0, b"second").expect("written");
     drop(view);
     for look_first in [true, false] {
         kit = kit.restart(false);
@@ -137,7 +137,7 @@ fn a_rollback_is_seen_and_handles_of_what_stayed_go_on() {
     kit.client.put(&changed, 0, b"after!", stable_how::UNSTABLE).expect("written");
     let new = kit.client.make(&directory, "new").expect("made");
     kit.home.commit();
-    kit.home.view.go_to(snapshot, Some(snapshot)).expect("gone back");
+    kit.home.view.restore(snapshot, Some(snapshot)).expect("gone back");
     assert_eq!(kit.client.get(&same, 0, 10), Ok((b"same".to_vec(), true)));
     assert_eq!(kit.client.look(&directory, "same").expect("found"), same);
     let now_there = kit.client.look(&directory, "changed").expect("found");

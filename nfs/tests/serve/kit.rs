@@ -96,7 +96,7 @@ pub(crate) fn options() -> ServerOptions {
 pub(crate) fn serve(view: &View, spec: ExportSpec, options: &ServerOptions) -> Server {
     let exports = Exports::new(SECRET);
     exports.add(spec, Arc::new(view.clone())).expect("exported");
-    let listener = amalgam_nfs::listen("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
+    let listener = amalgam_nfs::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
     Server::start(listener, Arc::new(exports), options).expect("a server")
 }
 

@@ -104,14 +104,14 @@ impl Service {
 
     /// Where room is short, gives back what a journal holds of files that were removed since, by a checkpoint of what is left.
     fn make_room(&self, id: u64, live: &LiveView) -> Result<()> {
-        let (room, moment) = (live.view.room(), live.view.moment());
+        let (room, moment) = (live.view.disk_space(), live.view.version());
         let is_short = room.free_bytes < (room.total_bytes / SHORT_ONE_IN).min(SHORT_BYTES_MAX);
         if !is_short || *live.crowded.lock() == Some(moment) || !live.view.is_mostly_garbage().map_err(of_view)? {
             return Ok(());
         }
         let grasp = self.grasp_view(id)?;
         match self.checkpoint(&grasp) {
-            Err(failure) if failure.reason == Reason::Full => *live.crowded.lock() = Some(live.view.moment()),
+            Err(failure) if failure.reason == Reason::Full => *live.crowded.lock() = Some(live.view.version()),
             done => done?,
         }
         Ok(())

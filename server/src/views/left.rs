@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use amalgam_fuse::unmount;
+use amalgam_fuse::unmount_lazily;
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::book::MountRecord;
@@ -53,7 +53,7 @@ impl Service {
         }
         let since = self.now().0.saturating_sub(record.since);
         if record.remounted && since < REMOUNT_PAUSE_NANOSECONDS {
-            let done = unmount(&record.path, true);
+            let done = unmount_lazily(&record.path);
             let done =
                 done.map_or_else(|error| format!("could not be unmounted: {error}"), |()| "was unmounted".to_owned());
             return Some(format!(
@@ -76,7 +76,7 @@ impl Service {
 
     fn remount(&self, record: &MountRecord) -> Result<()> {
         let path = &record.path;
-        unmount(path, true).map_err(|error| of_io(&format!("unmount {}", path.display()), &error))?;
+        unmount_lazily(path).map_err(|error| of_io(&format!("unmount {}", path.display()), &error))?;
         let workspace = match record.workspace.as_str() {
             "" => String::new(),
             name => format!("workspaces/{name}"),

@@ -9,7 +9,7 @@ use amalgam_engine::{
     DiffOptions, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
 use amalgam_proto::{Failure, Reason, v1};
-use amalgam_view::{Difference, Folding, differences, holds_same};
+use amalgam_view::{CommitRequest, ConflictFold, Difference, differences, holds_same};
 use bytes::Bytes;
 
 use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
@@ -44,7 +44,9 @@ impl Service {
     /// Writes a tree of a view, with the room that its journal has set aside where there is no other.
     pub(super) fn hold_pressed(&self, grasp: &ViewGrasp, tree: &WorkingTree) -> Result<Held> {
         match self.hold_tree(tree) {
-            Err(failure) if failure.reason == Reason::Full && grasp.live.view.release_ahead() => self.hold_tree(tree),
+            Err(failure) if failure.reason == Reason::Full && grasp.live.view.release_preallocated() => {
+                self.hold_tree(tree)
+            }
             held => held,
         }
     }
@@ -89,7 +91,7 @@ impl Service {
     pub(super) fn bring_in_step(&self, grasp: &ViewGrasp) -> Result<()> {
         let (view, head) = (&grasp.live.view, self.head_behind_view(grasp)?);
         let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
-        let moment = view.moment();
+        let moment = view.version();
         // Compared with what the view follows: then nothing of its own would be lost.
         if self.differs_from(grasp, view.base())? {
             *grasp.live.behind.lock() = Some(head);
@@ -98,10 +100,10 @@ impl Service {
         let held = self.hold_live(grasp)?;
         let secured = held.root.expect("a live tree has a root");
         // What was written in this moment is a change of its own; the next look finds it.
-        let gone = view.go_to_unless_changed(moment, head, Some(head)).map_err(of_view)?;
+        let gone = view.restore_if_unchanged(moment, head, Some(head)).map_err(of_view)?;
         let Some((before, _)) = gone else { return Ok(()) };
         self.record_late_edits(grasp, &before, secured, &OperationContext::new(KEEPER, self.now()))?;
-        view.settled_at(head).map_err(of_view)?;
+        view.finish_restore(head).map_err(of_view)?;
         self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
         Ok(())
     }
@@ -183,12 +185,14 @@ impl Service {
             Some(back) => {
                 change.resolutions = self.resolutions_of(&back.resolved, back.root)?;
                 let paths = back.conflicts.iter().map(|placed| placed.path.clone()).collect();
-                Some(Folding { seen, root: back.root, paths })
+                Some(ConflictFold { seen, root: back.root, paths })
             }
             None => None,
         };
         let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let done = view.commit_folded(workspaces, name, &change, act, CAPTURE, folding.as_ref()).map_err(of_view)?;
+        let (change, fold) = (&change, folding.as_ref());
+        let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, fold };
+        let done = view.commit_request(&request).map_err(of_view)?;
         self.drop_checkpoint(grasp)?;
         Ok((done.snapshot, done.is_new))
     }

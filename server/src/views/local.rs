@@ -15,7 +15,7 @@ use amalgam_engine::TreePath;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_materializer::remove_tree;
 use amalgam_proto::{Failure, Reason, v1};
-use amalgam_view::Placed;
+use amalgam_view::LocalEntry;
 use bytes::Bytes;
 
 use super::ViewGrasp;
@@ -58,13 +58,13 @@ impl Service {
             return self.refuse_other_paths(grasp, &asked, way);
         }
         for path in &asked {
-            view.demand_placeable(path).map_err(of_view)?;
+            view.ensure_local_possible(path).map_err(of_view)?;
         }
         let mut paths = asked;
         for path in self.settings()?.local {
             // What holds for all workspaces does not fit into each.
             let is_apart = paths.iter().all(|other| other.below(&path).is_none() && path.below(other).is_none());
-            if is_apart && view.demand_placeable(&path).is_ok() {
+            if is_apart && view.ensure_local_possible(&path).is_ok() {
                 paths.insert(path);
             }
         }
@@ -72,17 +72,17 @@ impl Service {
         for path in paths {
             let source = self.make_local(grasp.id, &path)?;
             let what = match way {
-                Way::Link => Placed::Link(Bytes::copy_from_slice(source.as_os_str().as_bytes())),
-                Way::Mount => Placed::Directory,
+                Way::Link => LocalEntry::Link(Bytes::copy_from_slice(source.as_os_str().as_bytes())),
+                Way::Mount => LocalEntry::Directory,
             };
             placed.insert(path, what);
         }
-        view.place(placed).map_err(of_view)
+        view.set_local_entries(placed).map_err(of_view)
     }
 
     /// A workspace that is mounted keeps the local paths that it has.
     fn refuse_other_paths(&self, grasp: &ViewGrasp, asked: &BTreeSet<TreePath>, way: Way) -> Result<()> {
-        let placed = grasp.live.view.placed();
+        let placed = grasp.live.view.local_entries();
         if let Some(path) = asked.iter().find(|path| !placed.contains_key(*path)) {
             let message = format!(
                 "workspace {} is mounted already, and there {path} is not local; `amalgam umount {0}` first",
@@ -90,7 +90,7 @@ impl Service {
             );
             return Err(Failure::new(Reason::Mounted, message));
         }
-        if way == Way::Link && placed.values().any(|placed| *placed == Placed::Directory) {
+        if way == Way::Link && placed.values().any(|placed| *placed == LocalEntry::Directory) {
             let message = format!(
                 "workspace {} has local paths in a namespace of its own, where a command runs; wait until that has ended",
                 grasp.workspace
@@ -106,7 +106,8 @@ impl Service {
         for _ in 0..ENDED_LOOKS {
             self.reap()?;
             let live = self.inner.views.state.lock().open.get(&id).cloned();
-            let is_bound = live.is_some_and(|live| live.view.placed().values().any(|one| *one == Placed::Directory));
+            let is_bound =
+                live.is_some_and(|live| live.view.local_entries().values().any(|one| *one == LocalEntry::Directory));
             if !is_bound || !self.is_shown(id) {
                 break;
             }
@@ -117,8 +118,8 @@ impl Service {
 
     /// What is to be mounted in a mount of its own.
     pub(super) fn bindings(&self, grasp: &ViewGrasp) -> Result<Vec<v1::Binding>> {
-        let placed = grasp.live.view.placed();
-        let bound = placed.iter().filter(|(_, placed)| **placed == Placed::Directory);
+        let placed = grasp.live.view.local_entries();
+        let bound = placed.iter().filter(|(_, placed)| **placed == LocalEntry::Directory);
         let bindings = bound.map(|(path, _)| {
             let source = path_bytes(&self.make_local(grasp.id, path)?);
             Ok(v1::Binding { path: Bytes::copy_from_slice(path.as_bytes()), source })

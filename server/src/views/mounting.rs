@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{SnapshotId, Time};
-use amalgam_fuse::{Mount, MountError, MountOptions, unmount};
+use amalgam_fuse::{Mount, MountError, MountOptions, unmount, unmount_lazily};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::View;
 
@@ -267,7 +267,12 @@ impl Service {
     pub(super) fn await_told(&self, which: impl Fn(&Shows) -> bool) {
         let told: Vec<_> = {
             let state = self.inner.views.state.lock();
-            state.mounts.values().filter(|mounted| which(&mounted.shows)).map(|mounted| mounted.mount.told()).collect()
+            state
+                .mounts
+                .values()
+                .filter(|mounted| which(&mounted.shows))
+                .map(|mounted| mounted.mount.flush_invalidations())
+                .collect()
         };
         for one in told {
             // A kernel that takes longer is told all the same.
@@ -305,7 +310,7 @@ impl Service {
             Ok(snapshot) => (Some(snapshot), false),
             Err(id) => {
                 let grasp = self.grasp_view(id)?;
-                let placed = grasp.live.view.placed();
+                let placed = grasp.live.view.local_entries();
                 local.extend(placed.keys().map(|path| bytes::Bytes::copy_from_slice(path.as_bytes())));
                 (grasp.live.view.base(), self.is_uncommitted(&grasp)?)
             }
@@ -417,10 +422,10 @@ impl Service {
         // At its path there may be another one by now.
         if !self.is_leaving(number) && is_there {
             // What nobody uses goes at once, however it was asked for.
-            let done = match unmount(&record.path, false) {
+            let done = match unmount(&record.path) {
                 Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
                     looks = 1;
-                    unmount(&record.path, true)
+                    unmount_lazily(&record.path)
                 }
                 done => done,
             };
@@ -459,7 +464,7 @@ impl Service {
         let _ = mount.unmount();
         // One whose connection was cut is still in the tree of directories, and answers nothing.
         if !leaving && is_there && kernel::is_dead(&record.path) {
-            let _ = unmount(&record.path, true);
+            let _ = unmount_lazily(&record.path);
         }
         self.inner.views.problems.lock().retain(|(place, _)| *place != record.path);
         match shows {
@@ -511,7 +516,7 @@ impl Service {
                 mounted.map(|mounted| mounted.record.path.clone())
             };
             if let Some(path) = there {
-                let done = unmount(&path, true);
+                let done = unmount_lazily(&path);
                 said.extend(done.err().map(|error| of_unmount(&path, &error).message));
             }
             let _ = self.inner.views.book.remove_mount(number);

@@ -212,14 +212,14 @@ impl Service {
         if found.is_empty() || (!git.includes() && found.iter().any(|(path, _)| path.is_in_git())) {
             return Err(full);
         }
-        view.go_to(state, Some(head)).map_err(of_view)?;
+        view.restore(state, Some(head)).map_err(of_view)?;
         // What there is no room for is done by the next commit or checkpoint.
         let unless_full = |done: Result<()>| match done {
             Err(failure) if failure.reason == Reason::Full => Ok(()),
             done => done,
         };
         if state == head {
-            unless_full(view.settled_at(head).map_err(of_view))?;
+            unless_full(view.finish_restore(head).map_err(of_view))?;
             unless_full(self.drop_checkpoint(grasp))?;
         } else {
             unless_full(self.checkpoint(grasp))?;
@@ -312,10 +312,10 @@ impl Service {
                 workspaces.keep_aside(name, &tree, "shown by a mount", act).map_err(of_engine)?
             }
         };
-        let (before, _) = view.go_to(shown, Some(head)).map_err(of_view)?;
+        let (before, _) = view.restore(shown, Some(head)).map_err(of_view)?;
         self.record_late_edits(grasp, &before, live.root(), act)?;
         if shown == head {
-            view.settled_at(head).map_err(of_view)?;
+            view.finish_restore(head).map_err(of_view)?;
             self.drop_checkpoint(grasp)?;
         } else {
             // The journal rests on a name of its own, whatever becomes of the workspace.

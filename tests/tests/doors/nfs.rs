@@ -9,7 +9,7 @@ use amalgam_engine::work::{RenameMode, Special};
 use amalgam_nfs::client::{Client, Reply};
 use amalgam_nfs::{Credentials, ExportSpec, Exports, Server, ServerOptions};
 use amalgam_tests::model::{Op, Raw};
-use amalgam_view::{Caller, Handle, Ino, ROOT, XattrSet};
+use amalgam_view::{Caller, Handle, Ino, ROOT, SizeChange, XattrSet};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack, Void};
 
@@ -36,7 +36,7 @@ impl NfsDoor {
         let credentials = Credentials::Trusted { squash_root: false };
         let spec = ExportSpec { credentials, durable: false, ..ExportSpec::new(PATH, (0, 0)) };
         exports.add(spec, Arc::new(host.view.clone())).expect("exported");
-        let listener = amalgam_nfs::listen("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
+        let listener = amalgam_nfs::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let server = Server::start(listener, Arc::new(exports), &ServerOptions::new(now)).expect("a server");
         let mut client = Client::connect(server.address()).expect("connected");
         client.act_as(0, 0, &[]);
@@ -240,7 +240,7 @@ impl NfsDoor {
                 if *start >= end {
                     return Ok(());
                 }
-                let punched = self.host.view.punch(&Caller::owner(0, 0), ino, *start, end - start, true);
+                let punched = self.host.view.punch(&Caller::owner(0, 0), ino, *start, end - start, SizeChange::Keep);
                 punched.map_err(|_| nfsstat3::NFS3ERR_IO)
             }
             Op::CreateDirectory { path, mode } => {

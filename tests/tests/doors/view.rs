@@ -2,7 +2,7 @@
 
 use amalgam_engine::WorkingTree;
 use amalgam_tests::model::{Op, Raw};
-use amalgam_view::{Attributes, Caller, Error, Ino, Kind, ROOT, Set, TimeSet, XattrSet};
+use amalgam_view::{Attributes, Caller, Error, Ino, Kind, ROOT, SetAttributes, SizeChange, TimeSet, XattrSet};
 
 use crate::door::Door;
 use crate::host::Host;
@@ -41,16 +41,16 @@ impl ViewDoor {
         if found.kind == Kind::File { Ok(found) } else { Err(Error::Invalid("not a file")) }
     }
 
-    fn set(&self, ino: Ino, set: &Set) -> Done {
+    fn set(&self, ino: Ino, set: &SetAttributes) -> Done {
         self.host.view.set_attributes(&self.caller, ino, set).map(|_| ())
     }
 
     fn set_mode(&self, ino: Ino, mode: u32) -> Done {
-        self.set(ino, &Set { mode: Some(mode), ..Set::default() })
+        self.set(ino, &SetAttributes { mode: Some(mode), ..SetAttributes::default() })
     }
 
     fn truncate(&self, ino: Ino, size: u64) -> Done {
-        self.set(ino, &Set { size: Some(size), ..Set::default() })
+        self.set(ino, &SetAttributes { size: Some(size), ..SetAttributes::default() })
     }
 
     fn create_directories(&self, path: &Raw) -> Done {
@@ -80,7 +80,7 @@ impl ViewDoor {
             return view.unlink(&self.caller, parent, name);
         }
         let mut names = Vec::new();
-        view.read_directory(&self.caller, found.ino, 2, false, |listed| {
+        view.read_directory(&self.caller, found.ino, 2, |listed| {
             names.push(listed.name.to_vec());
             true
         })?;
@@ -105,17 +105,19 @@ impl ViewDoor {
                     Err(error) => return Err(error),
                 };
                 self.truncate(ino, 0)?;
-                view.write(caller, ino, 0, &fill.bytes(), false).map(|_| ())
+                view.write(caller, ino, 0, &fill.bytes())
             }
-            Op::WriteAt { path, offset, fill } => {
-                view.write(caller, self.file(path)?.ino, *offset, &fill.bytes(), false).map(|_| ())
-            }
-            Op::Append { path, fill } => view.write(caller, self.file(path)?.ino, 0, &fill.bytes(), true).map(|_| ()),
+            Op::WriteAt { path, offset, fill } => view.write(caller, self.file(path)?.ino, *offset, &fill.bytes()),
+            Op::Append { path, fill } => view.append(caller, self.file(path)?.ino, 0, &fill.bytes()).map(|_| ()),
             Op::Truncate { path, size } => self.truncate(self.file(path)?.ino, *size),
             Op::PunchHole { path, start, end } => {
                 let found = self.file(path)?;
                 let end = (*end).min(found.size);
-                if *start >= end { Ok(()) } else { view.punch(caller, found.ino, *start, end - start, true) }
+                if *start >= end {
+                    Ok(())
+                } else {
+                    view.punch(caller, found.ino, *start, end - start, SizeChange::Keep)
+                }
             }
             Op::CreateDirectory { path, mode } => {
                 let (parent, name) = self.parent(path)?;
@@ -149,13 +151,14 @@ impl ViewDoor {
             }
             Op::Rename { from, to, mode } => view.rename(caller, self.parent(from)?, self.parent(to)?, *mode),
             Op::SetMode { path, mode } => self.set_mode(self.look(path)?.ino, *mode),
-            Op::SetMtime { path, mtime } => {
-                self.set(self.look(path)?.ino, &Set { mtime: Some(TimeSet::At(*mtime)), ..Set::default() })
-            }
+            Op::SetMtime { path, mtime } => self.set(
+                self.look(path)?.ino,
+                &SetAttributes { mtime: Some(TimeSet::At(*mtime)), ..SetAttributes::default() },
+            ),
             Op::SetOwner { path, owner } => {
                 let found = self.look(path)?;
                 let (uid, gid) = owner.map_or((0, 0), |owner| (owner.uid, owner.gid));
-                self.set(found.ino, &Set { uid: Some(uid), gid: Some(gid), ..Set::default() })?;
+                self.set(found.ino, &SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() })?;
                 // A file that changes hands loses bits, which a tree does not know.
                 if found.kind == Kind::Symlink { Ok(()) } else { self.set_mode(found.ino, found.mode) }
             }

@@ -12,28 +12,30 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use amalgam_engine::Name;
 use foldhash::{HashMap, HashMapExt as _};
 
-use crate::inodes::{Ino, Place};
+use crate::attributes::Ino;
+use crate::dentry::Dentry;
 
 const MAGIC: &[u8; 8] = b"AMHAND1\n";
-/// Length and checksum.
+/// Length and checksum before each record.
 const HEAD_BYTES: usize = 8;
-/// Limit of places per record.
-const PLACES_MAX: usize = 64;
-const RECORD_BYTES_MAX: usize = 18 + PLACES_MAX * (9 + 255);
+/// Limit of dentries per record.
+const DENTRIES_MAX: usize = 64;
+const RECORD_BYTES_MAX: usize = 18 + DENTRIES_MAX * (9 + 255);
 /// Files with fewer records are not rewritten.
 const RECORDS_MIN: usize = 4_096;
 
 /// Limit of buffered records while the file cannot be written.
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 
-/// State of a handle; no places means removed.
+/// The state of a handle. A record without dentries removes it.
 pub(super) struct Record {
     pub(super) ino: Ino,
     pub(super) generation: u64,
     pub(super) is_directory: bool,
-    pub(super) places: Vec<Place>,
+    pub(super) dentries: Vec<Dentry>,
 }
 
+/// The open table file and the records that are not in it yet.
 pub(super) struct Log {
     path: PathBuf,
     file: Arc<File>,
@@ -101,7 +103,7 @@ impl Log {
     }
 
     /// Whether most records are obsolete.
-    pub(super) fn is_mostly_old(&self, known: usize) -> bool {
+    pub(super) fn is_mostly_obsolete(&self, known: usize) -> bool {
         self.records > RECORDS_MIN && (self.is_incomplete || self.records / 4 > known)
     }
 
@@ -158,9 +160,9 @@ fn encode(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(&record.ino.to_le_bytes());
     out.extend_from_slice(&record.generation.to_le_bytes());
     out.push(u8::from(record.is_directory));
-    let places = &record.places[..record.places.len().min(PLACES_MAX)];
-    out.push(places.len() as u8);
-    for Place { parent, name } in places {
+    let dentries = &record.dentries[..record.dentries.len().min(DENTRIES_MAX)];
+    out.push(dentries.len() as u8);
+    for Dentry { parent, name } in dentries {
         out.extend_from_slice(&parent.to_le_bytes());
         out.push(name.as_bytes().len() as u8);
         out.extend_from_slice(name.as_bytes());
@@ -179,7 +181,7 @@ fn read(bytes: &[u8]) -> (Vec<Record>, u64, usize) {
     while let Some((record, left)) = read_record(rest) {
         rest = left;
         count += 1;
-        match record.places.is_empty() {
+        match record.dentries.is_empty() {
             true => drop(found.remove(&record.ino)),
             false => drop(found.insert(record.ino, record)),
         }
@@ -199,15 +201,15 @@ fn read_record(bytes: &[u8]) -> Option<(Record, &[u8])> {
     }
     let (fixed, mut names) = body.split_at_checked(18)?;
     let number = |range: std::ops::Range<usize>| Some(u64::from_le_bytes(fixed[range].try_into().ok()?));
-    let mut places = Vec::with_capacity(usize::from(fixed[17]));
+    let mut dentries = Vec::with_capacity(usize::from(fixed[17]));
     for _ in 0..fixed[17] {
         let (head, left) = names.split_at_checked(9)?;
         let (name, left) = left.split_at_checked(usize::from(head[8]))?;
         let parent = u64::from_le_bytes(head[..8].try_into().ok()?);
-        places.push(Place { parent, name: Name::new(name).ok()? });
+        dentries.push(Dentry { parent, name: Name::new(name).ok()? });
         names = left;
     }
-    Some((Record { ino: number(0..8)?, generation: number(8..16)?, is_directory: fixed[16] == 1, places }, rest))
+    Some((Record { ino: number(0..8)?, generation: number(8..16)?, is_directory: fixed[16] == 1, dentries }, rest))
 }
 
 #[cfg(test)]
@@ -215,8 +217,8 @@ mod tests {
     use super::*;
 
     fn record(ino: Ino, names: &[&str]) -> Record {
-        let place = |name: &&str| Place { parent: 1, name: Name::new(name.as_bytes()).expect("a name") };
-        Record { ino, generation: ino + 100, is_directory: false, places: names.iter().map(place).collect() }
+        let dentry = |name: &&str| Dentry { parent: 1, name: Name::new(name.as_bytes()).expect("a name") };
+        Record { ino, generation: ino + 100, is_directory: false, dentries: names.iter().map(dentry).collect() }
     }
 
     #[test]
@@ -233,7 +235,7 @@ mod tests {
         let whole = std::fs::read(&path).expect("read");
         let (_, found) = Log::open(&path).expect("opened");
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].ino, found[0].generation, found[0].places.len()), (7, 107, 2));
+        assert_eq!((found[0].ino, found[0].generation, found[0].dentries.len()), (7, 107, 2));
         for cut in [1, 9, 20] {
             std::fs::write(&path, &whole[..whole.len() - cut]).expect("cut");
             let (mut log, found) = Log::open(&path).expect("opened");
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_mostly_old_is_written_anew() {
+    fn a_file_that_is_mostly_obsolete_is_written_anew() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("handles");
         let (mut log, _) = Log::open(&path).expect("begun");
@@ -253,7 +255,7 @@ mod tests {
             log.put(&record(number % 10, &["a"]));
         }
         log.flush();
-        assert!(log.is_mostly_old(10));
+        assert!(log.is_mostly_obsolete(10));
         let before = std::fs::metadata(&path).expect("there").len();
         log.rewrite((0..10).map(|number| record(number, &["a"])));
         log.put(&record(10, &["b"]));

@@ -1,10 +1,10 @@
-//! What a journal does when the disk below it fails.
+//! The journal on a disk that fails, and journals that were damaged.
 
 use super::*;
 use crate::{Caller, ROOT, View, ViewOptions};
-use amalgam_engine::OperationContext;
 use amalgam_engine::object::Owner;
 use amalgam_engine::reference::RefName;
+use amalgam_engine::{OperationContext, DEPTH_MAX, NAME_BYTES_MAX};
 
 fn options() -> ViewOptions {
     ViewOptions::new(Owner { uid: 0, gid: 0 }, || Time(1_000_000_000))
@@ -25,10 +25,10 @@ fn a_sync_that_failed_is_never_done_again() {
     let (view, caller) = (opened(scratch.path()), Caller::owner(0, 0));
     view.create(&caller, ROOT, b"a", 0o644).expect("made");
     view.sync().expect("on disk");
-    let journal = |work: &mut dyn FnMut(&mut Journal)| work(view.shared.live.write().journal.as_mut().expect("there"));
+    let journal = |work: &mut dyn FnMut(&mut Journal)| work(view.shared.fs.write().journal.as_mut().expect("there"));
     journal(&mut |journal| journal.unsynced.push(unsyncable()));
     assert!(view.sync().is_err());
-    // The disk has come back, as far as anybody is told.
+    // The disk has come back, as far as the kernel reports.
     journal(&mut |journal| journal.unsynced.clear());
     assert!(matches!(view.sync(), Err(Error::Journal(_))));
     assert!(view.has_failed());
@@ -43,7 +43,7 @@ fn a_journal_that_failed_is_let_go_of_and_left_for_the_next_view() {
     let scratch = tempfile::tempdir().expect("a directory");
     let (view, caller) = (opened(scratch.path()), Caller::owner(0, 0));
     view.create(&caller, ROOT, b"a", 0o644).expect("made");
-    view.shared.live.write().journal.as_mut().expect("there").fail("as a test".to_owned());
+    view.shared.fs.write().journal.as_mut().expect("there").fail("as a test".to_owned());
     view.close().expect("let go");
     assert!(view.is_read_only());
     let next = opened(scratch.path());
@@ -64,7 +64,7 @@ fn a_view_that_cannot_be_closed_goes_on() {
     std::fs::remove_dir(&base).expect("removed");
     std::fs::rename(&aside, &base).expect("renamed");
     view.create(&caller, ROOT, b"a", 0o644).expect("it goes on");
-    // What it would have remembered cannot be written: that is no reason to stay.
+    // A failure to save inode numbers does not prevent closing.
     std::fs::create_dir(scratch.path().join("inodes.new")).expect("made");
     view.rename(&caller, (ROOT, b"a"), (ROOT, b"b"), crate::RenameMode::Replace).expect("moved");
     view.close().expect("closed");
@@ -82,9 +82,9 @@ fn the_longest_edit_reads_back() {
     };
     let longest = Edit::Rename { from: path("a"), to: path("b"), mode: crate::RenameMode::Exchange };
     journal.append(&longest, Time(0), &[]).expect("written");
-    let (at, length) = (BEGINNING_BYTES as u64, journal.end);
+    let (at, length) = (HEADER_BYTES as u64, journal.end);
     let found = replay::read_record(&journal.current, at, length).expect("read");
-    assert!(matches!(found, replay::Found::Record { edit, .. } if edit == longest));
+    assert!(matches!(found, replay::RecordAt::Complete { edit, .. } if edit == longest));
     let refused = Edit::SetXattr { path: path("a"), name: b"user.a".to_vec(), value: vec![0; EDIT_BYTES_MAX] };
     assert!(journal.append(&refused, Time(0), &[]).is_err(), "what would not be read back is not written");
     assert_eq!(journal.end, length);
@@ -95,21 +95,21 @@ fn turns_that_come_to_nothing_leave_no_files_behind() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut journal = Journal::create(scratch.path(), None).expect("begun");
     let files = || std::fs::read_dir(scratch.path()).expect("list").count();
-    let place = journal.turn().expect("a place");
+    let place = journal.rotate().expect("a place");
     let before = files();
     for _ in 0..20 {
-        assert_eq!(journal.turn().expect("a place"), place, "nothing was written since");
+        assert_eq!(journal.rotate().expect("a place"), place, "nothing was written since");
     }
     assert_eq!((files(), journal.unsynced.len(), journal.earlier.len()), (before, 1, 1));
-    journal.append(&Edit::Loose { length: 0 }, Time(0), &[]).expect("written");
-    assert_eq!(journal.turn().expect("a place").file, place.file + 1);
+    journal.append(&Edit::UnlinkedData { length: 0 }, Time(0), &[]).expect("written");
+    assert_eq!(journal.rotate().expect("a place").file, place.file + 1);
     // A commit is only found again behind the base.
     let (landed, state) = (JournalPlace { file: journal.number, ..place }, Some(SnapshotId::from_bytes([7; 32])));
-    journal.landed(landed, state, state);
-    let (directory, base) = journal.take_move().expect("a base");
+    journal.set_pending_base(landed, state, state);
+    let (directory, base) = journal.take_pending_base().expect("a base");
     base.write(&directory).expect("written");
-    journal.moved(&base);
-    assert_eq!(journal.turn().expect("a place").file, place.file + 2);
+    journal.base_moved(&base);
+    assert_eq!(journal.rotate().expect("a place").file, place.file + 2);
 }
 
 /// A path with one name more than a path may have, as an earlier version could make it.
@@ -124,8 +124,8 @@ fn edits_behind_one_that_cannot_be_done_are_done_and_it_is_reported() {
     let (view, caller) = (opened(scratch.path()), Caller::owner(0, 0));
     view.create(&caller, ROOT, b"before", 0o644).expect("made");
     {
-        let mut live = view.shared.live.write();
-        let journal = live.journal.as_mut().expect("there");
+        let mut fs = view.shared.fs.write();
+        let journal = fs.journal.as_mut().expect("there");
         journal.append(&Edit::Create { path: too_deep(), mode: 0o644, owner: None }, Time(1), &[]).expect("written");
         let write = Edit::Write { path: too_deep(), offset: 0, length: 5 };
         journal.append(&write, Time(1), b"bytes").expect("written");
@@ -133,7 +133,7 @@ fn edits_behind_one_that_cannot_be_done_are_done_and_it_is_reported() {
         journal.append(&Edit::Remove { path: absent }, Time(1), &[]).expect("written");
     }
     let made = view.create(&caller, ROOT, b"after", 0o644).expect("made");
-    view.write(&caller, made.ino, 0, b"synced", false).expect("written");
+    view.write(&caller, made.ino, 0, b"synced").expect("written");
     view.sync().expect("synced");
     let (next, recovered) =
         View::open(WorkingTree::new(&Store::in_memory()), scratch.path(), options()).expect("opens");
@@ -151,7 +151,7 @@ fn edits_behind_one_that_cannot_be_done_are_done_and_it_is_reported() {
 fn whole_records_behind_damage_or_a_lost_file_are_kept() {
     let scratch = tempfile::tempdir().expect("a directory");
     let (view, caller) = (opened(scratch.path()), Caller::owner(0, 0));
-    let place = |view: &View| view.shared.live.read().journal.as_ref().expect("there").place();
+    let place = |view: &View| view.shared.fs.read().journal.as_ref().expect("there").position();
     view.create(&caller, ROOT, b"first", 0o644).expect("made");
     let (_, damaged) = place(&view);
     for name in [b"second", b"third!"] {
@@ -160,7 +160,7 @@ fn whole_records_behind_damage_or_a_lost_file_are_kept() {
     let path = scratch.path().join("0.journal");
     let whole = std::fs::read(&path).expect("read");
     let mut bytes = whole.clone();
-    bytes[damaged as usize + HEAD_BYTES + 2] ^= 1;
+    bytes[damaged as usize + RECORD_HEAD_BYTES + 2] ^= 1;
     std::fs::write(&path, &bytes).expect("written");
     let open = || View::open(WorkingTree::new(&Store::in_memory()), scratch.path(), options()).expect("opens");
     let (next, recovered) = open();
@@ -178,7 +178,7 @@ fn whole_records_behind_damage_or_a_lost_file_are_kept() {
     assert_eq!((&recovered.kept, recovered.edits), (&None, 2));
     // A file that is gone.
     next.create(&caller, ROOT, b"gone", 0o644).expect("made");
-    next.shared.live.write().journal.as_mut().expect("there").turn().expect("turned");
+    next.shared.fs.write().journal.as_mut().expect("there").rotate().expect("turned");
     next.create(&caller, ROOT, b"lost", 0o644).expect("made");
     std::fs::remove_file(scratch.path().join("1.journal")).expect("removed");
     let (_, recovered) = open();
@@ -204,7 +204,7 @@ fn a_sync_after_a_restore_syncs_the_store_that_it_rests_on() {
     view.create(&caller, ROOT, b"a", 0o644).expect("made");
     let then = view.commit(&workspaces, &name, &Change::new("a"), &act, "commit").expect("a commit").snapshot;
     view.create(&caller, ROOT, b"b", 0o644).expect("made");
-    view.go_to(then, Some(then)).expect("restored");
+    view.restore(then, Some(then)).expect("restored");
     plan.full_after_writes(0);
     assert!(view.sync().is_err(), "the snapshot may not be on disk, so nothing behind it is");
     plan.heal();

@@ -2,7 +2,7 @@
 
 use amalgam_engine::Time;
 use amalgam_engine::work::Special;
-use amalgam_view::{Attributes, Caller, Device, ROOT, RenameMode, Set, TimeSet, XattrSet};
+use amalgam_view::{Attributes, Caller, Device, ROOT, RenameMode, SetAttributes, TimeSet, XattrSet};
 
 use crate::kit::{EEXIST, EINVAL, ENODATA, Kit, errno};
 
@@ -15,12 +15,12 @@ fn moved(before: &Attributes, after: &Attributes) -> (bool, bool, bool) {
 fn each_change_moves_the_times_that_posix_says() {
     let kit = Kit::new();
     let (file, directory) = (kit.file("f", b"one"), kit.directory("d"));
-    type Act<'a> = &'a dyn Fn(&Kit);
+    type OperationContext<'a> = &'a dyn Fn(&Kit);
     type Moved = (bool, bool, bool);
-    let set = |kit: &Kit, set: Set| {
+    let set = |kit: &Kit, set: SetAttributes| {
         kit.view.set_attributes(&kit.caller, file, &set).expect("set");
     };
-    let cases: &[(&str, Act<'_>, Moved, Moved)] = &[
+    let cases: &[(&str, OperationContext<'_>, Moved, Moved)] = &[
         (
             "read",
             &|kit| {
@@ -32,14 +32,19 @@ fn each_change_moves_the_times_that_posix_says() {
         ("write", &|kit| kit.write(file, 0, b"two"), (false, true, true), (false, false, false)),
         (
             "chmod",
-            &|kit| set(kit, Set { mode: Some(0o600), ..Set::default() }),
+            &|kit| set(kit, SetAttributes { mode: Some(0o600), ..SetAttributes::default() }),
             (false, false, true),
             (false, false, false),
         ),
-        ("chown", &|kit| set(kit, Set { uid: Some(5), ..Set::default() }), (false, false, true), (false, false, false)),
+        (
+            "chown",
+            &|kit| set(kit, SetAttributes { uid: Some(5), ..SetAttributes::default() }),
+            (false, false, true),
+            (false, false, false),
+        ),
         (
             "truncate",
-            &|kit| set(kit, Set { size: Some(1), ..Set::default() }),
+            &|kit| set(kit, SetAttributes { size: Some(1), ..SetAttributes::default() }),
             (false, true, true),
             (false, false, false),
         ),
@@ -83,7 +88,7 @@ fn each_change_moves_the_times_that_posix_says() {
         assert_eq!(moved(&before.1, &after.1), *of_directory, "{what}: the directory");
     }
     let before = kit.attributes(directory);
-    let kit = kit.reopen(true);
+    let kit = kit.close_and_reopen();
     let after = kit.look("d").expect("it is there");
     assert_eq!((after.atime, after.mtime), (before.atime, before.mtime), "after a remount");
 }
@@ -104,18 +109,22 @@ fn whatever_changes_hands_acts_for_its_owner_no_more() {
     for made in made {
         let Attributes { ino, kind, .. } = made.expect("made");
         for (mode, expected) in [(0o6777, 0o777), (0o6766, 0o2766), (0o644, 0o644)] {
-            let set = Set { uid: Some(5), gid: Some(7), mode: Some(mode), ..Set::default() };
+            let set = SetAttributes { uid: Some(5), gid: Some(7), mode: Some(mode), ..SetAttributes::default() };
             kit.view.set_attributes(&kit.caller, ino, &set).expect("root may");
-            let after =
-                kit.view.set_attributes(&owner, ino, &Set { gid: Some(8), ..Set::default() }).expect("its owner may");
+            let after = kit
+                .view
+                .set_attributes(&owner, ino, &SetAttributes { gid: Some(8), ..SetAttributes::default() })
+                .expect("its owner may");
             assert_eq!((after.mode, after.gid), (expected, 8), "{kind:?} with {mode:o}");
         }
     }
     let directory = kit.directory("directory");
-    let set = Set { uid: Some(5), gid: Some(7), mode: Some(0o6777), ..Set::default() };
+    let set = SetAttributes { uid: Some(5), gid: Some(7), mode: Some(0o6777), ..SetAttributes::default() };
     kit.view.set_attributes(&kit.caller, directory, &set).expect("root may");
-    let after =
-        kit.view.set_attributes(&owner, directory, &Set { gid: Some(8), ..Set::default() }).expect("its owner may");
+    let after = kit
+        .view
+        .set_attributes(&owner, directory, &SetAttributes { gid: Some(8), ..SetAttributes::default() })
+        .expect("its owner may");
     assert_eq!(after.mode, 0o6777, "a directory acts for nobody");
 }
 
@@ -124,18 +133,18 @@ fn times_that_are_set_stay_and_ctime_cannot_be_set() {
     let kit = Kit::new();
     let ino = kit.file("f", b"x");
     let before = kit.attributes(ino);
-    let set = Set {
+    let set = SetAttributes {
         atime: Some(TimeSet::At(Time(-5))),
         mtime: Some(TimeSet::At(Time(1_234_567_890_123_456_789))),
-        ..Set::default()
+        ..SetAttributes::default()
     };
     let after = kit.view.set_attributes(&kit.caller, ino, &set).expect("utimes");
     assert_eq!((after.atime, after.mtime), (Time(-5), Time(1_234_567_890_123_456_789)));
     assert!(after.ctime > before.ctime);
-    let kit = kit.reopen(true);
+    let kit = kit.close_and_reopen();
     let found = kit.look("f").expect("it is there");
     assert_eq!((found.atime, found.mtime, found.ctime), (after.atime, after.mtime, after.ctime), "as before a remount");
-    let only = Set { atime: Some(TimeSet::Now), ..Set::default() };
+    let only = SetAttributes { atime: Some(TimeSet::Now), ..SetAttributes::default() };
     let after = kit.view.set_attributes(&kit.caller, found.ino, &only).expect("utimes");
     assert_eq!(after.mtime, found.mtime);
     assert!(after.atime > found.ctime);
@@ -159,7 +168,7 @@ fn extended_attributes_are_set_as_their_flags_say() {
     assert_eq!(errno(kit.view.remove_xattr(&kit.caller, ino, b"user.a")), ENODATA);
     assert_eq!(errno(kit.view.xattr(ino, b"user.a")), ENODATA);
     kit.commit();
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     let ino = kit.ino("f");
     assert_eq!(kit.view.xattr(ino, b"user.b").expect("get"), [7; 60_000]);
     assert_eq!(kit.view.xattr(ino, b"user.c").expect("get"), b"");
@@ -169,16 +178,16 @@ fn extended_attributes_are_set_as_their_flags_say() {
 fn a_view_that_checks_lets_in_whom_the_bits_let_in() {
     let kit = Kit::new();
     let file = kit.file("f", b"secret");
-    let stranger = Caller { uid: 7, gid: 7, checked: true, ..Caller::default() };
+    let stranger = Caller { uid: 7, gid: 7, enforce: true, ..Caller::default() };
     let mode = |mode| {
-        let set = Set { mode: Some(mode), ..Set::default() };
+        let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
         kit.view.set_attributes(&kit.caller, file, &set).expect("chmod");
     };
     mode(0o600);
     assert_eq!(errno(kit.view.access(&stranger, file, amalgam_view::Access::READ)), 13);
     mode(0o604);
     kit.view.access(&stranger, file, amalgam_view::Access::READ).expect("others may read");
-    let chmod = Set { mode: Some(0o777), ..Set::default() };
+    let chmod = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
     assert_eq!(errno(kit.view.set_attributes(&stranger, file, &chmod)), 1, "only the owner may");
     assert_eq!(errno(kit.view.unlink(&stranger, amalgam_view::ROOT, b"f")), 13, "the directory is not theirs");
     assert_eq!(kit.attributes(file).mode, 0o604);
@@ -190,9 +199,9 @@ fn what_is_said_of_a_file_of_zeros_is_so_after_each_change() {
     let file = kit.file("zeros", &[0; 65_537]);
     kit.commit();
     let sets = [
-        Set { uid: Some(7), ..Set::default() },
-        Set { mode: Some(0o600), ..Set::default() },
-        Set { mtime: Some(TimeSet::At(Time(5))), ..Set::default() },
+        SetAttributes { uid: Some(7), ..SetAttributes::default() },
+        SetAttributes { mode: Some(0o600), ..SetAttributes::default() },
+        SetAttributes { mtime: Some(TimeSet::At(Time(5))), ..SetAttributes::default() },
     ];
     for set in sets {
         kit.view.attributes(file).expect("it is there");

@@ -25,7 +25,7 @@ fn after_buffered_commits_a_recovery_follows_the_last_one_and_has_what_came_afte
         last = commit_buffered(&kit);
     }
     kit.write(file, 0, b"after");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.view.base(), Some(last), "the next commit follows the last one");
     assert_eq!(kit.read_path("a"), b"after 2");
     let next = kit.commit();
@@ -51,14 +51,14 @@ fn a_commit_that_the_journal_lost_the_word_of_is_what_the_next_one_follows() {
     // The disk has the store's log, and neither the last edit nor what the journal says of the commit.
     cut(&kit, 0, 3);
     std::fs::remove_file(kit.journal().join("1.journal")).expect("removed");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.view.base(), Some(last));
     assert_eq!(kit.read_path("a"), b"two");
     assert!(kit.view.is_clean());
     kit.file("b", b"more");
     let next = kit.commit();
     assert_eq!(kit.view.fork().store().snapshot(next).expect("the snapshot").parents, [last]);
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"two".to_vec(), b"more".to_vec()));
 }
 
@@ -71,7 +71,7 @@ fn edits_behind_a_commit_are_done_on_it_whatever_the_journal_lost_before_it() {
     let last = commit_buffered(&kit);
     kit.file("b", b"later");
     cut(&kit, 1, 3);
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.view.base(), Some(last));
     assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"two".to_vec(), b"later".to_vec()));
     assert!(!kit.view.is_clean());
@@ -84,7 +84,7 @@ fn files_behind_one_that_is_lost_are_no_part_of_a_journal_again() {
     commit_buffered(&kit);
     kit.file("a", b"behind a gap");
     std::fs::remove_file(kit.journal().join("1.journal")).expect("removed");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.look("a"), None);
     // A file of this life could come to an end where the lost one had, and then it would be read behind that.
     assert!(!kit.journal().join("2.journal").exists());
@@ -101,7 +101,7 @@ fn a_commit_from_another_journal_moves_nothing() {
     kit.file("b", b"two");
     kit.file("c", b"three");
     commit_buffered(&kit);
-    let beside = beside.reopen(false);
+    let beside = beside.kill_and_reopen();
     assert_eq!(beside.view.base(), Some(first));
     assert_eq!(beside.read_path("mine"), b"not committed");
     assert_eq!(beside.look("b"), None);
@@ -117,7 +117,7 @@ fn a_long_row_of_buffered_commits_leaves_a_short_journal() {
     }
     let files = std::fs::read_dir(kit.journal()).expect("list").count();
     assert!(files < 80, "{files} files");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("a"), b"abc".repeat(150));
 }
 
@@ -126,7 +126,7 @@ fn a_commit_that_is_on_disk_leaves_nothing_to_do_again() {
     let kit = Kit::new();
     kit.file("a", b"one");
     kit.commit();
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.recovered.edits, 0);
     assert!(kit.view.is_clean());
 }
@@ -143,7 +143,7 @@ fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
     kit.write(file, 0, b"two");
     assert_eq!(commit().snapshot, first.snapshot);
     assert_eq!(kit.read(file), b"two");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("a"), b"two");
     assert!(!kit.view.is_clean());
 }
@@ -159,7 +159,7 @@ fn a_restore_of_a_snapshot_that_the_store_lost_ends_the_journal_and_the_rest_is_
     tree.write("theirs", b"far away").expect("written");
     let there = workspaces.commit(&other, &mut tree, &Change::new("there"), &act).expect("committed").snapshot;
     kit.file("mine", b"not committed");
-    kit.view.go_to(there, None).expect("gone there");
+    kit.view.restore(there, None).expect("gone there");
     kit.file("behind", b"made on what is there");
     // A store that has lost the snapshot, as with the power: what is done without that step would be another tree.
     let lost = Store::in_memory();
@@ -169,7 +169,7 @@ fn a_restore_of_a_snapshot_that_the_store_lost_ends_the_journal_and_the_rest_is_
     let recovered = &after.recovered;
     assert!(recovered.kept.is_some() && recovered.warning().is_some(), "{recovered:?}");
     // Until the next commit a store that has it gives everything.
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("theirs"), b"far away");
     assert_eq!(kit.read_path("behind"), b"made on what is there");
 }

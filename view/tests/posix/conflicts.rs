@@ -8,7 +8,7 @@ use amalgam_engine::conflict::Exchange;
 use amalgam_engine::object::{Conflict, Entry, Node, Settled};
 use amalgam_engine::workspace::{Change, NewWorkspace, Workspaces};
 use amalgam_engine::{OperationContext, RootId, Store, Time, TreePath, WorkingTree};
-use amalgam_view::{Set, ViewOptions, XattrSet};
+use amalgam_view::{SetAttributes, ViewOptions, XattrSet};
 
 use crate::kit::{ENOSPC, Kit, Small, main_workspace, now, options};
 
@@ -53,7 +53,7 @@ fn an_empty_file_that_stands_for_a_conflict_can_be_changed() {
     let options = conflicted(&store, b"");
     let scratch = tempfile::tempdir().expect("a directory");
     let mode = |kit: &Kit| {
-        let set = Set { mode: Some(0o600), ..Set::default() };
+        let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         kit.view.set_attributes(&kit.caller, kit.ino("c"), &set).expect("chmod");
     };
     let xattr = |kit: &Kit| {
@@ -95,7 +95,7 @@ fn a_conflict_stays_when_there_is_no_room_for_the_file_in_its_place() {
     for (left, more) in [(8 << 10, 1), (400_000, 200_000)] {
         fill(small.path(), left);
         let ino = kit.ino("c");
-        let refused = kit.view.write(&kit.caller, ino, 0, &vec![b'y'; more], false).expect_err("no room");
+        let refused = kit.view.write(&kit.caller, ino, 0, &vec![b'y'; more]).expect_err("no room");
         assert_eq!(refused.errno(), ENOSPC, "{refused}");
         assert!(is_conflict(&kit), "with room for {left} bytes");
         assert_eq!(kit.read(ino), [b'x'; 300_000]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use amalgam_view::{ROOT, RenameMode, Room, Seek, Set};
+use amalgam_view::{DiskSpace, ROOT, RenameMode, Seek, SetAttributes, SizeChange};
 
 use crate::kit::{EDQUOT, EINVAL, ENOSPC, ENXIO, Kit, errno, now, options};
 use amalgam_engine::{OperationContext, RefName, Store};
@@ -36,19 +36,19 @@ fn a_punched_range_is_zeros_and_the_size_stays() {
     let ino = kit.file("f", &[1; 3 * PIECE]);
     kit.commit();
     let mut expected = vec![1; 3 * PIECE];
-    kit.view.punch(&kit.caller, ino, 1_000, PIECE as u64, true).expect("punch");
+    kit.view.punch(&kit.caller, ino, 1_000, PIECE as u64, SizeChange::Keep).expect("punch");
     expected[1_000..1_000 + PIECE].fill(0);
     assert_eq!(kit.read(ino), expected);
     // Beyond the end: cut off where the file ends.
-    kit.view.punch(&kit.caller, ino, 3 * PIECE as u64 - 10, 1 << 20, true).expect("punch");
+    kit.view.punch(&kit.caller, ino, 3 * PIECE as u64 - 10, 1 << 20, SizeChange::Keep).expect("punch");
     expected[3 * PIECE - 10..].fill(0);
     assert_eq!(kit.read(ino), expected);
     // Without keeping the size it grows.
-    kit.view.punch(&kit.caller, ino, 3 * PIECE as u64, 100, false).expect("zero");
+    kit.view.punch(&kit.caller, ino, 3 * PIECE as u64, 100, SizeChange::Extend).expect("zero");
     expected.resize(3 * PIECE + 100, 0);
     assert_eq!(kit.read(ino), expected);
-    assert_eq!(errno(kit.view.punch(&kit.caller, ino, 0, 0, true)), EINVAL);
-    assert_eq!(kit.reopen(false).read_path("f"), expected);
+    assert_eq!(errno(kit.view.punch(&kit.caller, ino, 0, 0, SizeChange::Keep)), EINVAL);
+    assert_eq!(kit.kill_and_reopen().read_path("f"), expected);
 }
 
 #[test]
@@ -78,43 +78,43 @@ fn sizes_come_and_go_and_what_comes_is_zeros() {
     let kit = Kit::new();
     let ino = kit.file("f", &[9; 1_000]);
     let cut = |size| {
-        let set = amalgam_view::Set { size: Some(size), ..Default::default() };
+        let set = amalgam_view::SetAttributes { size: Some(size), ..Default::default() };
         kit.view.set_attributes(&kit.caller, ino, &set).expect("truncate").size
     };
     assert_eq!(cut(10), 10);
     assert_eq!(cut(20), 20);
     assert_eq!(kit.read(ino), [[9; 10], [0; 10]].concat());
-    kit.view.allocate(&kit.caller, ino, 15, 15, true).expect("allocate");
+    kit.view.allocate(&kit.caller, ino, 15, 15, SizeChange::Keep).expect("allocate");
     assert_eq!(kit.attributes(ino).size, 20);
-    kit.view.allocate(&kit.caller, ino, 15, 15, false).expect("allocate");
+    kit.view.allocate(&kit.caller, ino, 15, 15, SizeChange::Extend).expect("allocate");
     assert_eq!(kit.attributes(ino).size, 30);
-    let end = kit.view.write(&kit.caller, ino, 0, b"!", true).expect("append");
+    let end = kit.view.append(&kit.caller, ino, 0, b"!").expect("append");
     assert_eq!((end, kit.attributes(ino).size), (30, 31));
-    let far = kit.view.write(&kit.caller, ino, i64::MAX as u64, b"x", false);
+    let far = kit.view.write(&kit.caller, ino, i64::MAX as u64, b"x");
     assert_eq!(errno(far), 27, "too far for a file");
     assert_eq!(kit.attributes(ino).size, 31);
     let expected = kit.read(ino);
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("f"), expected, "what was refused is refused again in a recovery");
 }
 
 #[test]
 fn allocating_more_than_there_is_room_for_is_refused() {
     let scratch = tempfile::tempdir().expect("a directory");
-    let room = Room { total_bytes: 1 << 40, free_bytes: 1_100_000, floor_bytes: 100_000 };
-    let options = amalgam_view::ViewOptions { room: Some(Arc::new(move || room)), ..options() };
+    let room = DiskSpace { total_bytes: 1 << 40, free_bytes: 1_100_000, floor_bytes: 100_000 };
+    let options = amalgam_view::ViewOptions { disk: Some(Arc::new(move || room)), ..options() };
     let kit = Kit::at(&Store::in_memory(), scratch.path(), options);
     let ino = kit.file("f", &[1; 60_000]);
-    for keep_size in [false, true] {
-        assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 500 << 30, keep_size)), ENOSPC);
-        assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 50_000, 1_010_001, keep_size)), ENOSPC);
+    for size_change in [SizeChange::Extend, SizeChange::Keep] {
+        assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 500 << 30, size_change)), ENOSPC);
+        assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 50_000, 1_010_001, size_change)), ENOSPC);
         assert_eq!(kit.attributes(ino).size, 60_000);
     }
     // What is data already needs no room.
-    kit.view.allocate(&kit.caller, ino, 50_000, 1_010_000, false).expect("there is room");
+    kit.view.allocate(&kit.caller, ino, 50_000, 1_010_000, SizeChange::Extend).expect("there is room");
     assert_eq!(kit.attributes(ino).size, 1_060_000);
-    kit.view.allocate(&kit.caller, ino, 0, 1_060_000, false).expect("there is room");
-    assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 1_060_001, false)), ENOSPC);
+    kit.view.allocate(&kit.caller, ino, 0, 1_060_000, SizeChange::Extend).expect("there is room");
+    assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 1_060_001, SizeChange::Extend)), ENOSPC);
 }
 
 #[test]
@@ -123,17 +123,17 @@ fn at_the_free_floor_nothing_new_is_taken_and_everything_else_goes_on() {
     let free = Arc::new(AtomicU64::new(3 << 20));
     let measured = Arc::clone(&free);
     let room =
-        move || Room { total_bytes: 1 << 30, free_bytes: measured.load(Ordering::Relaxed), floor_bytes: 2 << 20 };
+        move || DiskSpace { total_bytes: 1 << 30, free_bytes: measured.load(Ordering::Relaxed), floor_bytes: 2 << 20 };
     let kit = Kit::at(
         &Store::in_memory(),
         scratch.path(),
-        amalgam_view::ViewOptions { room: Some(Arc::new(room)), ..options() },
+        amalgam_view::ViewOptions { disk: Some(Arc::new(room)), ..options() },
     );
     let ino = kit.file("f", b"bytes");
     // What is written takes room, and it is measured often enough for the floor to stay.
     let mut written = 0_u64;
     let refused = loop {
-        match kit.view.write(&kit.caller, ino, written, &[1; 32 << 10], false) {
+        match kit.view.write(&kit.caller, ino, written, &[1; 32 << 10]) {
             Ok(_) => written += 32 << 10,
             Err(error) => break error,
         }
@@ -148,8 +148,12 @@ fn at_the_free_floor_nothing_new_is_taken_and_everything_else_goes_on() {
     assert_eq!(errno(kit.view.create(&kit.caller, ROOT, b"new", 0o644)), ENOSPC);
     assert_eq!(errno(kit.view.create_directory(&kit.caller, ROOT, b"new", 0o755)), ENOSPC);
     kit.rename("f", "g", RenameMode::Replace).expect("moved");
-    kit.view.set_attributes(&kit.caller, ino, &Set { mode: Some(0o600), ..Set::default() }).expect("set");
-    kit.view.set_attributes(&kit.caller, ino, &Set { size: Some(1), ..Set::default() }).expect("cut");
+    kit.view
+        .set_attributes(&kit.caller, ino, &SetAttributes { mode: Some(0o600), ..SetAttributes::default() })
+        .expect("set");
+    kit.view
+        .set_attributes(&kit.caller, ino, &SetAttributes { size: Some(1), ..SetAttributes::default() })
+        .expect("cut");
     kit.unlink("g").expect("removed");
     assert_eq!(errno(kit.view.create(&kit.caller, ROOT, b"new", 0o644)), ENOSPC);
     free.store(4 << 20, Ordering::Relaxed);
@@ -163,7 +167,7 @@ fn a_quota_that_is_used_up_refuses_and_loses_nothing() {
     let options = amalgam_view::ViewOptions { quota_bytes: Some(100_000), ..options() };
     let kit = Kit::at(&Store::in_memory(), scratch.path(), options);
     let ino = kit.file("f", &[1; 60_000]);
-    assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT);
+    assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000])), EDQUOT);
     assert_eq!(kit.read(ino), [1; 60_000]);
     // Removing needs no room, and a commit gives it back.
     kit.unlink("f").expect("unlink");
@@ -181,12 +185,12 @@ fn a_checkpoint_is_no_commit_to_a_quota() {
     let reference = RefName::new("view/main").expect("a name");
     for _ in 0..2 {
         kit.view.checkpoint(&reference, &OperationContext::new("test", now())).expect("checkpoint");
-        assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT);
+        assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000])), EDQUOT);
     }
     kit.view.close().expect("closed");
     let kit = Kit::at(&store, scratch.path(), options);
     let ino = kit.ino("f");
-    assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT, "nor is a remount");
+    assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000])), EDQUOT, "nor is a remount");
     kit.commit();
     kit.write(ino, 0, &[2; 60_000]);
 }

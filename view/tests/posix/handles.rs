@@ -49,12 +49,12 @@ fn a_file_of_several_names_keeps_its_handle_whichever_is_looked_up_first() {
     kit.view.link(&kit.caller, ino, ROOT, b"c").expect("linked");
     kit.view.forget([(ino, 1)]);
     for first in ["b", "c", "a"] {
-        kit = kit.reopen(false);
+        kit = kit.kill_and_reopen();
         assert_eq!(handle(&kit, ROOT, first), known, "by {first}");
         assert_eq!(kit.view.resolve(known).expect("found"), ino);
     }
     kit.view.unlink(&kit.caller, ROOT, b"a").expect("removed");
-    kit = kit.reopen(false);
+    kit = kit.kill_and_reopen();
     assert_eq!(kit.view.resolve(known).expect("by another name"), ino);
     assert_eq!(kit.view.attributes(ino).expect("there").links, 2);
 }
@@ -69,7 +69,7 @@ fn handles_follow_exchanges_and_moved_directories() {
     kit.view.rename(&kit.caller, (directory, b"f"), (ROOT, b"g"), RenameMode::Exchange).expect("exchanged");
     kit.view.rename(&kit.caller, (ROOT, b"d"), (ROOT, b"e"), RenameMode::Replace).expect("renamed");
     for close in [false, true] {
-        kit = kit.reopen(close);
+        kit = if close { kit.close_and_reopen() } else { kit.kill_and_reopen() };
         for known in [f, g, d] {
             assert_eq!(kit.view.resolve(known).expect("found"), known.ino);
         }
@@ -84,13 +84,13 @@ fn what_is_removed_while_nobody_holds_it_is_stale_and_its_name_leads_to_another(
     let directory = kit.view.create_directory(&kit.caller, ROOT, b"d", 0o755).expect("made").ino;
     make(&kit, directory, "f");
     let (d, f) = (handle(&kit, ROOT, "d"), handle(&kit, directory, "f"));
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     let directory = kit.view.lookup(&kit.caller, ROOT, b"d").expect("found").ino;
     kit.view.unlink(&kit.caller, directory, b"f").expect("removed");
     kit.view.remove_directory(&kit.caller, ROOT, b"d").expect("removed");
     kit.view.create_directory(&kit.caller, ROOT, b"d", 0o755).expect("made");
     assert_eq!(errno(kit.view.resolve(d)), ESTALE);
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(errno(kit.view.resolve(d)), ESTALE);
     assert_eq!(errno(kit.view.resolve(f)), ESTALE);
     assert_ne!(handle(&kit, ROOT, "d"), d);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
-use amalgam_view::{Attributes, Caller, Ino, Kind, ROOT, Recovered, RenameMode, View, ViewOptions};
+use amalgam_view::{Attributes, Caller, Ino, Kind, ROOT, RecoveryReport, RenameMode, View, ViewOptions};
 
 static NOW: AtomicI64 = AtomicI64::new(1_000_000_000_000);
 
@@ -40,7 +40,7 @@ pub(crate) struct Kit {
     pub(crate) view: View,
     pub(crate) workspaces: Workspaces,
     pub(crate) caller: Caller,
-    pub(crate) recovered: Recovered,
+    pub(crate) recovered: RecoveryReport,
     directory: PathBuf,
     _scratch: Option<tempfile::TempDir>,
 }
@@ -55,8 +55,13 @@ pub(crate) fn main_workspace() -> WorkspaceName {
 
 impl Kit {
     pub(crate) fn new() -> Self {
+        Self::over(&Store::in_memory())
+    }
+
+    /// Opens a view of the workspace of a store, with a new journal.
+    pub(crate) fn over(store: &Store) -> Self {
         let scratch = tempfile::tempdir().expect("a directory");
-        let mut kit = Self::at(&Store::in_memory(), &scratch.path().join("journal"), options());
+        let mut kit = Self::at(store, &scratch.path().join("journal"), options());
         kit._scratch = Some(scratch);
         kit
     }
@@ -77,11 +82,14 @@ impl Kit {
         Self { view, workspaces, caller, recovered, directory: journal.to_owned(), _scratch: None }
     }
 
-    /// The view of a new life. Without `close` the last one ended as with a kill.
-    pub(crate) fn reopen(self, close: bool) -> Self {
-        if close {
-            self.view.close().expect("close");
-        }
+    /// Closes the view and opens the next one.
+    pub(crate) fn close_and_reopen(self) -> Self {
+        self.view.close().expect("close");
+        self.kill_and_reopen()
+    }
+
+    /// Opens the next view without closing this one, as after a kill.
+    pub(crate) fn kill_and_reopen(self) -> Self {
         let mut next = Self::at(self.workspaces.store(), &self.directory, options());
         next._scratch = self._scratch;
         next
@@ -135,7 +143,7 @@ impl Kit {
     }
 
     pub(crate) fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) {
-        self.view.write(&self.caller, ino, offset, bytes, false).expect("write");
+        self.view.write(&self.caller, ino, offset, bytes).expect("write");
     }
 
     pub(crate) fn read(&self, ino: Ino) -> Vec<u8> {
@@ -173,7 +181,7 @@ impl Kit {
     /// The names of a directory, without `.` and `..`.
     pub(crate) fn list(&self, path: &str) -> Vec<String> {
         let mut names = Vec::new();
-        let listed = self.view.read_directory(&self.caller, self.ino(path), 0, false, |listed| {
+        let listed = self.view.read_directory(&self.caller, self.ino(path), 0, |listed| {
             names.push(String::from_utf8_lossy(listed.name).into_owned());
             true
         });

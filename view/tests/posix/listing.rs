@@ -7,7 +7,7 @@ use crate::kit::{ESTALE, Kit, errno};
 /// Reads some names from a place on; where it stopped.
 fn some(kit: &Kit, ino: Ino, cookie: u64, count: usize) -> (Vec<String>, u64) {
     let (mut names, mut last) = (Vec::new(), cookie);
-    let read = kit.view.read_directory(&kit.caller, ino, cookie, false, |listed| {
+    let read = kit.view.read_directory(&kit.caller, ino, cookie, |listed| {
         if names.len() == count {
             return false;
         }
@@ -99,7 +99,7 @@ fn what_comes_and_goes_meanwhile_disturbs_no_other_name() {
 fn a_place_in_a_listing_holds_over_a_remount() {
     let kit = filled(50);
     let (first, cookie) = some(&kit, ROOT, 0, 20);
-    let kit = kit.reopen(true);
+    let kit = kit.close_and_reopen();
     let (rest, _) = some(&kit, ROOT, cookie, usize::MAX);
     assert_eq!(first.len() + rest.len(), 52);
     assert_eq!(rest[0], "f0018");
@@ -123,8 +123,8 @@ fn a_listing_goes_on_behind_a_name_that_went_long_ago() {
     // In the middle of what was given, such a name is lost: then the listing is not taken for a whole one.
     let lost = some(&kit, ROOT, 0, 10).1;
     some(&kit, ROOT, 0, 20);
-    let reopened = kit.reopen(true);
+    let reopened = kit.close_and_reopen();
     reopened.unlink("f0007").expect("unlink");
-    let listed = reopened.view.read_directory(&reopened.caller, ROOT, lost, false, |_| true);
+    let listed = reopened.view.read_directory(&reopened.caller, ROOT, lost, |_| true);
     assert_eq!(errno(listed), ESTALE);
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use amalgam_engine::backend::{Fault, FaultPlan, Memory};
 use amalgam_engine::{Store, StoreOptions, Time, WorkingTree};
-use amalgam_view::{Caller, Ino, Notice, ROOT, RenameMode, Set, TimeSet, View};
+use amalgam_view::{Caller, Ino, Invalidation, ROOT, RenameMode, SetAttributes, TimeSet, View};
 
 use crate::kit::{ENOENT, Kit, errno, options};
 
@@ -24,7 +24,7 @@ fn a_file_whose_bytes_differ_becomes_another_inode_and_the_old_one_lives_on() {
     let now_same = kit.ino("d/same");
     let later = kit.commit();
     // Back.
-    let (before, restored) = kit.view.go_to(then, Some(later)).expect("go");
+    let (before, restored) = kit.view.restore(then, Some(later)).expect("go");
     assert!(restored.changed >= 3, "{restored:?}");
     assert_eq!(before.read("d/differs").expect("read"), b"now!");
     assert_eq!(kit.ino("d"), directory, "a directory keeps its number");
@@ -41,7 +41,7 @@ fn a_file_whose_bytes_differ_becomes_another_inode_and_the_old_one_lives_on() {
     // What comes next stands on the state that it went to, and is there after a kill.
     kit.write(kit.ino("d/differs"), 0, b"T");
     let everything = kit.everything();
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.everything(), everything);
     assert!(kit.recovered.restored);
     assert_eq!(kit.view.base(), Some(later), "the next commit follows the head");
@@ -54,7 +54,7 @@ fn going_to_the_same_bytes_keeps_the_inode() {
     let then = kit.commit();
     kit.write(other, 0, b"y");
     let later = kit.commit();
-    kit.view.go_to(then, Some(later)).expect("go");
+    kit.view.restore(then, Some(later)).expect("go");
     assert_eq!(kit.ino("one"), one, "nothing of it changed");
     kit.write(one, 0, b"BYTES");
     assert_eq!(kit.read_path("one"), b"BYTES", "and it is still the file of that name");
@@ -68,18 +68,18 @@ fn what_was_changed_meanwhile_is_not_left_behind_unasked() {
     kit.write(file, 0, b"now!");
     let later = kit.commit();
     for name in ["new", "file"] {
-        let moment = kit.view.moment();
+        let moment = kit.view.version();
         match kit.look(name) {
             Some(_) => kit.write(file, 0, b"N"),
             None => drop(kit.file(name, b"")),
         }
-        let gone = kit.view.go_to_unless_changed(moment, then, Some(later)).expect("asked");
+        let gone = kit.view.restore_if_unchanged(moment, then, Some(later)).expect("asked");
         assert!(gone.is_none(), "something was changed");
     }
     assert_eq!(kit.read_path("file"), b"Now!");
-    let moment = kit.view.moment();
+    let moment = kit.view.version();
     kit.read_path("file");
-    let gone = kit.view.go_to_unless_changed(moment, then, Some(later)).expect("asked");
+    let gone = kit.view.restore_if_unchanged(moment, then, Some(later)).expect("asked");
     assert!(gone.is_some(), "reading is no change");
     assert_eq!(kit.read_path("file"), b"then");
 }
@@ -91,14 +91,14 @@ fn a_hard_link_that_goes_leaves_the_file_to_its_other_names() {
     let then = kit.commit();
     kit.link(ino, "b");
     let later = kit.commit();
-    kit.view.go_to(then, Some(later)).expect("go");
+    kit.view.restore(then, Some(later)).expect("go");
     assert_eq!(kit.look("b"), None);
     assert_eq!(kit.ino("a"), ino, "its bytes are the same");
     kit.write(ino, 0, b"ONE");
     assert_eq!(kit.read_path("a"), b"ONE", "whoever holds it writes to the file of that name");
     // And forward again: linked.
     let head = kit.commit();
-    kit.view.go_to(later, Some(head)).expect("go");
+    kit.view.restore(later, Some(head)).expect("go");
     assert_eq!(kit.ino("a"), kit.ino("b"));
     kit.write(kit.ino("b"), 0, b"TWO");
     assert_eq!(kit.read_path("a"), b"TWO");
@@ -113,13 +113,13 @@ fn a_directory_that_is_gone_is_empty_for_whoever_is_in_it() {
     kit.directory("d/e");
     let inside = kit.file("d/e/inside", b"inside");
     let later = kit.commit();
-    kit.view.go_to(then, Some(later)).expect("go");
+    kit.view.restore(then, Some(later)).expect("go");
     assert_eq!(kit.look("d"), None);
     assert_eq!(errno(kit.view.lookup(&kit.caller, directory, b"e")), ENOENT);
     assert_eq!(errno(kit.view.create(&kit.caller, directory, b"new", 0o644)), ENOENT);
     assert_eq!(kit.read(inside), b"inside");
     kit.view.forget([(inside, u64::MAX), (directory, u64::MAX)]);
-    kit.view.go_to(later, Some(later)).expect("go");
+    kit.view.restore(later, Some(later)).expect("go");
     assert_eq!(kit.read_path("d/e/inside"), b"inside");
 }
 
@@ -135,7 +135,7 @@ fn a_file_that_loses_a_name_with_its_directory_goes_on_under_its_others() {
     }
     let (inside, deep) = (kit.file("d/inside", b"x"), kit.file("d/e/deep", b"y"));
     let later = kit.commit();
-    kit.view.go_to(then, Some(later)).expect("go");
+    kit.view.restore(then, Some(later)).expect("go");
     assert_eq!(kit.everything().into_keys().collect::<Vec<_>>(), ["z"]);
     assert_eq!(kit.ino("z"), ino);
     kit.write(ino, 0, b"ONE");
@@ -151,23 +151,23 @@ fn names_of_what_stays_are_not_told_of() {
     let then = kit.commit();
     kit.write(differs, 0, b"now!");
     for ino in [directory, same] {
-        let set = Set { mtime: Some(TimeSet::At(Time(5))), ..Set::default() };
+        let set = SetAttributes { mtime: Some(TimeSet::At(Time(5))), ..SetAttributes::default() };
         kit.view.set_attributes(&kit.caller, ino, &set).expect("touched");
     }
     let later = kit.commit();
     let told = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&told);
     kit.view.watch(Arc::new(move |notice| hears.lock().expect("no panic").push(notice)));
-    kit.view.go_to(then, Some(later)).expect("go");
+    kit.view.restore(then, Some(later)).expect("go");
     let told = told.lock().expect("no panic");
     let name = |notice| match notice {
-        &Notice::Entry { parent, ref name } => Some((parent, name.as_bytes())),
+        &Invalidation::Entry { parent, ref name } => Some((parent, name.as_bytes())),
         _ => None,
     };
     let names: Vec<_> = told.iter().filter_map(name).collect();
     assert!(names.iter().all(|name| *name == (directory, b"differs".as_slice())), "{told:?}");
     assert!(!names.is_empty());
-    for notice in [Notice::Contents(directory), Notice::Attributes(same)] {
+    for notice in [Invalidation::Contents(directory), Invalidation::Attributes(same)] {
         assert!(told.contains(&notice), "{notice:?} of {told:?}");
     }
 }
@@ -187,13 +187,13 @@ fn a_store_that_fails_on_the_way_elsewhere_leaves_everything_where_it_was() {
     let inside = kit.file("goes/inside", b"inside");
     kit.link(inside, "goes/linked");
     let later = kit.commit();
-    let kit = kit.reopen(true);
+    let kit = kit.close_and_reopen();
     let before = kit.everything();
     let (held, numbers) = (kit.ino("goes/inside"), kit.view.inodes());
     let mut refused = 0;
     loop {
         plan.fail_after_reads(refused);
-        let gone = kit.view.go_to(then, Some(later));
+        let gone = kit.view.restore(then, Some(later));
         plan.heal();
         if gone.is_ok() {
             break;
@@ -205,7 +205,7 @@ fn a_store_that_fails_on_the_way_elsewhere_leaves_everything_where_it_was() {
     assert!(refused > 3, "{refused} reads");
     assert_eq!(kit.read_path("stays/f"), b"then");
     assert_eq!(kit.read(held), b"inside");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("stays/f"), b"then");
 }
 
@@ -222,7 +222,7 @@ fn a_view_of_a_snapshot_shows_it_and_refuses_changes() {
     assert_eq!(shown.read(found, 0, 100).expect("read"), b"then"[..]);
     assert!(shown.is_read_only());
     const EROFS: i32 = 30;
-    assert_eq!(errno(shown.write(&caller, found, 0, b"x", false)), EROFS);
+    assert_eq!(errno(shown.write(&caller, found, 0, b"x")), EROFS);
     assert_eq!(errno(shown.create(&caller, ROOT, b"g", 0o644)), EROFS);
     assert_eq!(errno(shown.unlink(&caller, ROOT, b"f")), EROFS);
     assert_eq!(errno(shown.set_attributes(&caller, found, &Default::default())), EROFS);
@@ -269,7 +269,7 @@ fn a_commit_while_others_write_is_one_moment_and_loses_nothing() {
     let sizes = |kit: &Kit| writers.iter().map(|ino| kit.attributes(*ino).size / 8).collect::<Vec<_>>();
     assert_eq!(sizes(&kit), written);
     let everything = kit.everything();
-    assert_eq!(kit.reopen(false).everything(), everything, "and all of it is there after a kill");
+    assert_eq!(kit.kill_and_reopen().everything(), everything, "and all of it is there after a kill");
 }
 
 #[test]

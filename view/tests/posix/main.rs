@@ -1,7 +1,6 @@
 //! A view as POSIX has it, without a kernel: names, contents, attributes, listings, numbers, and what becomes of them over
 //! commits, restores and the end of a process.
 
-mod ahead;
 mod attributes;
 mod bases;
 mod conflicts;
@@ -11,7 +10,8 @@ mod kit;
 mod limits;
 mod listing;
 mod live;
+mod local_entries;
 mod names;
 mod numbers;
-mod placed;
+mod prefetch;
 mod recovery;

@@ -41,7 +41,7 @@ fn a_removed_directory_is_empty_and_takes_nothing() {
     assert_eq!(errno(kit.view.lookup(&kit.caller, ino, b"f")), ENOENT);
     let mut names = 0;
     kit.view
-        .read_directory(&kit.caller, ino, 0, false, |_| {
+        .read_directory(&kit.caller, ino, 0, |_| {
             names += 1;
             true
         })
@@ -85,12 +85,12 @@ fn hard_links_are_known_as_one_after_a_commit_and_a_remount() {
     let kit = Kit::new();
     kit.link(kit.file("a", b"one"), "b");
     kit.commit();
-    let kit = kit.reopen(true);
+    let kit = kit.close_and_reopen();
     assert_eq!(kit.ino("a"), kit.ino("b"));
     assert_eq!(kit.look("b").expect("it is there").links, 2);
     kit.write(kit.ino("b"), 0, b"ONE");
     assert_eq!(kit.read_path("a"), b"ONE");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("a"), b"ONE");
     assert_eq!(kit.ino("a"), kit.ino("b"));
 }
@@ -149,7 +149,7 @@ fn a_rename_does_what_posix_says_or_nothing() {
         }
         // And the same after a kill.
         let after = kit.everything();
-        assert_eq!(kit.reopen(false).everything(), after, "{from} -> {to} {mode:?}");
+        assert_eq!(kit.kill_and_reopen().everything(), after, "{from} -> {to} {mode:?}");
     }
 }
 
@@ -230,7 +230,7 @@ fn a_store_that_fails_while_a_name_goes_leaves_the_file_its_names() {
     let mut refused = 0;
     loop {
         // Nothing is known of its other name.
-        kit = kit.reopen(true);
+        kit = kit.close_and_reopen();
         let (held, inodes) = (kit.ino("a"), kit.view.inodes());
         plan.fail_after_reads(refused);
         let done = kit.view.unlink(&kit.caller, ROOT, b"a");

@@ -28,7 +28,7 @@ fn numbers_are_the_same_after_a_remount() {
             kit.commit();
         }
     }
-    let kit = kit.reopen(true);
+    let kit = kit.close_and_reopen();
     for (path, before) in paths.iter().zip(&before) {
         let after = kit.look(path).expect("there");
         assert_eq!(after.ino, before.ino, "{path}");
@@ -67,7 +67,7 @@ fn a_file_with_several_names_has_one_number_whichever_is_looked_up_first() {
             if forgotten {
                 kit.view.forget([(ino, u64::MAX)]);
             }
-            let kit = kit.reopen(true);
+            let kit = kit.close_and_reopen();
             for name in names {
                 let now = kit.look(name).expect("there");
                 assert_eq!((now.ino, now.ctime), (ino, seen.ctime), "case {number}: {name}, forgotten: {forgotten}");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use amalgam_engine::{OperationContext, RefName, Store};
-use amalgam_view::{RenameMode, Set, View, XattrSet};
+use amalgam_view::{RenameMode, SetAttributes, SizeChange, View, XattrSet};
 
 use crate::kit::{ENOSPC, Kit, Small, errno, now, options};
 
@@ -38,10 +38,10 @@ fn history(kit: &Kit) -> Vec<(u64, Everything)> {
     step(&|kit| kit.write(kit.ino("d/link"), 4, b"other"));
     step(&|_| create("b"));
     step(&|kit| kit.write(kit.ino("b"), 100, &[b'b'; 300]));
-    step(&|kit| kit.view.punch(&kit.caller, kit.ino("b"), 150, 100, true).expect("punch"));
+    step(&|kit| kit.view.punch(&kit.caller, kit.ino("b"), 150, 100, SizeChange::Keep).expect("punch"));
     step(&|kit| kit.rename("b", "d/b", RenameMode::Replace).expect("rename"));
     step(&|kit| {
-        let set = Set { size: Some(200), ..Set::default() };
+        let set = SetAttributes { size: Some(200), ..SetAttributes::default() };
         kit.view.set_attributes(&kit.caller, kit.ino("d/b"), &set).expect("truncate");
     });
     step(&|kit| {
@@ -87,7 +87,7 @@ fn a_journal_cut_anywhere_is_a_prefix_of_what_was_done() {
             // What is done from there on is kept, too.
             after.file("more", b"done after the cut");
             let before = after.everything();
-            assert_eq!(after.reopen(false).everything(), before, "cut at {cut}, and gone on");
+            assert_eq!(after.kill_and_reopen().everything(), before, "cut at {cut}, and gone on");
         }
         fs::remove_dir_all(&at).expect("scratch");
     }
@@ -119,21 +119,21 @@ fn edits_behind_a_gap_are_left_out() {
     // A power cut may keep a younger file and lose the end of an older one.
     let kit = Kit::new();
     let states = history(&kit);
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     kit.file("second-life", b"x");
     let older = kit.journal().join("0.journal");
     let (before, last) = (&states[states.len() - 2], &states[states.len() - 1]);
     fs::File::options().write(true).open(older).and_then(|file| file.set_len(last.0 - 1)).expect("cut");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.everything(), before.1, "the second life stood on what is gone");
     kit.file("third-life", b"x");
     let mut expected = before.1.clone();
     expected.insert("third-life".to_owned(), b"x".to_vec());
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.everything(), expected);
     // A commit makes an end of it.
     kit.commit();
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.everything(), expected);
     assert_eq!(kit.recovered.cut_bytes, 0);
 }
@@ -159,7 +159,7 @@ fn a_commit_or_a_checkpoint_makes_the_journal_short_and_loses_nothing() {
         let name = format!("g{round}");
         kit.file(&name, b"behind");
         expected.insert(name, b"behind".to_vec());
-        kit = kit.reopen(round % 3 == 0);
+        kit = if round % 3 == 0 { kit.close_and_reopen() } else { kit.kill_and_reopen() };
         assert_eq!(kit.everything(), expected, "round {round}");
         if round % 4 == 1 || round % 4 == 3 {
             assert!(kit.recovered.edits <= 3, "round {round}: {:?}", kit.recovered);
@@ -195,7 +195,7 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
     let before = kit.everything();
     let mut refused = 0;
     for length in [600_000, 500_000, 450_000, 400_000] {
-        if let Err(error) = kit.view.write(&kit.caller, ino, 0, &vec![2; length], false) {
+        if let Err(error) = kit.view.write(&kit.caller, ino, 0, &vec![2; length]) {
             assert_eq!(error.errno(), ENOSPC, "{error}");
             refused += 1;
             assert_eq!(kit.everything(), before, "a refused write changes nothing");
@@ -264,9 +264,9 @@ fn what_frees_room_is_written_down_on_a_full_disk() {
     for number in 0..200 {
         kit.unlink(&format!("n{number}")).expect("removing works");
     }
-    let cut = amalgam_view::Set { size: Some(10), ..Default::default() };
+    let cut = amalgam_view::SetAttributes { size: Some(10), ..Default::default() };
     kit.view.set_attributes(&kit.caller, big, &cut).expect("cutting works");
-    kit.view.punch(&kit.caller, other, 0, 100_000, true).expect("punching works");
+    kit.view.punch(&kit.caller, other, 0, 100_000, SizeChange::Keep).expect("punching works");
     assert_eq!(
         errno(kit.view.create(&kit.caller, amalgam_view::ROOT, b"more", 0o644)),
         ENOSPC,
@@ -277,10 +277,10 @@ fn what_frees_room_is_written_down_on_a_full_disk() {
     let kit = Kit::at(&store, &small.path().join("journal"), options());
     assert_eq!(kit.everything(), expected, "all of it is there after a kill");
     // Going elsewhere and back, and ending, need no more.
-    kit.view.go_to(first, Some(first)).expect("it goes");
-    kit.view.settled_at(first).expect("settled");
-    kit.view.go_to(second, Some(second)).expect("it goes");
-    kit.view.settled_at(second).expect("settled");
+    kit.view.restore(first, Some(first)).expect("it goes");
+    kit.view.finish_restore(first).expect("settled");
+    kit.view.restore(second, Some(second)).expect("it goes");
+    kit.view.finish_restore(second).expect("settled");
     kit.view.close().expect("closed");
     let kit = Kit::at(&store, &small.path().join("journal"), options());
     assert_eq!(kit.everything()["other"], [2; 500_000]);
@@ -304,17 +304,17 @@ fn a_closed_journal_holds_no_room_that_it_does_not_use() {
 fn a_file_whose_beginning_is_lost_takes_what_stood_on_it_along() {
     let kit = Kit::new();
     kit.file("first-life", b"x");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     kit.file("second-life", b"x");
     let damaged = kit.journal().join("0.journal");
     fs::File::options().write(true).open(damaged).and_then(|file| file.set_len(10)).expect("cut");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert!(kit.everything().is_empty(), "the second life stood on the first");
     // What is done from here on stands on the base alone.
     kit.file("third-life", b"x");
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     kit.file("fourth-life", b"x");
-    let names: Vec<_> = kit.reopen(false).everything().into_keys().collect();
+    let names: Vec<_> = kit.kill_and_reopen().everything().into_keys().collect();
     assert_eq!(names, ["fourth-life", "third-life"]);
 }
 
@@ -333,7 +333,7 @@ fn large_writes_that_go_to_disk_early_are_all_there_whoever_syncs_commits_or_die
             kit.commit();
         }
     }
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     let ino = kit.ino("large");
     for number in 0..136 {
         let bytes = kit.view.read(ino, number << 20, 1 << 20).expect("read");
@@ -341,5 +341,5 @@ fn large_writes_that_go_to_disk_early_are_all_there_whoever_syncs_commits_or_die
     }
     // Nothing holds the store once the view is closed.
     kit.file("small", b"x");
-    kit.reopen(true);
+    kit.close_and_reopen();
 }

@@ -32,13 +32,13 @@ fn stored() -> (Kit, Arc<Meter>, tempfile::TempDir) {
         }
     }
     kit.commit();
-    (kit.reopen(true), meter, scratch)
+    (kit.close_and_reopen(), meter, scratch)
 }
 
 /// The names in a directory, with their numbers, as one who lists it sees them.
 fn list(kit: &Kit, ino: Ino) -> Vec<(String, Ino, Kind)> {
     let mut found = Vec::new();
-    let listed = kit.view.read_directory(&kit.caller, ino, 0, true, |listed| {
+    let listed = kit.view.read_directory_plus(&kit.caller, ino, 0, |listed| {
         if !matches!(listed.name, b"." | b"..") {
             let name = String::from_utf8_lossy(listed.name).into_owned();
             found.push((name, listed.attributes.ino, listed.attributes.kind));

@@ -1,14 +1,16 @@
-//! One edit of a tree, as it is done and as it is written down. Doing it again on the same tree gives the same tree.
+//! An edit of a tree, as the journal records and replays it. Replaying an edit on an equal tree gives an equal tree.
 
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::{RenameMode, SegmentRange, Special};
 use amalgam_engine::{Result, SnapshotId, Time, TreePath, WorkingTree};
 
-/// What records begin with that bytes of files follow.
-const WRITE: u8 = 9;
-const LOOSE: u8 = 17;
+use crate::encoding::{Reader, Writer};
 
-/// An edit of a tree.
+/// First bytes of records that are followed by file data.
+const WRITE: u8 = 9;
+const UNLINKED_DATA: u8 = 17;
+
+/// An edit of a tree. The variants correspond to the operations of a [`WorkingTree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     Create {
@@ -47,7 +49,7 @@ pub(crate) enum Edit {
         to: TreePath,
         mode: RenameMode,
     },
-    /// The bytes follow the record.
+    /// The data follows the record.
     Write {
         path: TreePath,
         offset: u64,
@@ -83,33 +85,33 @@ pub(crate) enum Edit {
         path: TreePath,
         name: Vec<u8>,
     },
-    /// Bytes for a file that has no name.
-    Loose {
+    /// Data of an unlinked file.
+    UnlinkedData {
         length: u64,
     },
-    /// The whole tree becomes that of a snapshot.
+    /// Replaces the whole tree by that of a snapshot.
     Restore {
         snapshot: SnapshotId,
         /// The snapshot that the next commit follows.
         head: Option<SnapshotId>,
     },
-    /// The tree as it was at the beginning of a file is a snapshot now, and what the next commit follows.
-    Landed {
+    /// The tree at the beginning of a journal file was committed as this snapshot, which the next commit follows.
+    Committed {
         snapshot: SnapshotId,
     },
 }
 
 impl Edit {
-    /// How many bytes follow its record.
+    /// Returns the number of data bytes that follow the record.
     pub(crate) fn data_bytes(&self) -> u64 {
         match self {
-            Self::Write { length, .. } | Self::Loose { length } => *length,
+            Self::Write { length, .. } | Self::UnlinkedData { length } => *length,
             _ => 0,
         }
     }
 
-    /// What is there and is changed by it, and is not removed or moved.
-    pub(crate) fn changes(&self) -> Option<&TreePath> {
+    /// Returns the path of an existing entry that the edit changes in place.
+    pub(crate) fn changed_path(&self) -> Option<&TreePath> {
         match self {
             Self::Write { path, .. } | Self::Truncate { path, .. } | Self::Punch { path, .. } => Some(path),
             Self::SetMode { path, .. } | Self::SetOwner { path, .. } | Self::SetMtime { path, .. } => Some(path),
@@ -120,25 +122,25 @@ impl Edit {
         }
     }
 
-    /// Does it. `range` is where its bytes lie.
+    /// Applies the edit. `range` is the location of its data.
     pub(crate) fn apply(&self, tree: &mut WorkingTree, now: Time, range: Option<SegmentRange>) -> Result<()> {
         tree.set_now(now);
         match self {
             Self::Create { path, mode, owner } => {
                 tree.create(path, *mode)?;
-                own(tree, path, *owner)
+                set_new_owner(tree, path, *owner)
             }
             Self::CreateDirectory { path, mode, owner } => {
                 tree.create_directory(path, *mode)?;
-                own(tree, path, *owner)
+                set_new_owner(tree, path, *owner)
             }
             Self::Symlink { path, target, owner } => {
                 tree.symlink(path, target)?;
-                own(tree, path, *owner)
+                set_new_owner(tree, path, *owner)
             }
             Self::Special { path, special, mode, owner } => {
                 tree.create_special(path, *special, *mode)?;
-                own(tree, path, *owner)
+                set_new_owner(tree, path, *owner)
             }
             Self::Link { existing, new } => tree.link(existing, new),
             Self::Remove { path } => tree.remove(path),
@@ -146,7 +148,7 @@ impl Edit {
             Self::Rename { from, to, mode } => tree.rename(from, to, *mode),
             Self::Write { path, offset, length } => match range {
                 Some(range) => tree.write_range(path, *offset, range, *length),
-                // One of no bytes, which earlier versions wrote down.
+                // Earlier versions recorded empty writes.
                 None => Ok(()),
             },
             Self::Truncate { path, size } => tree.truncate(path, *size),
@@ -156,9 +158,9 @@ impl Edit {
             Self::SetMtime { path, mtime } => tree.set_mtime(path, *mtime),
             Self::SetXattr { path, name, value } => tree.set_xattr(path, name, value),
             Self::RemoveXattr { path, name } => tree.remove_xattr(path, name).map(drop),
-            Self::Loose { .. } => Ok(()),
-            Self::Landed { snapshot } => {
-                // A commit that was not put on disk may be gone after a power cut; then its edits are as they were before.
+            Self::UnlinkedData { .. } => Ok(()),
+            Self::Committed { snapshot } => {
+                // A power cut may lose a commit that was not synced; then its edits are uncommitted again.
                 if tree.store().snapshot(*snapshot).is_ok() {
                     tree.rebase(Some(*snapshot));
                 }
@@ -172,7 +174,7 @@ impl Edit {
         }
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded edit.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut out = Writer(out);
         match self {
@@ -207,8 +209,8 @@ impl Edit {
             Self::SetMtime { path, mtime } => out.u8(14).path(path).u64(mtime.0 as u64),
             Self::SetXattr { path, name, value } => out.u8(15).path(path).bytes(name).bytes(value),
             Self::RemoveXattr { path, name } => out.u8(16).path(path).bytes(name),
-            Self::Loose { length } => out.u8(LOOSE).u64(*length),
-            Self::Landed { snapshot } => out.u8(19).bytes(snapshot.as_bytes()),
+            Self::UnlinkedData { length } => out.u8(UNLINKED_DATA).u64(*length),
+            Self::Committed { snapshot } => out.u8(19).bytes(snapshot.as_bytes()),
             Self::Restore { snapshot, head } => {
                 let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
                 out.u8(18).bytes(snapshot.as_bytes()).bytes(head)
@@ -216,12 +218,12 @@ impl Edit {
         };
     }
 
-    /// Whether an edit begins with this byte.
+    /// Returns whether an encoded edit can begin with this byte.
     pub(super) fn is_kind(byte: u8) -> bool {
         (1..=19).contains(&byte)
     }
 
-    /// Reads what `encode` wrote; nothing for anything else.
+    /// Decodes an edit. Returns `None` for invalid bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         let edit = match from.u8()? {
@@ -262,8 +264,8 @@ impl Edit {
             14 => Self::SetMtime { path: from.path()?, mtime: Time(from.u64()? as i64) },
             15 => Self::SetXattr { path: from.path()?, name: from.bytes()?.to_vec(), value: from.bytes()?.to_vec() },
             16 => Self::RemoveXattr { path: from.path()?, name: from.bytes()?.to_vec() },
-            17 => Self::Loose { length: from.u64()? },
-            19 => Self::Landed { snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?) },
+            17 => Self::UnlinkedData { length: from.u64()? },
+            19 => Self::Committed { snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?) },
             18 => Self::Restore {
                 snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?),
                 head: match from.bytes()? {
@@ -277,92 +279,17 @@ impl Edit {
     }
 }
 
-fn own(tree: &mut WorkingTree, path: &TreePath, owner: Option<Owner>) -> Result<()> {
+fn set_new_owner(tree: &mut WorkingTree, path: &TreePath, owner: Option<Owner>) -> Result<()> {
     match owner {
         Some(_) => tree.set_owner(path, owner),
         None => Ok(()),
     }
 }
 
-pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
-
-impl Writer<'_> {
-    pub(super) fn u8(&mut self, value: u8) -> &mut Self {
-        self.0.push(value);
-        self
-    }
-
-    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.u32(bytes.len() as u32);
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    fn path(&mut self, path: &TreePath) -> &mut Self {
-        self.bytes(path.as_bytes())
-    }
-
-    fn owner(&mut self, owner: Option<Owner>) -> &mut Self {
-        match owner {
-            None => self.u8(0),
-            Some(Owner { uid, gid }) => self.u8(1).u32(uid).u32(gid),
-        }
-    }
-}
-
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (head, tail) = self.0.split_at_checked(count)?;
-        self.0 = tail;
-        Some(head)
-    }
-
-    pub(super) fn u8(&mut self) -> Option<u8> {
-        self.take(1).map(|bytes| bytes[0])
-    }
-
-    pub(super) fn u32(&mut self) -> Option<u32> {
-        self.take(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
-    }
-
-    pub(super) fn u64(&mut self) -> Option<u64> {
-        self.take(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
-    }
-
-    pub(super) fn bytes(&mut self) -> Option<&'a [u8]> {
-        let count = self.u32()?;
-        self.take(count as usize)
-    }
-
-    fn path(&mut self) -> Option<TreePath> {
-        TreePath::new(self.bytes()?).ok()
-    }
-
-    fn owner(&mut self) -> Option<Option<Owner>> {
-        match self.u8()? {
-            0 => Some(None),
-            1 => Some(Some(Owner { uid: self.u32()?, gid: self.u32()? })),
-            _ => None,
-        }
-    }
-}
-
-/// How many bytes follow a record that is whole and cannot be read: those of a write stand at its end.
+/// Returns the number of data bytes that follow a complete record that cannot be decoded. A write ends with its length.
 pub(super) fn unread_data_bytes(edit: &[u8]) -> u64 {
     match edit {
-        [WRITE | LOOSE, .., a, b, c, d, e, f, g, h] => u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+        [WRITE | UNLINKED_DATA, .., a, b, c, d, e, f, g, h] => u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
         _ => 0,
     }
 }
@@ -393,8 +320,8 @@ mod tests {
             Edit::SetMtime { path: path(), mtime: Time(-5) },
             Edit::SetXattr { path: path(), name: b"user.a".to_vec(), value: vec![0; 70_000] },
             Edit::RemoveXattr { path: path(), name: b"user.a".to_vec() },
-            Edit::Loose { length: 4 },
-            Edit::Landed { snapshot: SnapshotId::from_bytes([9; 32]) },
+            Edit::UnlinkedData { length: 4 },
+            Edit::Committed { snapshot: SnapshotId::from_bytes([9; 32]) },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: None },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: Some(SnapshotId::from_bytes([8; 32])) },
         ];

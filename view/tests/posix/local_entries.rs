@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use amalgam_engine::{DiffOptions, TreePath, diff_roots};
-use amalgam_view::{Kind, Placed, ROOT, RenameMode, Set, XattrSet};
+use amalgam_view::{Kind, LocalEntry, ROOT, RenameMode, SetAttributes, XattrSet};
 
 use super::kit::{EBUSY, EEXIST, EINVAL, Kit, errno};
 
@@ -11,8 +11,8 @@ fn path(text: &str) -> TreePath {
     TreePath::new(text).expect("a path")
 }
 
-fn link(text: &str) -> (TreePath, Placed) {
-    (path(text), Placed::Link("/host/place".into()))
+fn link(text: &str) -> (TreePath, LocalEntry) {
+    (path(text), LocalEntry::Link("/host/place".into()))
 }
 
 /// Two directories, one of which has something where a path is kept out, and a file.
@@ -24,7 +24,7 @@ fn placed() -> Kit {
     kit.directory("web/src");
     kit.file("a", b"a");
     kit.commit();
-    kit.view.place(BTreeMap::from([link("target"), link("web/modules")])).expect("placed");
+    kit.view.set_local_entries(BTreeMap::from([link("target"), link("web/modules")])).expect("placed");
     kit
 }
 
@@ -43,7 +43,7 @@ fn what_is_placed_is_shown_and_covers_what_the_tree_has() {
     let (mut names, mut at) = (Vec::new(), 0);
     loop {
         let mut one = None;
-        let listed = kit.view.read_directory(&kit.caller, ROOT, at, true, |listed| {
+        let listed = kit.view.read_directory_plus(&kit.caller, ROOT, at, |listed| {
             if one.is_some() {
                 return false;
             }
@@ -56,7 +56,7 @@ fn what_is_placed_is_shown_and_covers_what_the_tree_has() {
         at = cookie;
     }
     assert_eq!(names, [".", "..", "a", "target", "web"]);
-    kit.view.place(BTreeMap::new()).expect("taken away");
+    kit.view.set_local_entries(BTreeMap::new()).expect("taken away");
     assert_eq!(kit.read_path("target/old"), b"old");
     assert!(kit.look("web/modules").is_none());
 }
@@ -75,7 +75,7 @@ fn no_snapshot_and_no_journal_has_what_is_placed() {
     assert_eq!(changed, ["b"]);
     kit.file("c", b"c");
     // A new life does not know of it, and has everything else.
-    let kit = kit.reopen(false);
+    let kit = kit.kill_and_reopen();
     assert_eq!(kit.read_path("target/old"), b"old");
     assert_eq!(kit.list("web"), ["src"]);
     assert_eq!(kit.list(""), ["a", "b", "c", "target", "web"]);
@@ -106,8 +106,11 @@ fn what_is_placed_is_neither_moved_nor_changed_nor_removed() {
         assert_eq!(errno(kit.rename("web", "elsewhere", mode)), EBUSY, "a directory above");
     }
     let ino = kit.ino("target");
-    assert_eq!(errno(view.write(caller, ino, 0, b"x", false)), EBUSY);
-    for set in [Set { mode: Some(0o700), ..Set::default() }, Set { size: Some(0), ..Set::default() }] {
+    assert_eq!(errno(view.write(caller, ino, 0, b"x")), EBUSY);
+    for set in [
+        SetAttributes { mode: Some(0o700), ..SetAttributes::default() },
+        SetAttributes { size: Some(0), ..SetAttributes::default() },
+    ] {
         assert_eq!(errno(view.set_attributes(caller, ino, &set)), EBUSY);
     }
     assert_eq!(errno(view.set_xattr(caller, ino, b"user.x", b"x", XattrSet::Either)), EBUSY);
@@ -123,36 +126,36 @@ fn going_elsewhere_leaves_what_is_placed_and_what_the_tree_has_there() {
     let ino = kit.ino("web/modules");
     kit.file("b", b"b");
     let second = kit.commit();
-    kit.view.go_to(first, Some(second)).expect("goes");
+    kit.view.restore(first, Some(second)).expect("goes");
     assert_eq!(kit.ino("web/modules"), ino, "it is the same as before");
     // To a state without its directory, and with a file where it would be.
-    kit.view.place(BTreeMap::new()).expect("taken away");
+    kit.view.set_local_entries(BTreeMap::new()).expect("taken away");
     kit.unlink("target/old").expect("removed");
     kit.rmdir("target").expect("removed");
     kit.file("target", b"file");
     kit.rmdir("web/src").expect("removed");
     kit.rmdir("web").expect("removed");
     let without = kit.commit();
-    kit.view.go_to(first, Some(first)).expect("goes");
-    kit.view.place(BTreeMap::from([link("target"), link("web/modules")])).expect("placed");
+    kit.view.restore(first, Some(first)).expect("goes");
+    kit.view.set_local_entries(BTreeMap::from([link("target"), link("web/modules")])).expect("placed");
     kit.ino("web/modules");
-    kit.view.go_to(without, Some(without)).expect("goes");
+    kit.view.restore(without, Some(without)).expect("goes");
     assert_eq!(kit.list(""), ["a", "target"]);
     assert_eq!(kit.look("target").expect("shown").kind, Kind::Symlink);
     // Its directory may come back by any way.
     kit.directory("other");
     kit.rename("other", "web", RenameMode::Replace).expect("nothing is in the way");
     assert_eq!(kit.list("web"), ["modules"]);
-    kit.view.go_to(first, Some(first)).expect("goes");
+    kit.view.restore(first, Some(first)).expect("goes");
     assert_eq!(kit.list("web"), ["modules", "src"]);
-    kit.view.place(BTreeMap::new()).expect("taken away");
+    kit.view.set_local_entries(BTreeMap::new()).expect("taken away");
     assert_eq!(kit.read_path("target/old"), b"old");
 }
 
 #[test]
 fn a_directory_that_is_placed_is_empty_and_takes_nothing() {
     let kit = placed();
-    kit.view.place(BTreeMap::from([(path("target"), Placed::Directory)])).expect("placed");
+    kit.view.set_local_entries(BTreeMap::from([(path("target"), LocalEntry::Directory)])).expect("placed");
     assert_eq!(kit.look("target").expect("shown").kind, Kind::Directory);
     assert!(kit.list("target").is_empty());
     assert!(kit.look("target/old").is_none());
@@ -166,13 +169,13 @@ fn a_directory_that_is_placed_is_empty_and_takes_nothing() {
 #[test]
 fn whoever_holds_what_is_covered_goes_on_with_it() {
     let kit = placed();
-    kit.view.place(BTreeMap::new()).expect("taken away");
+    kit.view.set_local_entries(BTreeMap::new()).expect("taken away");
     let held = kit.ino("target/old");
-    kit.view.place(BTreeMap::from([link("target")])).expect("placed");
+    kit.view.set_local_entries(BTreeMap::from([link("target")])).expect("placed");
     assert_eq!(kit.read(held), b"old");
     kit.write(held, 0, b"new");
     assert!(kit.view.is_clean(), "what is written to it is in no snapshot");
-    kit.view.place(BTreeMap::new()).expect("taken away");
+    kit.view.set_local_entries(BTreeMap::new()).expect("taken away");
     assert_eq!(kit.read_path("target/old"), b"old");
 }
 
@@ -186,15 +189,15 @@ fn only_directories_can_be_covered_and_their_place_must_be_there() {
         ("a/x", "make it first"),
         ("target/old", "there is a file"),
     ] {
-        let error = kit.view.demand_placeable(&path(wrong)).expect_err(wrong);
+        let error = kit.view.ensure_local_possible(&path(wrong)).expect_err(wrong);
         assert!(error.to_string().contains(why), "{error}");
         assert_eq!(error.errno(), EINVAL);
     }
     for good in ["target", "new", "web/src", "web/new"] {
-        kit.view.demand_placeable(&path(good)).expect(good);
+        kit.view.ensure_local_possible(&path(good)).expect(good);
     }
     for wrong in [vec![link("web"), link("web/src")], vec![link("")]] {
-        assert_eq!(errno(kit.view.place(BTreeMap::from_iter(wrong))), EINVAL);
+        assert_eq!(errno(kit.view.set_local_entries(BTreeMap::from_iter(wrong))), EINVAL);
     }
-    assert_eq!(kit.view.placed().len(), 2, "what was refused changed nothing");
+    assert_eq!(kit.view.local_entries().len(), 2, "what was refused changed nothing");
 }

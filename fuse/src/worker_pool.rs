@@ -1,5 +1,4 @@
-//! Threads for what may take long, so that whoever answers the kernel is free for the next request. Made as they are needed,
-//! and gone when nothing was left to them for a while.
+//! Worker pool for slow requests, so that the FUSE thread can take the next one. Threads start on demand and end when they are idle.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,69 +8,70 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long one waits for something to do.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Idle time after which a worker ends.
+const IDLE_MAX: Duration = Duration::from_secs(5);
 
-type Work = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
-pub(crate) struct Aside {
+/// A thread pool with a limited number of threads.
+pub(crate) struct WorkerPool {
     shared: Arc<Shared>,
-    most: usize,
+    threads_max: usize,
 }
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    came: Condvar,
+    job_queued: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Work>,
+    queue: VecDeque<Job>,
     idle: usize,
-    /// Those that will look for work once more.
+    /// Workers that will check the queue again.
     alive: usize,
     threads: Vec<JoinHandle<()>>,
     has_ended: bool,
 }
 
-impl Aside {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { shared: Arc::default(), most: most.max(1) }
+impl WorkerPool {
+    pub(crate) fn new(threads_max: usize) -> Self {
+        Self { shared: Arc::default(), threads_max: threads_max.max(1) }
     }
 
-    /// Has something done by another thread.
-    pub(crate) fn take_over(&self, work: impl FnOnce() + Send + 'static) {
+    /// Runs a job on a worker.
+    pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock();
-        state.waiting.push_back(Box::new(work));
-        if state.idle >= state.waiting.len() {
-            self.shared.came.notify_one();
+        state.queue.push_back(Box::new(job));
+        if state.idle >= state.queue.len() {
+            self.shared.job_queued.notify_one();
             return;
         }
         state.threads.retain(|thread| !thread.is_finished());
-        if state.alive < self.most {
+        if state.alive < self.threads_max {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("amalgam-aside".to_owned()).spawn(move || shared.help());
+            let thread = std::thread::Builder::new().name("amalgam-worker".to_owned()).spawn(move || shared.work());
             state.alive += usize::from(thread.is_ok());
             state.threads.extend(thread);
         }
         if state.alive == 0 {
-            // No thread is to be had: then here.
-            let work = state.waiting.pop_back();
+            // No thread could be started: the job runs here.
+            let job = state.queue.pop_back();
             drop(state);
-            work.into_iter().for_each(|work| work());
+            job.into_iter().for_each(|job| job());
         }
     }
 }
 
 impl Shared {
-    fn help(&self) {
+    fn work(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some(work) = state.waiting.pop_front() {
+            if let Some(job) = state.queue.pop_front() {
                 drop(state);
-                // A request that is dropped is answered with an error.
-                catch_unwind(AssertUnwindSafe(work)).ok();
+                // A reply that is dropped by a panic is answered with an error.
+                catch_unwind(AssertUnwindSafe(job)).ok();
                 state = self.state.lock();
                 continue;
             }
@@ -80,9 +80,9 @@ impl Shared {
                 return;
             }
             state.idle += 1;
-            let timed_out = self.came.wait_for(&mut state, PATIENCE).timed_out();
+            let timed_out = self.job_queued.wait_for(&mut state, IDLE_MAX).timed_out();
             state.idle -= 1;
-            if timed_out && state.waiting.is_empty() {
+            if timed_out && state.queue.is_empty() {
                 state.alive -= 1;
                 return;
             }
@@ -90,14 +90,14 @@ impl Shared {
     }
 }
 
-/// What was taken over is done before the end.
-impl Drop for Aside {
+/// Waits until all queued jobs are done.
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.has_ended = true;
         let threads = std::mem::take(&mut state.threads);
         drop(state);
-        self.shared.came.notify_all();
+        self.shared.job_queued.notify_all();
         for thread in threads {
             thread.join().ok();
         }
@@ -112,30 +112,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_done_by_few_threads_before_the_end() {
+    fn all_jobs_run_on_few_threads_before_the_pool_is_dropped() {
         let done = Arc::new(AtomicUsize::new(0));
-        let aside = Aside::new(2);
+        let pool = WorkerPool::new(2);
         for _ in 0..100 {
             let done = Arc::clone(&done);
-            aside.take_over(move || {
+            pool.spawn(move || {
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }
-        assert!(aside.shared.state.lock().alive <= 2);
-        drop(aside);
+        assert!(pool.shared.state.lock().alive <= 2);
+        drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 100);
     }
 
     #[test]
-    fn one_that_waits_does_not_stop_another_and_a_panic_neither() {
-        let aside = Aside::new(2);
+    fn a_blocked_job_or_a_panic_does_not_stop_other_jobs() {
+        let pool = WorkerPool::new(2);
         let (go, wait) = channel::<()>();
-        aside.take_over(move || {
+        pool.spawn(move || {
             wait.recv().ok();
         });
-        aside.take_over(|| panic!("as a test"));
+        pool.spawn(|| panic!("as a test"));
         let (tell, told) = channel();
-        aside.take_over(move || tell.send(()).expect("somebody listens"));
+        pool.spawn(move || tell.send(()).expect("somebody listens"));
         told.recv().expect("it was done");
         drop(go);
     }

@@ -1,4 +1,4 @@
-//! Each request of the kernel, translated.
+//! The FUSE file system: each request of the kernel, translated into a call of the view.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,10 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use amalgam_view::{Attributes, Caller, Ino, Notice, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
+use amalgam_view::{
+    Attributes, Caller, Ino, Invalidation, ReadOutcome, RenameMode, Result, Seek, SetAttributes, SizeChange, View,
+    WatchId, XattrSet,
+};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
     KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -16,94 +19,102 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
-use crate::again::Again;
-use crate::aside::Aside;
-use crate::attention::Attention;
+use crate::busy_poll::BusyPoll;
 use crate::convert::{attr, caller, errno, kind, special, time_set};
-use crate::mount::Told;
-use crate::relist::Relist;
+use crate::relist::RecentReads;
+use crate::stale_retries::StaleRetries;
+use crate::worker_pool::WorkerPool;
 
-/// How long the kernel may remember what it was told. Whatever changes otherwise is invalidated.
-const REMEMBERED: Duration = Duration::from_secs(86_400);
+/// How long the kernel may cache entries and attributes. Other changes are invalidated.
+const CACHE_TIMEOUT: Duration = Duration::from_secs(86_400);
 const GENERATION: Generation = Generation(0);
-/// The largest write and the farthest the kernel reads ahead, in one message.
+/// Limit of a write and of the kernel's read-ahead, in one message.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
 
 const ROOT_USER: u32 = 0;
-/// A place in a file that stands for none of its pages.
-pub(crate) const ATTRIBUTES_ALONE: i64 = -1;
+/// Offset with which an invalidation drops attributes, but no pages.
+pub(crate) const ATTRIBUTES_ONLY: i64 = -1;
 const APPEND: i32 = OFlags::APPEND.bits() as i32;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
-const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
-const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+const XATTR_NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
+const ACL_XATTRS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
-pub(crate) struct Door {
+/// A message for the thread that sends invalidations to the kernel.
+pub(crate) enum KernelMessage {
+    Invalidate(Invalidation),
+    /// Answered once all messages before it were sent.
+    Flush(Sender<()>),
+    End,
+}
+
+/// The FUSE file system of a mounted view.
+pub(crate) struct AmalgamFs {
     pub(crate) view: View,
     pub(crate) id: WatchId,
     pub(crate) writeback: bool,
-    pub(crate) attention: Attention,
-    pub(crate) aside: Aside,
-    pub(crate) again: Again,
-    pub(crate) relist: Relist,
-    pub(crate) notices: Sender<Told>,
-    /// To tell the kernel something at once. There before the first request is answered.
+    pub(crate) busy_poll: BusyPoll,
+    pub(crate) workers: WorkerPool,
+    pub(crate) stale_retries: StaleRetries,
+    pub(crate) recent_reads: RecentReads,
+    pub(crate) messages: Sender<KernelMessage>,
+    /// Sends an invalidation directly. Set before the first request is answered.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
 }
 
-impl Door {
-    fn entry(&self, found: Result<Attributes>, reply: ReplyEntry) {
+impl AmalgamFs {
+    fn reply_entry(&self, found: Result<Attributes>, reply: ReplyEntry) {
         match found {
-            Ok(attributes) => reply.entry(&REMEMBERED, &attr(&attributes), GENERATION),
+            Ok(attributes) => reply.entry(&CACHE_TIMEOUT, &attr(&attributes), GENERATION),
             Err(error) => reply.error(errno(&error)),
         }
     }
 
-    /// Somebody begins to read a file.
-    fn was_read(&self, ino: Ino) {
-        // A kernel that may not write does not keep such times.
+    /// Called when a process begins to read a file.
+    fn read_started(&self, ino: Ino) {
+        // On a read-only mount the kernel does not update access times.
         if !self.view.is_read_only()
             && let Some(directory) = self.view.directory_of(ino)
-            && let Some(passed) = self.relist.read(directory)
+            && let Some(passed) = self.recent_reads.record(directory)
         {
-            // Nobody listens any more once the mount has ended.
-            self.notices.send(Told::Notice(Notice::Contents(passed))).ok();
+            // The receiver is gone once the mount has ended.
+            self.messages.send(KernelMessage::Invalidate(Invalidation::Contents(passed))).ok();
         }
     }
 }
 
-/// Takes away what lets a file act for its owner, after somebody else has changed it. The kernel leaves that to us and believes the mode
-/// that it knows, so it is told to ask anew before it gets its answer: at once, and not in line behind notices of contents, which wait
-/// for pages that a write holds until it is answered.
+/// Removes the set-ID bits of a file that another user has changed. The kernel leaves that to the server and caches the old mode, so the
+/// mode is invalidated before the answer. Sent directly, not behind invalidations of contents: those wait for pages that a write locks
+/// until it is answered.
 fn drop_privilege(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, ino: Ino) -> Result<()> {
     if view.drop_privilege(caller, ino)?
         && let Some(notifier) = notifier.get()
     {
-        // It may have forgotten the file by itself.
-        notifier.inval_inode(INodeNo(ino), ATTRIBUTES_ALONE, 0).ok();
+        // The kernel may have dropped the inode by itself.
+        notifier.inval_inode(INodeNo(ino), ATTRIBUTES_ONLY, 0).ok();
     }
     Ok(())
 }
 
-/// The same, if whoever changed it is not root.
-fn changed_by(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, ino: Ino) -> Result<()> {
+/// Removes the set-ID bits of a changed file, unless root changed it.
+fn drop_privilege_unless_root(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, ino: Ino) -> Result<()> {
     if caller.uid == ROOT_USER { Ok(()) } else { drop_privilege(view, notifier, caller, ino) }
 }
 
-fn empty(done: Result<()>, reply: ReplyEmpty) {
+fn reply_empty(done: Result<()>, reply: ReplyEmpty) {
     match done {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(&error)),
     }
 }
 
-fn xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+fn reply_xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
@@ -112,17 +123,17 @@ fn xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     }
 }
 
-/// Names that are the kernel's own business, or need more than bytes.
-fn is_refused(name: &[u8]) -> bool {
-    name.starts_with(b"system.") && !ACCESS_LISTS.contains(&name)
+/// Returns whether an extended attribute belongs to the kernel.
+fn is_system_xattr(name: &[u8]) -> bool {
+    name.starts_with(b"system.") && !ACL_XATTRS.contains(&name)
 }
 
-/// Whether a file system elsewhere would take the name: what a tree has is to be checked out again.
-fn is_known(name: &[u8]) -> bool {
-    ACCESS_LISTS.contains(&name) || XATTR_SPACES.iter().any(|space| name.starts_with(space))
+/// Returns whether other file systems accept the name of an extended attribute, so that a checkout can set it.
+fn is_portable_xattr(name: &[u8]) -> bool {
+    ACL_XATTRS.contains(&name) || XATTR_NAMESPACES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-impl Filesystem for Door {
+impl Filesystem for AmalgamFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_PARALLEL_DIROPS
@@ -130,7 +141,7 @@ impl Filesystem for Door {
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
-            // The kernel enforces access control lists; then it leaves the umask to us, which such a list takes the place of.
+            // The kernel enforces access control lists, and leaves the umask to the server, which a default list replaces.
             | InitFlags::FUSE_POSIX_ACL
             | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
@@ -138,7 +149,7 @@ impl Filesystem for Door {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
         for flag in wanted.iter() {
-            // What an older kernel does not have it does without.
+            // An older kernel works without it.
             config.add_capabilities(flag).ok();
         }
         config.set_max_write(MESSAGE_BYTES_MAX).ok();
@@ -149,18 +160,18 @@ impl Filesystem for Door {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let found = self.view.lookup(&caller(request, self.id), parent.0, name.as_bytes());
         match found {
             Err(error) if errno(&error) == Errno::ENOENT => {
-                // An entry without an inode: the kernel remembers that there is none.
-                let mut nothing = attr(&absent());
-                nothing.ino = INodeNo(0);
-                reply.entry(&REMEMBERED, &nothing, GENERATION);
+                // An entry with inode 0: the kernel caches that the name does not exist.
+                let mut negative = attr(&negative_entry());
+                negative.ino = INodeNo(0);
+                reply.entry(&CACHE_TIMEOUT, &negative, GENERATION);
             }
             found => {
-                self.again.found(request.pid());
-                self.entry(found, reply);
+                self.stale_retries.lookup_succeeded(request.pid());
+                self.reply_entry(found, reply);
             }
         }
     }
@@ -170,9 +181,9 @@ impl Filesystem for Door {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         match self.view.attributes(ino.0) {
-            Ok(attributes) => reply.attr(&REMEMBERED, &attr(&attributes)),
+            Ok(attributes) => reply.attr(&CACHE_TIMEOUT, &attr(&attributes)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -195,16 +206,16 @@ impl Filesystem for Door {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.attention.came();
-        let set = Set { mode, uid, gid, size, atime: atime.map(time_set), mtime: mtime.map(time_set) };
+        self.busy_poll.request_arrived();
+        let set = SetAttributes { mode, uid, gid, size, atime: atime.map(time_set), mtime: mtime.map(time_set) };
         match self.view.set_attributes(&caller(request, self.id), ino.0, &set) {
-            Ok(attributes) => reply.attr(&REMEMBERED, &attr(&attributes)),
+            Ok(attributes) => reply.attr(&CACHE_TIMEOUT, &attr(&attributes)),
             Err(error) => reply.error(errno(&error)),
         }
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         match self.view.read_link(ino.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
@@ -221,15 +232,15 @@ impl Filesystem for Door {
         number: u32,
         reply: ReplyEntry,
     ) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let caller = Caller { umask, ..caller(request, self.id) };
         let made = match special(mode, number) {
             Ok(None) => match self.view.create(&caller, parent.0, name.as_bytes(), mode) {
-                // The kernel may open a file that it takes for a new one, while another mount has made it. Told that what it knows
-                // is old, it looks again, and says itself that there is one where a new one was demanded.
+                // The kernel may create a file that another mount has just created, because it has cached that the name does not exist.
+                // With ESTALE it looks the name up again, and reports EEXIST itself if the application demanded a new file.
                 Err(error)
                     if errno(&error) == Errno::EEXIST
-                        && self.again.may_look(request.pid(), parent.0, name.as_bytes()) =>
+                        && self.stale_retries.may_retry(request.pid(), parent.0, name.as_bytes()) =>
                 {
                     return reply.error(Errno::ESTALE);
                 }
@@ -238,30 +249,30 @@ impl Filesystem for Door {
             Ok(Some(special)) => self.view.create_special(&caller, parent.0, name.as_bytes(), special, mode),
             Err(error) => return reply.error(error),
         };
-        self.entry(made, reply);
+        self.reply_entry(made, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let caller = Caller { umask, ..caller(request, self.id) };
         let made = self.view.create_directory(&caller, parent.0, name.as_bytes(), mode);
-        self.entry(made, reply);
+        self.reply_entry(made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.attention.came();
-        empty(self.view.unlink(&caller(request, self.id), parent.0, name.as_bytes()), reply);
+        self.busy_poll.request_arrived();
+        reply_empty(self.view.unlink(&caller(request, self.id), parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.attention.came();
-        empty(self.view.remove_directory(&caller(request, self.id), parent.0, name.as_bytes()), reply);
+        self.busy_poll.request_arrived();
+        reply_empty(self.view.remove_directory(&caller(request, self.id), parent.0, name.as_bytes()), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let target = target.as_os_str().as_bytes();
-        self.entry(self.view.create_symlink(&caller(request, self.id), parent.0, name.as_bytes(), target), reply);
+        self.reply_entry(self.view.create_symlink(&caller(request, self.id), parent.0, name.as_bytes(), target), reply);
     }
 
     fn rename(
@@ -274,7 +285,7 @@ impl Filesystem for Door {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let mode = if flags.is_empty() {
             RenameMode::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -285,16 +296,16 @@ impl Filesystem for Door {
             return reply.error(Errno::EINVAL);
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        empty(self.view.rename(&caller(request, self.id), from, to, mode), reply);
+        reply_empty(self.view.rename(&caller(request, self.id), from, to, mode), reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.attention.came();
-        self.entry(self.view.link(&caller(request, self.id), ino.0, parent.0, name.as_bytes()), reply);
+        self.busy_poll.request_arrived();
+        self.reply_entry(self.view.link(&caller(request, self.id), ino.0, parent.0, name.as_bytes()), reply);
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Not needed: there is no state to an open file, and the kernel stops asking.
+        // Open files have no state: with ENOSYS the kernel stops sending OPEN.
         reply.error(Errno::ENOSYS);
     }
 
@@ -317,20 +328,20 @@ impl Filesystem for Door {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         if offset == 0 {
-            self.was_read(ino.0);
+            self.read_started(ino.0);
         }
         match self.view.begin_read(ino.0, offset, size as usize) {
-            Ok(Reading::AtHand(bytes)) => reply.data(&bytes),
-            Ok(Reading::Later(rest)) => {
-                let is_short = rest.is_short() && !self.attention.do_others_wait();
-                let finish = move || match rest.finish() {
+            Ok(ReadOutcome::Ready(bytes)) => reply.data(&bytes),
+            Ok(ReadOutcome::Pending(read)) => {
+                let is_short = read.is_short() && !self.busy_poll.has_waiting_request();
+                let finish = move || match read.finish() {
                     Ok(bytes) => reply.data(&bytes),
                     Err(error) => reply.error(errno(&error)),
                 };
-                // Waking somebody takes as long as a short read, and nobody else waits.
-                if is_short { finish() } else { self.aside.take_over(finish) }
+                // Waking a worker takes as long as a short read.
+                if is_short { finish() } else { self.workers.spawn(finish) }
             }
             Err(error) => reply.error(errno(&error)),
         }
@@ -348,12 +359,15 @@ impl Filesystem for Door {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let caller = caller(request, self.id);
-        // The kernel takes the end to be where it last saw it, and another mount may have gone on since. What it held back is for
-        // the offset that it says, whatever the file that it was written through.
-        let append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let mut written = self.view.write(&caller, ino.0, offset, data, append).map(drop);
+        // The kernel appends at the end that it has cached, and another mount may have appended since. Delayed writes are for their
+        // offset, independent of the flags of the open file.
+        let is_append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let mut written = match is_append {
+            true => self.view.append(&caller, ino.0, offset, data).map(drop),
+            false => self.view.write(&caller, ino.0, offset, data),
+        };
         if written.is_ok() && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             written = drop_privilege(&self.view, &self.notifier, &caller, ino.0);
         }
@@ -365,18 +379,18 @@ impl Filesystem for Door {
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let view = self.view.clone();
-        self.aside.take_over(move || empty(view.sync(), reply));
+        self.workers.spawn(move || reply_empty(view.sync(), reply));
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let view = self.view.clone();
-        self.aside.take_over(move || empty(view.sync(), reply));
+        self.workers.spawn(move || reply_empty(view.sync(), reply));
     }
 
     fn readdir(&self, request: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let caller = caller(request, self.id);
-        let read = self.view.read_directory(&caller, ino.0, offset, false, |listed| {
+        let read = self.view.read_directory(&caller, ino.0, offset, |listed| {
             let name = OsStr::from_bytes(listed.name);
             !reply.add(INodeNo(listed.attributes.ino), listed.cookie, kind(listed.attributes.kind), name)
         });
@@ -387,12 +401,12 @@ impl Filesystem for Door {
     }
 
     fn readdirplus(&self, request: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        self.attention.came();
+        self.busy_poll.request_arrived();
         let caller = caller(request, self.id);
-        let read = self.view.read_directory(&caller, ino.0, offset, true, |listed| {
+        let read = self.view.read_directory_plus(&caller, ino.0, offset, |listed| {
             let name = OsStr::from_bytes(listed.name);
             let attr = attr(&listed.attributes);
-            !reply.add(attr.ino, listed.cookie, name, &REMEMBERED, &attr, GENERATION)
+            !reply.add(attr.ino, listed.cookie, name, &CACHE_TIMEOUT, &attr, GENERATION)
         });
         match read {
             Ok(()) => reply.ok(),
@@ -401,10 +415,10 @@ impl Filesystem for Door {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let room = self.view.room();
+        let space = self.view.disk_space();
         let blocks = |bytes: u64| bytes / BLOCK_BYTES;
-        let (all, free, usable) = (blocks(room.total_bytes), blocks(room.free_bytes), blocks(room.usable_bytes()));
-        // As many files as there is room for.
+        let (all, free, usable) = (blocks(space.total_bytes), blocks(space.free_bytes), blocks(space.usable_bytes()));
+        // The number of files is limited by the space alone.
         reply.statfs(all, free, usable, all, usable, BLOCK_BYTES as u32, 255, BLOCK_BYTES as u32);
     }
 
@@ -418,24 +432,24 @@ impl Filesystem for Door {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        if !is_known(name.as_bytes()) {
+        if !is_portable_xattr(name.as_bytes()) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        let how = match flags & (XATTR_CREATE | XATTR_REPLACE) {
+        let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
             0 => XattrSet::Either,
             XATTR_CREATE => XattrSet::Create,
             XATTR_REPLACE => XattrSet::Replace,
             _ => return reply.error(Errno::EINVAL),
         };
-        empty(self.view.set_xattr(&caller(request, self.id), ino.0, name.as_bytes(), value, how), reply);
+        reply_empty(self.view.set_xattr(&caller(request, self.id), ino.0, name.as_bytes(), value, mode), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.attention.came();
-        if is_refused(name.as_bytes()) {
+        self.busy_poll.request_arrived();
+        if is_system_xattr(name.as_bytes()) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        xattr(self.view.xattr(ino.0, name.as_bytes()), size, reply);
+        reply_xattr(self.view.xattr(ino.0, name.as_bytes()), size, reply);
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
@@ -443,17 +457,17 @@ impl Filesystem for Door {
             .view
             .xattr_names(ino.0)
             .map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>());
-        xattr(names, size, reply);
+        reply_xattr(names, size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        if is_refused(name.as_bytes()) {
+        if is_system_xattr(name.as_bytes()) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        empty(self.view.remove_xattr(&caller(request, self.id), ino.0, name.as_bytes()), reply);
+        reply_empty(self.view.remove_xattr(&caller(request, self.id), ino.0, name.as_bytes()), reply);
     }
 
-    /// None: the kernel makes a file as it makes a node, and opens it without asking. There is nothing to release then.
+    /// Not implemented: with ENOSYS the kernel creates files with MKNOD and opens them without a message.
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(Errno::ENOSYS);
     }
@@ -483,25 +497,27 @@ impl Filesystem for Door {
         reply: ReplyEmpty,
     ) {
         let caller = caller(request, self.id);
-        let keep_size = mode & KEEP_SIZE != 0;
+        let size_change = if mode & KEEP_SIZE != 0 { SizeChange::Keep } else { SizeChange::Extend };
         let done = match mode & !KEEP_SIZE {
-            0 => self.view.allocate(&caller, ino.0, offset, length, keep_size),
-            PUNCH_HOLE if keep_size => self.view.punch(&caller, ino.0, offset, length, true),
-            ZERO_RANGE => self.view.punch(&caller, ino.0, offset, length, keep_size),
+            0 => self.view.allocate(&caller, ino.0, offset, length, size_change),
+            PUNCH_HOLE if size_change == SizeChange::Keep => {
+                self.view.punch(&caller, ino.0, offset, length, SizeChange::Keep)
+            }
+            ZERO_RANGE => self.view.punch(&caller, ino.0, offset, length, size_change),
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        // Of a write the kernel says whether privilege goes with it, of this not.
-        empty(done.and_then(|()| changed_by(&self.view, &self.notifier, &caller, ino.0)), reply);
+        // Unlike for a write, the kernel does not say whether set-ID bits must be removed.
+        reply_empty(done.and_then(|()| drop_privilege_unless_root(&self.view, &self.notifier, &caller, ino.0)), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let what = match whence {
+        let target = match whence {
             SEEK_DATA => Seek::Data,
             SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        match self.view.seek(ino.0, offset, what) {
+        match self.view.seek(ino.0, offset, target) {
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(errno(&error)),
         }
@@ -521,9 +537,10 @@ impl Filesystem for Door {
         reply: ReplyWrite,
     ) {
         let (caller, view, notifier) = (caller(request, self.id), self.view.clone(), Arc::clone(&self.notifier));
-        self.aside.take_over(move || {
+        self.workers.spawn(move || {
             let copied = view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length);
-            match copied.and_then(|copied| changed_by(&view, &notifier, &caller, to.0).map(|()| copied)) {
+            match copied.and_then(|copied| drop_privilege_unless_root(&view, &notifier, &caller, to.0).map(|()| copied))
+            {
                 Ok(copied) => reply.written(copied as u32),
                 Err(error) => reply.error(errno(&error)),
             }
@@ -531,7 +548,8 @@ impl Filesystem for Door {
     }
 }
 
-fn absent() -> Attributes {
+/// Attributes of an entry that does not exist; the kernel ignores them.
+fn negative_entry() -> Attributes {
     let time = amalgam_engine::Time::EPOCH;
     Attributes {
         ino: 0,

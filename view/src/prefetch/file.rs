@@ -1,8 +1,8 @@
-//! Reading ahead in large stored files that are read from front to back.
+//! Read-ahead in large stored files that are read sequentially.
 //!
-//! A kernel asks for 128 KiB at a time, which is one or two chunks and a piece of a third. A file that is read in order is
-//! therefore read in windows, each once, and the next windows are fetched by other threads meanwhile. A window belongs to a
-//! content, which never changes, so it never has to be taken back.
+//! A kernel reads 128 KiB at a time: one or two chunks and a part of a third. A file that is read sequentially is therefore read in
+//! windows, each once, and worker threads prefetch the next windows. A window belongs to a content, which never changes, so it is
+//! never invalidated.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -14,30 +14,32 @@ use amalgam_engine::work::LooseFile;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
+use crate::attributes::Ino;
 use crate::error::Result;
-use crate::inodes::Ino;
 
-/// How much is read at once.
+/// Size of a window.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// Windows that are kept, and files whose reading is followed.
+/// Limit of cached windows.
 const WINDOWS_MAX: usize = 32;
-const FOLLOWED_MAX: usize = 16;
-/// Windows that are fetched before they are asked for.
-const AHEAD: u64 = 24;
-/// Threads that fetch, for all views together: a disk answers many questions as quickly as one, and each thread asks one.
-const FETCHERS: usize = 12;
-/// How long a window that is on its way is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Smaller files are read as they are asked for.
+/// Limit of files whose readers are tracked.
+const READERS_MAX: usize = 16;
+/// Windows that are prefetched behind the current one.
+const PREFETCH_WINDOWS: u64 = 24;
+/// Worker threads, shared by all views: a disk serves many requests as quickly as one, and each thread sends one at a time.
+const WORKERS: usize = 12;
+/// How long a reader waits for a window in flight.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Smaller files are not prefetched.
 const FILE_BYTES_MIN: u64 = 2 * WINDOW_BYTES;
 
+/// The window cache of a view.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct FilePrefetch {
     shared: Arc<Shared>,
 }
 
-/// A window to be fetched.
-struct Errand {
+/// A window for a worker to fetch.
+struct Job {
     shared: Arc<Shared>,
     file: LooseFile,
     key: Key,
@@ -51,13 +53,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Where the reading of each file went on, the newest last.
-    followed: VecDeque<(Ino, u64)>,
-    /// The newest last. Without bytes: on its way.
+    /// Where the last read of each file ended, newest last.
+    readers: VecDeque<(Ino, u64)>,
+    /// Newest last. `None` for a window in flight.
     windows: VecDeque<(Key, Option<Bytes>)>,
 }
 
-/// A piece of a content.
+/// Identifies a window of a content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     content: Content,
@@ -65,15 +67,15 @@ struct Key {
 }
 
 impl State {
-    /// Whether this reading goes on where the last one ended.
-    fn follow(&mut self, ino: Ino, offset: u64, end: u64) -> bool {
-        let place = self.followed.iter().position(|(other, _)| *other == ino);
-        // A kernel that reads ahead on several threads asks a little out of order.
-        let before = place.and_then(|place| self.followed.remove(place)).map(|(_, end)| end);
+    /// Records a read, and returns whether it continues the last one of the file.
+    fn is_sequential(&mut self, ino: Ino, offset: u64, end: u64) -> bool {
+        let place = self.readers.iter().position(|(other, _)| *other == ino);
+        // A kernel that reads ahead with several threads sends requests slightly out of order.
+        let before = place.and_then(|place| self.readers.remove(place)).map(|(_, end)| end);
         let in_order = before.is_some_and(|end| offset <= end + WINDOW_BYTES / 2 && offset + WINDOW_BYTES / 2 >= end);
-        self.followed.push_back((ino, before.filter(|_| in_order).map_or(end, |before| before.max(end))));
-        if self.followed.len() > FOLLOWED_MAX {
-            self.followed.pop_front();
+        self.readers.push_back((ino, before.filter(|_| in_order).map_or(end, |before| before.max(end))));
+        if self.readers.len() > READERS_MAX {
+            self.readers.pop_front();
         }
         in_order
     }
@@ -90,9 +92,9 @@ impl State {
         }
     }
 
-    /// Gives up what a reader has passed. A kernel that reads ahead may still ask for a piece just before; at the end nothing
-    /// more is expected, and whoever comes late reads anew.
-    fn pass(&mut self, content: Content, end: u64, size: u64) {
+    /// Drops windows that the reader has passed. Keeps the previous window, which a kernel that reads ahead may still request, and drops
+    /// all at the end of the file.
+    fn drop_passed(&mut self, content: Content, end: u64, size: u64) {
         let passed = (end / WINDOW_BYTES).saturating_sub(1);
         self.windows.retain(|(key, bytes)| {
             let is_behind = end == size || key.window < passed;
@@ -105,30 +107,30 @@ impl State {
     }
 }
 
-impl Ahead {
-    /// Whether a file is one that is read in windows.
-    pub(crate) fn is_for(file: &LooseFile) -> bool {
-        Self::in_windows(file).is_some()
+impl FilePrefetch {
+    /// Returns whether a file is read in windows.
+    pub(crate) fn applies_to(file: &LooseFile) -> bool {
+        Self::content_of(file).is_some()
     }
 
-    fn in_windows(file: &LooseFile) -> Option<(Content, u64)> {
+    fn content_of(file: &LooseFile) -> Option<(Content, u64)> {
         file.stored().filter(|(content, size)| matches!(content, Content::Rope(_)) && *size >= FILE_BYTES_MIN)
     }
 
-    /// Whether all that is asked for was fetched already.
-    pub(crate) fn is_at_hand(&self, file: &LooseFile, offset: u64, length: usize) -> bool {
-        let Some((content, size)) = Self::in_windows(file) else { return false };
+    /// Returns whether a range is cached.
+    pub(crate) fn is_cached(&self, file: &LooseFile, offset: u64, length: usize) -> bool {
+        let Some((content, size)) = Self::content_of(file) else { return false };
         let end = offset.saturating_add(length as u64).min(size);
         let state = self.shared.state.lock();
         let windows = offset / WINDOW_BYTES..end.div_ceil(WINDOW_BYTES);
         offset < end && windows.into_iter().all(|window| matches!(state.window(Key { content, window }), Some(Some(_))))
     }
 
-    /// The bytes, if the file is one that is read in windows and is being read in order.
+    /// Reads a range and prefetches behind it. `None` if the file is not read in windows, or not sequentially.
     pub(crate) fn read(&self, ino: Ino, file: &LooseFile, offset: u64, length: usize) -> Result<Option<Bytes>> {
-        let Some((content, size)) = Self::in_windows(file) else { return Ok(None) };
+        let Some((content, size)) = Self::content_of(file) else { return Ok(None) };
         let end = offset.saturating_add(length as u64).min(size);
-        if !self.shared.state.lock().follow(ino, offset, end) || offset >= end {
+        if !self.shared.state.lock().is_sequential(ino, offset, end) || offset >= end {
             return Ok(None);
         }
         let mut pieces = Vec::new();
@@ -136,9 +138,9 @@ impl Ahead {
         while at < end {
             let window = at / WINDOW_BYTES;
             let whole = self.window(file, Key { content, window })?;
-            for next in window + 1..=window + AHEAD {
+            for next in window + 1..=window + PREFETCH_WINDOWS {
                 if next * WINDOW_BYTES < size {
-                    self.fetch(file, Key { content, window: next });
+                    self.prefetch(file, Key { content, window: next });
                 }
             }
             let from = (at - window * WINDOW_BYTES) as usize;
@@ -146,23 +148,23 @@ impl Ahead {
             pieces.push(whole.slice(from..to));
             at = window * WINDOW_BYTES + to as u64;
         }
-        self.shared.state.lock().pass(content, end, size);
-        // Most lie within one window, and are not copied.
+        self.shared.state.lock().drop_passed(content, end, size);
+        // A range within one window is not copied.
         match pieces.as_slice() {
             [piece] => Ok(Some(piece.clone())),
             pieces => Ok(Some(pieces.concat().into())),
         }
     }
 
-    /// A window, waited for if it is on its way.
+    /// Returns a window. Waits for it if it is in flight.
     fn window(&self, file: &LooseFile, key: Key) -> Result<Bytes> {
         let mut state = self.shared.state.lock();
         loop {
             match state.window(key) {
                 Some(Some(bytes)) => return Ok(bytes.clone()),
                 Some(None) => {
-                    // Whoever fetches it may have come to grief.
-                    if self.shared.fetched.wait_for(&mut state, PATIENCE).timed_out() {
+                    // The worker that fetches it may have failed.
+                    if self.shared.fetched.wait_for(&mut state, WAIT_MAX).timed_out() {
                         break;
                     }
                 }
@@ -174,15 +176,15 @@ impl Ahead {
         self.shared.load(file, key)
     }
 
-    /// Has a window fetched by another thread, unless it is there, on its way, or those threads have enough to do.
-    fn fetch(&self, file: &LooseFile, key: Key) {
-        static FETCHING: OnceLock<SyncSender<Errand>> = OnceLock::new();
+    /// Has a worker fetch a window, unless it is cached or in flight, or the queue is full.
+    fn prefetch(&self, file: &LooseFile, key: Key) {
+        static QUEUE: OnceLock<SyncSender<Job>> = OnceLock::new();
         let mut state = self.shared.state.lock();
         if state.window(key).is_some() {
             return;
         }
-        let errand = Errand { shared: Arc::clone(&self.shared), file: file.clone(), key };
-        if FETCHING.get_or_init(spawn).try_send(errand).is_ok() {
+        let job = Job { shared: Arc::clone(&self.shared), file: file.clone(), key };
+        if QUEUE.get_or_init(spawn_workers).try_send(job).is_ok() {
             state.put(key, None);
         }
     }
@@ -201,23 +203,23 @@ impl Shared {
     }
 }
 
-/// Begins the threads that fetch.
-fn spawn() -> SyncSender<Errand> {
-    let (sender, receiver) = sync_channel::<Errand>(AHEAD as usize);
+/// Starts the worker threads.
+fn spawn_workers() -> SyncSender<Job> {
+    let (sender, receiver) = sync_channel::<Job>(PREFETCH_WINDOWS as usize);
     let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..FETCHERS {
+    for _ in 0..WORKERS {
         let receiver = Arc::clone(&receiver);
         let fetch = move || {
             loop {
-                // The lock is given back before the window is fetched.
+                // The lock is released before the window is fetched.
                 let next = receiver.lock().recv();
-                let Ok(Errand { shared, file, key }) = next else { return };
-                // Whoever asks for it next gets the error.
+                let Ok(Job { shared, file, key }) = next else { return };
+                // The next reader of the window gets the error.
                 shared.load(&file, key).ok();
             }
         };
-        // Without any thread the channel is closed, and nothing is ever put on its way.
-        std::thread::Builder::new().name("amalgam-ahead".to_owned()).spawn(fetch).ok();
+        // Without any worker the channel is closed, and nothing is prefetched.
+        std::thread::Builder::new().name("amalgam-prefetch".to_owned()).spawn(fetch).ok();
     }
     sender
 }
@@ -227,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_reader_has_passed_is_given_up() {
+    fn windows_are_dropped_when_the_reader_has_passed_them() {
         let content = Content::Hole;
         let mut state = State::default();
         let size = 10 * WINDOW_BYTES;
@@ -236,11 +238,11 @@ mod tests {
             state.put(key(window), (window != 5).then(|| Bytes::from_static(b"bytes")));
         }
         let there = |state: &State| state.windows.iter().map(|(key, _)| key.window).collect::<Vec<_>>();
-        state.pass(Content::Empty, size, size);
+        state.drop_passed(Content::Empty, size, size);
         assert_eq!(there(&state), [0, 1, 2, 3, 4, 5], "another file's end");
-        state.pass(content, 3 * WINDOW_BYTES + 1, size);
+        state.drop_passed(content, 3 * WINDOW_BYTES + 1, size);
         assert_eq!(there(&state), [2, 3, 4, 5], "a piece just before may still be asked for");
-        state.pass(content, size, size);
+        state.drop_passed(content, size, size);
         assert_eq!(there(&state), [5], "what is on its way is waited for");
     }
 }

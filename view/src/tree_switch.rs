@@ -1,0 +1,360 @@
+//! Replacement of the whole tree while it is in use: restores, other snapshots, and changes of local entries.
+//!
+//! Directories keep their inodes, and so do files whose data is equal in both trees. All other inodes are detached: callers that hold them
+//! can still use them. All that can fail is done before the first change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use amalgam_engine::object::{Entry, EntryKind, Node};
+use amalgam_engine::work::Stat;
+use amalgam_engine::{Change, DiffOptions, Name, SnapshotId, TreePath, WorkingTree, diff_entries};
+use foldhash::HashMap;
+
+use crate::attributes::{Attributes, Ino, Kind, ROOT};
+use crate::dentry::Dentry;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::inodes::Location;
+use crate::invalidation::Invalidation;
+use crate::local_entries::{LocalEntries, LocalEntry};
+
+/// The result of a restore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Number of paths that changed.
+    pub changed: usize,
+}
+
+/// Replaces the tree by that of a snapshot. Returns the earlier tree. `head` is the snapshot that the next commit follows.
+pub(crate) fn restore(
+    fs: &mut FileSystem,
+    state: SnapshotId,
+    head: Option<SnapshotId>,
+) -> Result<(WorkingTree, Restored)> {
+    fs.ensure_writable()?;
+    let before = fs.tree.fork();
+    let now = fs.now();
+    let mut after = WorkingTree::open(before.store(), state)?;
+    let changed = ChangedPath::between(&before, &after)?;
+    let restored = Restored { changed: changed.len() };
+    let switch = InodeSwitch::prepare(fs, &after, changed)?;
+    // From here on nothing may fail, because the journal has the restore.
+    fs.journal.as_mut().ok_or(Error::ReadOnly)?.record_restore(state, head, now)?;
+    after.rebase(head);
+    switch.apply(fs);
+    fs.tree = after;
+    fs.inodes.invalidate_all();
+    Ok((before, restored))
+}
+
+/// Shows another snapshot in a read-only view.
+pub(crate) fn show(fs: &mut FileSystem, snapshot: SnapshotId) -> Result<Restored> {
+    if fs.journal.is_some() {
+        return Err(Error::Invalid("a view with changes of its own goes to a snapshot by a restore"));
+    }
+    let after = WorkingTree::open(fs.tree.store(), snapshot)?;
+    let changed = ChangedPath::between(&fs.tree, &after)?;
+    let restored = Restored { changed: changed.len() };
+    InodeSwitch::prepare(fs, &after, changed)?.apply(fs);
+    fs.tree = after;
+    fs.inodes.invalidate_all();
+    Ok(restored)
+}
+
+/// Replaces the local entries. Inodes of covered or removed entries are detached.
+pub(crate) fn set_local_entries(fs: &mut FileSystem, entries: BTreeMap<TreePath, LocalEntry>) -> Result<()> {
+    let entries = LocalEntries::new(entries, fs.now())?;
+    fs.ensure_writable()?;
+    let changed = fs.local.changed_paths(&entries);
+    let mut detachment = Detachment::default();
+    for ino in changed.iter().filter_map(|path| fs.inodes.ino_of(path)) {
+        detachment.prepare(fs, ino, None)?;
+    }
+    for path in &changed {
+        if let Some(ino) = fs.inodes.ino_of(path) {
+            detachment.apply(fs, ino);
+        }
+        let (above, name) = path.split_last().expect("the root is never a local entry");
+        if let Some(parent) = fs.inodes.ino_of(&above) {
+            fs.watchers.notify_all(&Invalidation::Entry { parent, name });
+            fs.watchers.notify_all(&Invalidation::Contents(parent));
+        }
+    }
+    fs.local = entries;
+    Ok(())
+}
+
+/// A path at which two trees of one store may differ.
+struct ChangedPath {
+    path: TreePath,
+    /// The stored entries of both trees, if neither has edits.
+    stored: Option<[Option<Entry>; 2]>,
+}
+
+impl ChangedPath {
+    /// Returns the edited paths of both trees and the paths at which their bases differ, sorted.
+    fn between(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<Self>> {
+        let mut edited: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
+        let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
+        let changes = diff_entries(
+            before.store(),
+            TreePath::root(),
+            old,
+            new,
+            DiffOptions { times: true, ..DiffOptions::default() },
+        )?;
+        if edited.is_empty() {
+            let stored = |change: Change| Self { path: change.path, stored: Some([change.before, change.after]) };
+            return Ok(changes.map(|change| change.map(stored)).collect::<Result<_, _>>()?);
+        }
+        // Below a directory that an edit moved, the entries of the bases are not those of the trees.
+        for change in changes {
+            edited.insert(change?.path);
+        }
+        Ok(edited.into_iter().map(|path| Self { path, stored: None }).collect())
+    }
+
+    /// Returns the entries of both trees.
+    fn sides(&self, before: &WorkingTree, after: &WorkingTree) -> Result<[Option<Side>; 2]> {
+        match &self.stored {
+            Some(sides) if !sides.iter().flatten().any(|entry| entry.link().is_some()) => {
+                Ok(sides.clone().map(|side| side.map(Side::stored)))
+            }
+            _ => Ok([before.stat(&self.path)?.map(Side::from), after.stat(&self.path)?.map(Side::from)]),
+        }
+    }
+}
+
+/// The entry of a tree at a path, as far as it matters for inodes.
+struct Side {
+    kind: EntryKind,
+    links: u64,
+    /// The stored entry, if it has no edits.
+    entry: Option<Entry>,
+}
+
+impl Side {
+    fn stored(entry: Entry) -> Self {
+        Self { kind: entry.kind(), links: 1, entry: Some(entry) }
+    }
+
+    /// Returns whether both entries have one inode.
+    fn has_same_inode(&self, other: &Self) -> bool {
+        if self.kind != other.kind {
+            return false;
+        }
+        // A file that gets more hard links gets a new inode, because the links may have had different ones.
+        self.kind == EntryKind::Directory
+            || self.links >= other.links
+                && self
+                    .entry
+                    .as_ref()
+                    .zip(other.entry.as_ref())
+                    .is_some_and(|(one, other)| has_same_data(&one.node, &other.node))
+    }
+}
+
+impl From<Stat> for Side {
+    fn from(stat: Stat) -> Self {
+        Self { kind: stat.kind, links: stat.links, entry: stat.entry }
+    }
+}
+
+/// The changes of the inode table for another tree.
+struct InodeSwitch {
+    changes: Vec<(TreePath, InodeChange)>,
+    detachment: Detachment,
+}
+
+/// The change of the inode at a path.
+enum InodeChange {
+    /// The inode stays.
+    Kept {
+        /// The hard links of the file in the new tree, if several are in the table.
+        links: Vec<TreePath>,
+    },
+    /// The path is removed.
+    Removed,
+    /// The path has another inode.
+    Replaced,
+}
+
+impl InodeSwitch {
+    /// Computes the changes at these paths, which are sorted.
+    fn prepare(fs: &FileSystem, after: &WorkingTree, changed: Vec<ChangedPath>) -> Result<Self> {
+        let mut switch = Self { changes: Vec::with_capacity(changed.len()), detachment: Detachment::default() };
+        for changed in changed {
+            if let Some(change) = switch.change_at(fs, after, &changed)? {
+                switch.changes.push((changed.path, change));
+            }
+        }
+        Ok(switch)
+    }
+
+    /// Returns the change at a path; `None` if its directory is not in the table, or an unchanged inode is not.
+    fn change_at(
+        &mut self,
+        fs: &FileSystem,
+        after: &WorkingTree,
+        changed: &ChangedPath,
+    ) -> Result<Option<InodeChange>> {
+        let path = &changed.path;
+        let Some((above, name)) = path.split_last() else { return Ok(Some(InodeChange::Kept { links: Vec::new() })) };
+        if fs.local.covers(path) {
+            return Ok(None);
+        }
+        let Some(parent) = fs.inodes.ino_of(&above) else { return Ok(None) };
+        let ino = fs.inodes.ino_at(&Dentry { parent, name });
+        let [old, new] = changed.sides(&fs.tree, after)?;
+        if old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.has_same_inode(new)) {
+            let Some(ino) = ino else { return Ok(None) };
+            let links = if fs.inodes.has_several_dentries(ino) { after.names_of(path)? } else { Vec::new() };
+            return Ok(Some(InodeChange::Kept { links }));
+        }
+        if let Some(ino) = ino {
+            self.detachment.prepare(fs, ino, old.as_ref().and_then(|old| old.entry.as_ref()))?;
+        }
+        Ok(Some(if new.is_some() { InodeChange::Replaced } else { InodeChange::Removed }))
+    }
+
+    /// Applies the changes and notifies all watchers.
+    fn apply(mut self, fs: &mut FileSystem) {
+        let watchers = Arc::clone(&fs.watchers);
+        let notify = |invalidation: Invalidation| watchers.notify_all(&invalidation);
+        // Changed directories, each invalidated once.
+        let mut directories = BTreeSet::new();
+        for (path, change) in self.changes {
+            let Some((above, name)) = path.split_last() else {
+                directories.insert(ROOT);
+                continue;
+            };
+            // Detached together with its directory.
+            let Some(parent) = fs.inodes.ino_of(&above) else { continue };
+            let dentry = Dentry { parent, name };
+            match (fs.inodes.ino_at(&dentry), &change) {
+                (Some(ino), InodeChange::Kept { links }) => {
+                    keep_links(fs, ino, &path, links);
+                    fs.inodes.set_times(ino, Default::default());
+                    // The name is not invalidated: the working directory of a process would lose its path.
+                    let is_directory = fs.inodes.get(ino).is_ok_and(|inode| inode.kind == Kind::Directory);
+                    match is_directory {
+                        true => drop(directories.insert(ino)),
+                        false => notify(Invalidation::Attributes(ino)),
+                    }
+                    continue;
+                }
+                (Some(ino), InodeChange::Removed) if fs.inodes.has_several_dentries(ino) => {
+                    // The inode keeps its other names.
+                    fs.inodes.remove_dentry(&dentry);
+                    notify(Invalidation::Attributes(ino));
+                    notify(Invalidation::Entry { parent, name: dentry.name });
+                }
+                // Invalidates all its names.
+                (Some(ino), _) => self.detachment.apply(fs, ino),
+                (None, _) => {
+                    fs.inodes.retire(&dentry);
+                    notify(Invalidation::Entry { parent, name: dentry.name });
+                }
+            }
+            directories.insert(parent);
+        }
+        directories.into_iter().for_each(|ino| notify(Invalidation::Contents(ino)));
+    }
+}
+
+fn has_same_data(one: &Node, other: &Node) -> bool {
+    match (one, other) {
+        (Node::File { content: one, .. }, Node::File { content: other, .. }) => one == other,
+        (one, other) => one == other,
+    }
+}
+
+/// Removes the names of an inode that are not hard links of its file in the new tree.
+fn keep_links(fs: &mut FileSystem, ino: Ino, path: &TreePath, links: &[TreePath]) {
+    let Ok(Location::Linked(dentries)) = fs.inodes.get(ino).map(|inode| &inode.location) else { return };
+    if dentries.len() < 2 {
+        return;
+    }
+    for dentry in dentries.clone() {
+        let above = fs.inodes.path(dentry.parent).ok().flatten();
+        let other = above.map(|above| above.join(&dentry.name));
+        if !other.is_some_and(|other| other == *path || links.contains(&other)) {
+            fs.inodes.remove_dentry(&dentry);
+        }
+    }
+}
+
+/// Inodes that are detached from the tree, with their new locations.
+#[derive(Default)]
+struct Detachment {
+    locations: HashMap<Ino, Location>,
+    /// The names in the table by directory, computed when first needed.
+    below: Option<HashMap<Ino, Vec<(Name, Ino)>>>,
+}
+
+impl Detachment {
+    /// Computes the new locations of an inode and of all inodes below it. `stored` is its stored entry, if known.
+    fn prepare(&mut self, fs: &FileSystem, ino: Ino, stored: Option<&Entry>) -> Result<()> {
+        let mut stored = stored.filter(|entry| matches!(entry.node, Node::File { .. }));
+        let mut open = vec![ino];
+        while let Some(ino) = open.pop() {
+            let stored = stored.take();
+            let inode = fs.inodes.get(ino)?;
+            if self.locations.contains_key(&ino) || !matches!(inode.location, Location::Linked(_)) {
+                continue;
+            }
+            let location = match inode.kind {
+                Kind::Directory => {
+                    let attributes = fs.attributes(ino)?;
+                    Location::RemovedDirectory(Box::new(Attributes { links: 0, ..attributes }))
+                }
+                _ => Location::Unlinked(Box::new(match stored {
+                    Some(entry) => fs.tree.loose_entry(Some(entry)),
+                    None => fs.file(ino)?,
+                })),
+            };
+            self.locations.insert(ino, location);
+            if inode.children > 0 {
+                let below = self.below.get_or_insert_with(|| fs.inodes.by_directory());
+                open.extend(below.get(&ino).into_iter().flatten().map(|(_, ino)| *ino));
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches a prepared inode and all inodes below it. A file with a name elsewhere keeps that name.
+    fn apply(&mut self, fs: &mut FileSystem, ino: Ino) {
+        let watchers = Arc::clone(&fs.watchers);
+        let notify = |invalidation: Invalidation| watchers.notify_all(&invalidation);
+        let (mut going, mut at) = (vec![ino], 0);
+        while let Some(parent) = going.get(at).copied() {
+            at += 1;
+            let below = self.below.as_mut().and_then(|below| below.remove(&parent)).unwrap_or_default();
+            for (name, ino) in below {
+                let dentry = Dentry { parent, name };
+                if fs.inodes.ino_at(&dentry) != Some(ino) {
+                    continue;
+                }
+                if !fs.inodes.has_several_dentries(ino) {
+                    going.push(ino);
+                    continue;
+                }
+                fs.inodes.remove_dentry(&dentry);
+                notify(Invalidation::Entry { parent, name: dentry.name });
+                notify(Invalidation::Attributes(ino));
+            }
+        }
+        // Children before their directories.
+        for ino in going.into_iter().rev() {
+            let Some(location) = self.locations.remove(&ino) else { continue };
+            let Ok(Location::Linked(dentries)) = fs.inodes.get(ino).map(|inode| &inode.location) else { continue };
+            for dentry in dentries.clone() {
+                fs.inodes.remove_dentry(&dentry);
+                notify(Invalidation::Entry { parent: dentry.parent, name: dentry.name });
+            }
+            fs.inodes.detach(ino, location);
+            notify(Invalidation::Attributes(ino));
+        }
+    }
+}
