@@ -9,6 +9,7 @@ mod merges;
 mod mounts;
 mod operations;
 mod snapshots;
+mod status;
 mod store;
 mod transfer;
 mod workspaces;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use amalgam_engine::Interrupt;
 use amalgam_materializer::Progress;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -30,7 +31,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
 use crate::calls::{Calls, Kind};
-use crate::failure::Result;
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// Who calls, in the metadata of a request.
@@ -76,7 +77,7 @@ impl Api {
             work(&service)
         });
         let done = done.await.map_err(|error| panicked(&error))?;
-        done.map(tonic::Response::new).map_err(Failure::into_status)
+        done.map(tonic::Response::new).map_err(Error::into_status)
     }
 
     /// Reads something that may take long.
@@ -109,7 +110,7 @@ impl Api {
         kind: Kind,
         work: impl FnOnce(&Service, &Caller) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<T>, Status> {
-        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let permit = tokio::select! {
             permit = self.calls.permit(kind) => permit,
             () = self.calls.cancelled() => return Err(ends().into_status()),
@@ -131,7 +132,7 @@ impl Api {
                 done.await
             }
         };
-        done.map_err(|error| panicked(&error))?.map(tonic::Response::new).map_err(Failure::into_status)
+        done.map_err(|error| panicked(&error))?.map(tonic::Response::new).map_err(Error::into_status)
     }
 
     /// Does something with the store to itself.
@@ -209,7 +210,7 @@ impl Api {
         follow: impl Fn(Step<'_, T>) + Send + 'static,
         work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
     ) -> Result<tonic::Response<Answers<T>>, Status> {
-        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (service, calls) = (self.service.clone(), Arc::clone(&self.calls));
         let (send, receive) = mpsc::channel(QUEUE);
         tokio::spawn(async move {
@@ -257,7 +258,7 @@ impl Api {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (send, receive) = mpsc::channel(QUEUE);
         let subscriber = Subscriber { send: send.clone(), calls: Arc::clone(&self.calls) };
         let following = follow(self.service.clone(), subscriber);
@@ -277,7 +278,7 @@ impl Api {
             return Ok(());
         }
         let message = "calls with paths of the host exist only on the Unix socket, for the same user";
-        Err(Failure::new(Reason::LocalOnly, message).into_status())
+        Err(Error::new(Reason::LocalOnly, message).into_status())
     }
 }
 
@@ -402,7 +403,7 @@ impl<T> Subscriber<T> {
     }
 
     /// Returns why the watch ends, when it does.
-    pub(crate) async fn ended(&self) -> Failure {
+    pub(crate) async fn ended(&self) -> Error {
         tokio::select! {
             () = self.send.closed() => gone(),
             () = self.calls.watches_end() => ends(),
@@ -415,12 +416,12 @@ impl<T> Subscriber<T> {
     }
 }
 
-fn gone() -> Failure {
-    Failure::new(Reason::Cancelled, "the caller went away")
+fn gone() -> Error {
+    Error::new(Reason::Cancelled, "the caller went away")
 }
 
-fn ends() -> Failure {
-    Failure::new(Reason::Busy, "the background process was told to end; run the command again")
+fn ends() -> Error {
+    Error::new(Reason::Busy, "the background process was told to end; run the command again")
 }
 
 /// Who calls.

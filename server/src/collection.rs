@@ -21,12 +21,12 @@ use amalgam_gc::{
     CollectOptions, Collected, Courtesy, KeepAll, LivedClock, Pace, Plan, Progress, Retention, Stage, StoreUsage,
     collect, log_begins, operations_before, plan, yielding_readers,
 };
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::api::Caller;
-use crate::failure::{Result, of_engine, of_io};
+use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
 use crate::room::{Added, Disk, Shortage, shortage};
 use crate::service::{Clocks, Service};
@@ -135,7 +135,7 @@ struct Prepared {
 impl Collections {
     pub(crate) fn open(home: &Home, store: &Store, clocks: Clocks, settings: SettingsSource) -> Result<Self> {
         let uptime = clock::nanoseconds((clocks.uptime)());
-        let mut lived = LivedClock::open(&home.store_path(), store, (clocks.wall)(), uptime).map_err(of_engine)?;
+        let mut lived = LivedClock::open(&home.store_path(), store, (clocks.wall)(), uptime)?;
         lived.save();
         let file = home.path().join("collection.json");
         // One that cannot be read says nothing that could not be found out again.
@@ -172,7 +172,7 @@ impl Collections {
         let mut state = self.state.lock();
         change(&mut state);
         let bytes = serde_json::to_vec_pretty(&*state).expect("it is plain data");
-        replace_file(&self.file, &bytes).map_err(|error| of_io("note what was collected", &error))
+        replace_file(&self.file, &bytes).map_err(Error::io("note what was collected"))
     }
 }
 
@@ -205,7 +205,7 @@ impl Service {
         if flag.swap(true, Ordering::Acquire) {
             let message = "a collection is under way already; wait for its end, or end one that runs by itself with \
                            `amalgam gc --pause`";
-            return Err(Failure::new(Reason::Busy, message));
+            return Err(Error::new(Reason::Busy, message));
         }
         Ok(UnderWay(flag))
     }
@@ -249,7 +249,7 @@ impl Service {
         };
         let begun = Instant::now();
         let clock = || begun.elapsed();
-        let mut courtesy = Courtesy::new(&self.inner.store, &clock, &sleep).map_err(of_engine)?;
+        let mut courtesy = Courtesy::new(&self.inner.store, &clock, &sleep)?;
         let mut watch = |progress: &Progress| match ending.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => {
@@ -258,12 +258,12 @@ impl Service {
                 watch(progress)
             }
         };
-        let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+        let done = collect(&self.inner.store, &options, &mut watch)?;
         self.inner.collections.added.lock().clear();
         *self.inner.collections.measured.lock() = None;
         if !how.dry_run && self.inner.home.pool_path().exists() {
             let removed = self.pool()?.remove_unused();
-            removed.map_err(|source| of_io("remove files that no directory shares", &source))?;
+            removed.map_err(Error::io("remove files that no directory shares"))?;
         }
         let after = self.measure_disk()?;
         let mut result = result_message(how, &prepared, &done, thinned, [&before, &after]);
@@ -292,20 +292,19 @@ impl Service {
         let grace = how.grace.unwrap_or(settings.grace);
         let (lived, now) = (self.lived(), self.now());
         let at = before(now, grace);
-        let old = self.inner.workspaces.deleted_before(at, &lived).map_err(of_engine)?;
+        let old = self.inner.workspaces.deleted_before(at, &lived)?;
         let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
         if !how.dry_run {
             let act = self.act(how.actor);
-            self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
+            self.inner.workspaces.forget_deleted(&old, &act)?;
             without.clear();
         }
-        let operations_after = operations_before(&self.inner.store, at, &lived).map_err(of_engine)?;
-        let operations_from =
-            log_begins(&self.inner.store, &settings.log, now, operations_after, &lived).map_err(of_engine)?;
+        let operations_after = operations_before(&self.inner.store, at, &lived)?;
+        let operations_from = log_begins(&self.inner.store, &settings.log, now, operations_after, &lived)?;
         let scope = SweepScope { operations_after: Some(operations_after), without };
-        let mut plan = plan(&self.inner.history, &settings.policies, &scope, at, &lived).map_err(of_engine)?;
+        let mut plan = plan(&self.inner.history, &settings.policies, &scope, at, &lived)?;
         if !how.dry_run {
-            plan.make_lean(&self.inner.store, &self.act(how.actor), go_on).map_err(of_engine)?;
+            plan.make_lean(&self.inner.store, &self.act(how.actor), go_on)?;
         }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
@@ -314,7 +313,7 @@ impl Service {
     pub(crate) fn operations_kept_after(&self) -> Result<u64> {
         let lived = self.lived();
         let at = before(self.now(), self.settings()?.grace);
-        operations_before(&self.inner.store, at, &lived).map_err(of_engine)
+        Ok(operations_before(&self.inner.store, at, &lived)?)
     }
 
     /// What retention would do, with the grace time.
@@ -327,7 +326,7 @@ impl Service {
     fn trees_there(&self, plan: &Plan) -> Result<u64> {
         let mut there = 0;
         for planned in plan.goers() {
-            there += u64::from(!self.inner.history.is_thinned(planned.id).map_err(of_engine)?);
+            there += u64::from(!self.inner.history.is_thinned(planned.id)?);
         }
         Ok(there)
     }
@@ -392,10 +391,10 @@ impl Service {
             let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
             let mut watch =
                 |_: &Progress| if caller.is_gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+            let done = collect(&self.inner.store, &options, &mut watch)?;
             caller.check()?;
             let (dead, young) = (done.dead.total(), done.young.total());
-            Ok::<_, Failure>((dead.objects + young.objects, dead.bytes + young.bytes))
+            Ok::<_, Error>((dead.objects + young.objects, dead.bytes + young.bytes))
         };
         let but_this = |id: SnapshotId, _: &Snapshot| Some(id) != tree;
         let with = dead(&SweepScope::default(), &KeepAll)?;
@@ -461,7 +460,7 @@ mod tests {
             let (held, begun) = waiting.join().expect("no panic").expect("held");
             assert!(begun >= ended, "it waited");
             let refused = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("collections are held");
-            assert_eq!(refused.reason, Reason::Busy);
+            assert_eq!(refused.reason(), Reason::Busy);
             drop(held);
         });
         service.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected");
@@ -483,7 +482,7 @@ mod tests {
         let done = service.collect(&how, &mut |_| {
             asked += 1;
             let second = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("one is under way");
-            assert_eq!(second.reason, Reason::Busy);
+            assert_eq!(second.reason(), Reason::Busy);
             let mut tree = workspaces.open(&name).expect("open");
             tree.write("n", &asked.to_le_bytes()).expect("write");
             workspaces.commit(&name, &mut tree, &Change::new("meanwhile"), &act).expect("commits go on");

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::directory::Grasp;
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::service::Service;
 
 /// Of so many trees the conflicts are remembered, and of so many of those the face.
@@ -87,7 +87,7 @@ impl Service {
             Some((near, placed)) => conflicts_after(store, near, &placed, root),
             None => conflicts(store, root),
         };
-        let placed = Arc::new(found.map_err(of_engine)?);
+        let placed = Arc::new(found?);
         faces.learn(root, &placed);
         Ok(placed)
     }
@@ -116,7 +116,7 @@ impl Service {
     fn captioned(&self, root: RootId, placed: &[PlacedConflict], style: Style) -> Result<Faced> {
         let captioner = self.captioner();
         let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
-        Faced::captioned(&self.inner.store, root, placed, style, &captions).map_err(of_engine)
+        Ok(Faced::captioned(&self.inner.store, root, placed, style, &captions)?)
     }
 
     /// The faces of two trees as far as they differ: conflicts that both have are left as they are, and cost nothing.
@@ -127,8 +127,8 @@ impl Service {
     ) -> Result<[Option<Faced>; 2]> {
         let store = &self.inner.store;
         let mut placed = [Vec::new(), Vec::new()];
-        for change in diff_roots(store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(store, before, after, DiffOptions::default())? {
+            let change = change?;
             for (placed, entry) in placed.iter_mut().zip([&change.before, &change.after]) {
                 if let Some(Entry { node: Node::Conflict(conflict), .. }) = entry {
                     let (path, conflict) = (change.path.clone(), Arc::clone(conflict));
@@ -184,7 +184,7 @@ impl Service {
             candidates.push(Candidate { faced, is_written: true, paths: grasp.aim_paths.clone() });
         }
         // What a restore of some paths or an undo left is in the directory, too.
-        let working = self.inner.workspaces.find(&grasp.workspace).map_err(of_engine)?.and_then(|found| found.working);
+        let working = self.inner.workspaces.find(&grasp.workspace)?.and_then(|found| found.working);
         if let Some(root) = self.known_root(working)?.filter(|root| self.inner.store.hold(*root).is_ok()) {
             candidates.push(Candidate { faced: self.faced(root, style, now)?, is_written: true, paths: None });
         }
@@ -211,9 +211,9 @@ impl Service {
                 paths: candidate.paths.as_deref(),
             })
             .collect();
-        let back = read_back(&self.inner.store, captured.root, &known).map_err(of_engine)?;
+        let back = read_back(&self.inner.store, captured.root, &known)?;
         // The index speaks of the face, which no snapshot keeps.
-        grasp.keep_face(self.inner.store.hold(captured.root).map_err(of_engine)?);
+        grasp.keep_face(self.inner.store.hold(captured.root)?);
         grasp.seen = Seen { conflicts: Arc::new(back.conflicts), resolved: back.resolved, still: back.still };
         self.inner.faces.learn(back.root, &grasp.seen.conflicts);
         (captured.tree, captured.root) = (back.tree, back.root);
@@ -237,8 +237,8 @@ impl Service {
         let mut new = Vec::new();
         for Resolved { path, conflict, entry } in resolved {
             let Some(entry) = entry else { continue };
-            let conflict = without_draft(store, conflict).map_err(of_engine)?;
-            new.extend(NewResolution::new(store, &conflict, path, Some(entry), root).map_err(of_engine)?);
+            let conflict = without_draft(store, conflict)?;
+            new.extend(NewResolution::new(store, &conflict, path, Some(entry), root)?);
         }
         Ok(new)
     }

@@ -31,11 +31,11 @@ use std::sync::Arc;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Pin, RootId, SnapshotId, TreePath};
 use amalgam_materializer::{HostDir, Index, Notice, Progress, Rules, Why};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
 use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_materializer};
+use crate::error::{Error, Result};
 use crate::registry::Record;
 use crate::service::{Held, Service};
 use crate::views::{Named, named};
@@ -77,11 +77,10 @@ impl Service {
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
         if named(name).is_some() {
             let message = "this is a mount, not a directory; `amalgam umount` unmounts it";
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
-        let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
-        let unknown =
-            || Failure::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
+        let id = amalgam_proto::directory_id(name)?;
+        let unknown = || Error::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
         self.inner.registry.get(id).ok_or_else(unknown)
     }
 
@@ -96,7 +95,7 @@ impl Service {
         // The call before may have changed the record.
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
-        let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
+        let workspace = WorkspaceName::new(record.workspace.as_str())?;
         let mut grasp = Grasp { record, workspace, seen: Seen::default(), aim_paths: None, host, live };
         grasp.ready_index(self);
         self.clean_up_after_the_dead(&grasp)?;
@@ -112,12 +111,12 @@ impl Service {
                     "`amalgam checkout {}` writes it again; if it was moved, run `amalgam ws attach` in its new place",
                     record.workspace
                 );
-                return Err(Failure::new(Reason::DirectoryGone, format!("{path} no longer exists; {hint}")));
+                return Err(Error::new(Reason::DirectoryGone, format!("{path} no longer exists; {hint}")));
             }
-            Err(error) => return Err(of_materializer(error)),
+            Err(error) => return Err(error.into()),
         };
         if host.identity() != record.identity() {
-            return Err(Failure::new(Reason::DirectoryReplaced, attach::replaced(record)));
+            return Err(Error::new(Reason::DirectoryReplaced, attach::replaced(record)));
         }
         Ok(host)
     }
@@ -129,7 +128,7 @@ impl Service {
         }
         let mut grasp = self.grasp(name)?;
         let captured = self.look(&mut grasp, &Progress::default())?;
-        let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
+        let pin = self.inner.store.hold(captured.root)?;
         grasp.save(self);
         Ok(Held { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
     }
@@ -141,23 +140,23 @@ impl Service {
             Some(Named::View(id)) => Ok(Some(id)),
             Some(Named::Follower) => {
                 let message = "this mount is read-only and follows its workspace, so it never has changes";
-                Err(Failure::new(Reason::Invalid, message))
+                Err(Error::new(Reason::Invalid, message))
             }
         }
     }
 
     /// The root of a workspace's head.
     pub(crate) fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
-        head.map(|head| self.inner.store.snapshot(head).map(|snapshot| snapshot.root)).transpose().map_err(of_engine)
+        Ok(head.map(|head| self.inner.store.snapshot(head).map(|snapshot| snapshot.root)).transpose()?)
     }
 
     pub(crate) fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
-        Ok(self.inner.workspaces.get(workspace).map_err(of_engine)?.head)
+        Ok(self.inner.workspaces.get(workspace)?.head)
     }
 
     /// What is left out of a directory.
     fn rules(&self, record: &Record) -> Result<Rules> {
-        Ok(Rules::new(&record.exclude).map_err(of_materializer)?.never(&self.inner.ours))
+        Ok(Rules::new(&record.exclude)?.never(&self.inner.ours))
     }
 }
 
@@ -198,7 +197,7 @@ impl Grasp {
             }
         }
         if let Err(failure) = service.inner.registry.note(&self.record) {
-            let message = failure.message;
+            let message = failure.to_string();
             warnings
                 .push(format!("the record of the directory was not saved; the next command tries again: {message}"));
         }

@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::api::operation_message;
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 
 /// How long the thread waits before it looks whether anybody still listens.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -108,7 +108,7 @@ impl Following {
             let page = cursor.read()?;
             Ok::<_, amalgam_engine::Error>((page.iter().map(operation_message).collect(), cursor.position()))
         });
-        let (page, after) = read.await.expect("reading the log does not panic").map_err(of_engine)?;
+        let (page, after) = read.await.expect("reading the log does not panic")?;
         self.after = after;
         Ok(page)
     }

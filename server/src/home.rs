@@ -7,7 +7,7 @@ use amalgam_engine::backend::recover;
 use amalgam_engine::{ErrorKind, Store};
 use amalgam_materializer::{HostDir, Identity};
 
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::error::{Error, Result};
 
 /// The directory that holds a store and what belongs to it.
 #[derive(Clone, Debug)]
@@ -77,12 +77,11 @@ impl Home {
             use std::os::unix::fs::DirBuilderExt;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
         };
-        make(&self.path).map_err(|source| of_io("make the store's directory", &source))?;
-        make(&self.directories_path()).map_err(|source| of_io("make the store's directory", &source))?;
-        make(&self.store_path()).map_err(|source| of_io("make the store's directory", &source))?;
-        let close = |source: &std::io::Error| of_io("close the store's directory to other users", source);
-        self.close_to_others().map_err(|source| close(&source))?;
-        Store::open(self.store_path()).map_err(of_engine)
+        make(&self.path).map_err(Error::io("make the store's directory"))?;
+        make(&self.directories_path()).map_err(Error::io("make the store's directory"))?;
+        make(&self.store_path()).map_err(Error::io("make the store's directory"))?;
+        self.close_to_others().map_err(Error::io("close the store's directory to other users"))?;
+        Ok(Store::open(self.store_path())?)
     }
 
     /// Takes the rights of other users away from the home and the store in it, if they have any: both hold everything that was ever
@@ -102,13 +101,13 @@ impl Home {
         }
         match recover(&self.store_path()) {
             Err(error) if error.kind() == ErrorKind::Busy => Ok(Vec::new()),
-            done => done.map_err(of_engine),
+            done => Ok(done?),
         }
     }
 
     /// By what its directory is known, so that it is never captured.
     pub fn identity(&self) -> Result<Identity> {
-        HostDir::open(&self.path).map(|directory| directory.identity()).map_err(of_materializer)
+        Ok(HostDir::open(&self.path).map(|directory| directory.identity())?)
     }
 }
 
@@ -139,5 +138,5 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// By what a directory is known.
 pub fn identity_of(path: &Path) -> Result<Identity> {
-    HostDir::open(path).map(|directory| directory.identity()).map_err(of_materializer)
+    Ok(HostDir::open(path).map(|directory| directory.identity())?)
 }

@@ -6,7 +6,7 @@
 use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots};
 
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::service::Service;
 
 /// Whether `.git` is a part of what is compared and written.
@@ -42,8 +42,8 @@ impl Service {
         }
         // Directories that came or went, for which nothing in `.git` has been seen yet.
         let mut unexplained: Vec<TreePath> = Vec::new();
-        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default())? {
+            let change = change?;
             // Paths come in order: what lies in a directory follows it.
             if unexplained.last().is_some_and(|last| change.path.below(last).is_none()) {
                 return Ok(true);
@@ -69,10 +69,8 @@ impl Service {
             return Ok(0);
         }
         let mut count = 0;
-        for change in
-            diff_roots(&self.inner.store, Some(wanted), Some(there), DiffOptions::default()).map_err(of_engine)?
-        {
-            count += u64::from(change.map_err(of_engine)?.path.is_in_git());
+        for change in diff_roots(&self.inner.store, Some(wanted), Some(there), DiffOptions::default())? {
+            count += u64::from(change?.path.is_in_git());
         }
         Ok(count)
     }
@@ -84,8 +82,8 @@ impl Service {
         }
         let store = &self.inner.store;
         let mut paths: Vec<TreePath> = Vec::new();
-        for change in diff_roots(store, Some(tree), Some(other), DiffOptions::default()).map_err(of_engine)? {
-            let path = change.map_err(of_engine)?.path;
+        for change in diff_roots(store, Some(tree), Some(other), DiffOptions::default())? {
+            let path = change?.path;
             // Paths come in order: what lies in a `.git` follows it.
             if path.is_in_git() && paths.last().is_none_or(|last| path.below(last).is_none()) {
                 paths.push(outermost_git(&path));
@@ -93,7 +91,7 @@ impl Service {
         }
         match paths.is_empty() {
             true => Ok(None),
-            false => with_paths_of(store, tree, other, &paths, Taken::AsItWas).map(Some).map_err(of_engine),
+            false => Ok(with_paths_of(store, tree, other, &paths, Taken::AsItWas).map(Some)?),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The service: workspaces, snapshots, operations and real directories of one store. gRPC is a thin face of it.
 //!
 //! [`Service`] does the work, synchronously, on the engine and the materializer. [`api`] translates calls into it and its answers
-//! back; [`serve`] listens. Errors become status codes in one place ([`failure`]).
+//! back; [`serve`] listens. Errors become status codes in one place ([`error`]).
 //!
 //! A workspace that is mounted is answered for from its live view (`views`): the same calls, the same answers.
 //!
@@ -14,7 +14,7 @@ mod complaints;
 mod conflicts;
 mod connection;
 mod directory;
-pub mod failure;
+pub mod error;
 mod feed;
 mod home;
 mod left_alone;
@@ -30,6 +30,7 @@ mod views;
 
 pub use amalgam_gc::retention;
 pub use amalgam_materializer::remove_tree;
+pub use error::Error;
 pub use home::{Home, identity_of};
 pub use service::{Clock, Clocks, Service};
 pub use settings::{CommandSettings, Settings, SettingsSource, local_paths};

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::BackgroundWatch;
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::home::replace_file;
 
 /// A directory that belongs to a workspace.
@@ -90,7 +90,7 @@ impl Registry {
     pub(crate) fn open(place: &Path) -> Result<(Self, Vec<String>)> {
         let mut records = BTreeMap::new();
         let mut problems = Vec::new();
-        let read = |source: std::io::Error| of_io("read the registry of directories", &source);
+        let read = |source: std::io::Error| Error::io("read the registry of directories")(source);
         for file in fs::read_dir(place).map_err(read)? {
             let path = file.map_err(read)?.path();
             match path.extension().map(|suffix| suffix.as_bytes()) {
@@ -133,7 +133,7 @@ impl Registry {
         let there = self.records.lock().keys().filter_map(|id| id.parse().ok()).max();
         let given = fs::read_to_string(self.place.join(LAST)).ok().and_then(|text| text.trim().parse().ok());
         let next = there.max(given).unwrap_or(0_u64) + 1;
-        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        let failed = |source: std::io::Error| Error::io("write the registry of directories")(source);
         replace_file(&self.place.join(LAST), next.to_string().as_bytes()).map_err(failed)?;
         Ok(next.to_string())
     }
@@ -159,7 +159,7 @@ impl Registry {
     }
 
     fn write(&self, record: &Record) -> Result<()> {
-        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        let failed = |source: std::io::Error| Error::io("write the registry of directories")(source);
         let bytes = serde_json::to_vec_pretty(record).expect("a record is plain data");
         let written = replace_file(&self.file(&record.id, "json"), &bytes).map_err(failed);
         let mut unwritten = self.unwritten.lock();
@@ -177,7 +177,7 @@ impl Registry {
         for kind in ["json", "index", "writing"] {
             match fs::remove_file(self.file(id, kind)) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(of_io("remove a record of the registry", &source));
+                    return Err(Error::io("remove a record of the registry")(source));
                 }
                 _ => {}
             }

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use amalgam_engine::backend::RESERVE_FILE;
 use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use amalgam_transfer::{Progress, added, added_by};
 use amalgam_view::Room;
 
-use crate::failure::{Result, of_engine, of_io, of_transfer};
+use crate::error::{Error, Result};
 use crate::service::Service;
 use crate::settings::Settings;
 
@@ -59,7 +59,7 @@ impl Service {
     pub(crate) fn measure_disk(&self) -> Result<Disk> {
         let disk = self.measure_free(&self.settings()?)?;
         let home = &self.inner.home;
-        let measured = disk_bytes(&home.store_path()).map_err(|error| of_io("measure the store", &error))?;
+        let measured = disk_bytes(&home.store_path()).map_err(Error::io("measure the store"))?;
         // Not what is made anew when it is gone, nor what is in no snapshot by a rule: neither comes back by a collection.
         let beside = |place: &Path| disk_bytes(place).map_or(0, |taken| taken.bytes);
         let (journal_bytes, directory_bytes) = (beside(&home.views_path()), beside(&home.directories_path()));
@@ -80,13 +80,13 @@ impl Service {
         if !disk.log_decides(budget) {
             return Ok(disk);
         }
-        self.inner.store.empty_log().map_err(of_engine)?;
+        self.inner.store.empty_log()?;
         Ok(self.measure_disk()?.without_log())
     }
 
     fn measure_free(&self, settings: &Settings) -> Result<Disk> {
         let found = rustix::fs::statvfs(self.inner.home.path());
-        let found = found.map_err(|error| of_io("measure the disk", &error.into()))?;
+        let found = found.map_err(|errno| Error::io("measure the disk")(errno.into()))?;
         let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         Ok(Disk {
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
@@ -124,7 +124,7 @@ impl Service {
             Shortage::Near(words) => Ok(vec![words]),
             Shortage::Reached(words) => {
                 let next = "delete workspaces (`amalgam ws rm`) and run `amalgam gc --grace none`";
-                Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
+                Err(Error::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
             }
         }
     }
@@ -138,12 +138,12 @@ impl Service {
     /// The same for what a workspace has added to the store, and what this tree would add, if there is one.
     pub(crate) fn check_quota(&self, workspace: &WorkspaceName, next: Option<RootId>) -> Result<Option<String>> {
         let Some(quota) = self.quota_of(workspace)? else { return Ok(None) };
-        let found = self.inner.workspaces.get(workspace).map_err(of_engine)?;
+        let found = self.inner.workspaces.get(workspace)?;
         let so_far = self.added_bytes(&found)?;
         let more = match next {
             Some(root) => {
                 let parents: Vec<_> = found.head.into_iter().collect();
-                added(&self.inner.store, root, &parents, &Progress::default()).map_err(of_transfer)?.bytes
+                added(&self.inner.store, root, &parents, &Progress::default())?.bytes
             }
             None => 0,
         };
@@ -159,7 +159,7 @@ impl Service {
         }
         let next = "take commits back (`amalgam undo`), let old ones be thinned (`amalgam gc`), leave files out with .amalgamignore, \
                     or raise the quota with `amalgam config`";
-        Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
+        Err(Error::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
     }
 
     /// What the snapshots of a workspace since its base have added to the store, as far as their trees are kept. What was counted up to an
@@ -171,14 +171,14 @@ impl Service {
         let mut bytes = 0;
         let known = remembered.lock().get(&workspace.name).copied().filter(|known| known.base == workspace.base);
         if let Some(known) = known
-            && history.is_ancestor(known.head, head).map_err(of_engine)?
+            && history.is_ancestor(known.head, head)?
         {
             bytes = known.bytes;
             but_not.push(known.head);
         }
-        for snapshot in history.range(head, &but_not).map_err(of_engine)? {
+        for snapshot in history.range(head, &but_not)? {
             let brought = added_by(&self.inner.store, snapshot, &Progress::default());
-            bytes += brought.map_err(of_transfer)?.bytes;
+            bytes += brought?.bytes;
         }
         remembered.lock().insert(workspace.name.clone(), Added { base: workspace.base, head, bytes });
         Ok(bytes)
@@ -186,10 +186,10 @@ impl Service {
 
     /// What is short, for somebody who only looks.
     pub(crate) fn room_warnings(&self, workspace: &WorkspaceName) -> Vec<String> {
-        let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.message]);
+        let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.to_string()]);
         match self.check_quota(workspace, None) {
             Ok(warning) => warnings.extend(warning),
-            Err(failure) => warnings.push(failure.message),
+            Err(failure) => warnings.push(failure.to_string()),
         }
         warnings
     }

@@ -11,13 +11,13 @@ use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Labels, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Now, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::Identity;
-use amalgam_proto::{Failure, Identified, Reason, operation_name, v1};
+use amalgam_proto::{Identified, Reason, operation_name, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::collection::Collections;
 use crate::conflicts::Faces;
 use crate::directory::{Live, Watches};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::feed::OperationFeed;
 use crate::home::Home;
 use crate::merging::{Approvals, Merging, Publishing};
@@ -112,14 +112,14 @@ impl Held {
     }
 
     /// What there is to say of a path that is not there.
-    pub(crate) fn not_found(&self, path: &TreePath) -> Failure {
+    pub(crate) fn not_found(&self, path: &TreePath) -> Error {
         let is_in = |cache: &&TreePath| path.below(cache).is_some();
         match self.lean.iter().flat_map(|lean| &lean.left_out).find(is_in) {
             Some(cache) => {
                 let message = format!("{path} is gone: {cache} was {CACHE_NOT_KEPT}");
-                Failure::new(Reason::NotFound, message)
+                Error::new(Reason::NotFound, message)
             }
-            None => of_engine(amalgam_engine::Error::NotFound { path: path.clone() }),
+            None => amalgam_engine::Error::NotFound { path: path.clone() }.into(),
         }
     }
 }
@@ -183,7 +183,7 @@ impl Service {
         let guard = self.inner.gate.try_write_for(ALONE_WITHIN).ok_or_else(|| {
             let message =
                 "the store is in use by other calls, and this needs it exclusively; try again when they are done";
-            Failure::new(Reason::Busy, message)
+            Error::new(Reason::Busy, message)
         })?;
         self.let_go_of_faces();
         Ok(guard)
@@ -205,8 +205,8 @@ impl Service {
         if id.is_empty() {
             return Ok(self.act(actor));
         }
-        let wrong = |why| Failure::new(Reason::Invalid, format!("request_id: {why}"));
-        let older = self.inner.store.find_request(&RequestId::new(id).map_err(wrong)?).map_err(of_engine)?;
+        let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
+        let older = self.inner.store.find_request(&RequestId::new(id).map_err(wrong)?)?;
         // Written by a version that knew neither the method nor the arguments: whether this is a retry cannot be told.
         if let Some(older) = older.filter(|older| older.draft.actor == actor) {
             let (sequence, action) = (older.sequence, &older.draft.action);
@@ -214,7 +214,7 @@ impl Service {
                 "request id {id:?} belongs to operation {sequence} ({action}) of an older version, which did not record its arguments; if \
                  that is not what you want, use a new id"
             );
-            return Err(Failure::new(Reason::RequestReused, message).with("operation", operation_name(sequence)));
+            return Err(Error::new(Reason::RequestReused, message).with("operation", operation_name(sequence)));
         }
         let scoped = RequestId::scoped(actor, R::METHOD, id, &request.arguments()).map_err(wrong)?;
         let act = self.act(actor).as_request(scoped);
@@ -226,33 +226,33 @@ impl Service {
     /// What the same request came to before.
     pub(crate) fn done_before(&self, act: &Act) -> Result<Option<Operation>> {
         let found = act.request.as_ref().map(|request| self.inner.store.find_request(request)).transpose();
-        found.map(Option::flatten).map_err(of_engine)
+        Ok(found.map(Option::flatten)?)
     }
 
     /// The workspace that a request is about, if it names one.
     pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
-        if name.is_empty() { Ok(None) } else { amalgam_proto::workspace_id(name).map(Some).map_err(of_engine) }
+        if name.is_empty() { Ok(None) } else { Ok(Some(amalgam_proto::workspace_id(name)?)) }
     }
 
     /// A snapshot as people write it.
     pub(crate) fn resolve(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<SnapshotId> {
-        let revision = Revision::parse(if revision.is_empty() { "@" } else { revision }).map_err(of_engine)?;
+        let revision = Revision::parse(if revision.is_empty() { "@" } else { revision })?;
         let now = match self.inner.utc_offset.get() {
             Some(utc_offset) => Now { time: self.now(), utc_offset: *utc_offset },
             None => Now::utc(self.now()),
         };
-        revision.resolve(&self.inner.store, here, &now).map_err(of_engine)
+        Ok(revision.resolve(&self.inner.store, here, &now)?)
     }
 
     /// A state however it is named, but for live directories, which are captured by whoever may.
     pub(crate) fn hold_revision(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<Held> {
         let snapshot = self.resolve(revision, here)?;
         // That there is one of this name comes before what became of its tree.
-        self.inner.store.snapshot(snapshot).map_err(of_engine)?;
+        self.inner.store.snapshot(snapshot)?;
         let gone = |_| {
             let message =
                 format!("the tree of snapshot {} was dropped by retention; only its record is left", snapshot.short());
-            Failure::new(Reason::NotFound, message)
+            Error::new(Reason::NotFound, message)
         };
         let held = hold_tree(&self.inner.store, snapshot).map_err(gone)?;
         let pin = self.inner.store.pin(held.root);
@@ -272,8 +272,8 @@ impl Service {
 
     /// A workspace for the wire.
     pub(crate) fn workspace_message(&self, name: &WorkspaceName) -> Result<v1::Workspace> {
-        let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
-        let moved = self.inner.store.last_move(&name.reference()).map_err(of_engine)?;
+        let workspace = self.inner.workspaces.get(name)?;
+        let moved = self.inner.store.last_move(&name.reference())?;
         let text = name.as_str();
         let here = self.inner.registry.all().into_iter().filter(|record| record.workspace == text);
         let directories = here.map(|record| v1::WorkspaceDirectory {
@@ -300,11 +300,11 @@ impl Service {
 
     /// A snapshot for the wire, with what points at it.
     pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
-        let snapshot = self.inner.store.snapshot(id).map_err(of_engine)?;
+        let snapshot = self.inner.store.snapshot(id)?;
         let labels = &self.inner.labels;
         let names = if marks.are_shown { self.names_of(id)? } else { Names::default() };
-        let is_thinned = self.inner.history.is_thinned(id).map_err(of_engine)?;
-        let lean = if is_thinned { lean_tree(&self.inner.store, id).map_err(of_engine)? } else { None };
+        let is_thinned = self.inner.history.is_thinned(id)?;
+        let lean = if is_thinned { lean_tree(&self.inner.store, id)? } else { None };
         Ok(v1::Snapshot {
             name: amalgam_proto::snapshot_name(id),
             parents: snapshot.parents.iter().copied().map(amalgam_proto::snapshot_name).collect(),
@@ -317,8 +317,8 @@ impl Service {
             thinned: is_thinned && lean.is_none(),
             without_caches: is_thinned && lean.is_some(),
             tree: snapshot.root.to_string(),
-            note: labels.note(id).map_err(of_engine)?.unwrap_or_default(),
-            reward: labels.reward(id).map_err(of_engine)?,
+            note: labels.note(id)?.unwrap_or_default(),
+            reward: labels.reward(id)?,
             conflicts: crate::conflicts::counted(&snapshot),
         })
     }
@@ -336,7 +336,7 @@ impl Service {
     /// What points at a snapshot now.
     fn names_of(&self, id: SnapshotId) -> Result<Names> {
         let mut names = Names::default();
-        for name in self.inner.store.names_of(id).map_err(of_engine)? {
+        for name in self.inner.store.names_of(id)? {
             match name.as_str().split_once('/') {
                 Some(("label", label)) => names.labels.push(label.to_owned()),
                 Some(("workspace", workspace)) => names.workspaces.push(workspace.to_owned()),
@@ -354,7 +354,7 @@ impl Service {
             Ok(())
         })?;
         loop {
-            let page = self.inner.labels.list("", after.as_ref(), PAGE).map_err(of_engine)?;
+            let page = self.inner.labels.list("", after.as_ref(), PAGE)?;
             let Some((last, _)) = page.last() else { break };
             after = Some(last.clone());
             found.extend(page.into_iter().map(|(_, snapshot)| snapshot));
@@ -372,7 +372,7 @@ impl Service {
     ) -> Result<()> {
         let mut after = None;
         loop {
-            let page = self.inner.workspaces.list(prefix, after.as_ref(), PAGE).map_err(of_engine)?;
+            let page = self.inner.workspaces.list(prefix, after.as_ref(), PAGE)?;
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.name.clone());
             page.iter().try_for_each(&mut visit)?;

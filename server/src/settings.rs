@@ -10,7 +10,7 @@ use amalgam_engine::TreePath;
 use amalgam_gc::LogRule;
 use amalgam_gc::retention::{Policies, Span};
 
-use crate::failure::Result;
+use crate::error::Result;
 
 /// What a user has set.
 #[derive(Clone, Debug, PartialEq, Eq)]

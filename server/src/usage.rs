@@ -13,10 +13,10 @@ use amalgam_engine::history::LogOrder;
 use amalgam_engine::{SnapshotId, Tally, Workspace, WorkspaceName};
 use amalgam_gc::{Courtesy, StoreUsage, WatchMeasuring, measure_snapshots, measure_workspaces, yielding};
 use amalgam_proto::v1::measure_usage_response::Event;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_transfer::{Progress, growth};
 
-use crate::failure::{Result, of_engine, of_transfer};
+use crate::error::{Error, Result};
 use crate::service::{Marks, Service};
 use sizes::Sizes;
 
@@ -45,7 +45,7 @@ impl Service {
 
     fn measure_all(&self, tell: Tell<'_>) -> Result<Vec<Event>> {
         let after = self.operations_kept_after()?;
-        let last = self.inner.store.last_operation().map_err(of_engine)?;
+        let last = self.inner.store.last_operation()?;
         let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, after, watch))?;
         let measured = Arc::new(measured);
         *self.inner.collections.measured.lock() = Some((last, Arc::clone(&measured)));
@@ -84,11 +84,11 @@ impl Service {
     }
 
     fn measure_workspace(&self, name: &WorkspaceName, snapshots: usize, tell: Tell<'_>) -> Result<Vec<Event>> {
-        let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
+        let workspace = self.inner.workspaces.get(name)?;
         let measured = self.measure_names(tell)?;
         let usage = measured.names.iter().find(|usage| usage.workspace.as_deref() == Some(name.as_str()));
         let Some(usage) = usage else {
-            return Err(Failure::new(Reason::NotFound, format!("workspace {name} was removed while it was measured")));
+            return Err(Error::new(Reason::NotFound, format!("workspace {name} was removed while it was measured")));
         };
         let mut events = vec![Event::Workspace(v1::WorkspaceAccount {
             files: Some(self.workspace_usage(&workspace, &mut Sizes::default())?),
@@ -103,7 +103,7 @@ impl Service {
     /// What every workspace keeps. As long as nothing has moved and nothing was collected since, what was found before.
     fn measure_names(&self, tell: Tell<'_>) -> Result<Arc<StoreUsage>> {
         let known = &self.inner.collections.measured;
-        let last = self.inner.store.last_operation().map_err(of_engine)?;
+        let last = self.inner.store.last_operation()?;
         if let Some((at, usage)) = &*known.lock()
             && *at == last
         {
@@ -134,7 +134,7 @@ impl Service {
 
     /// What a snapshot brought.
     pub(crate) fn growth_of(&self, snapshot: SnapshotId, marks: &Marks) -> Result<v1::SnapshotAccount> {
-        let brought = growth(&self.inner.store, snapshot, &Progress::default()).map_err(of_transfer)?;
+        let brought = growth(&self.inner.store, snapshot, &Progress::default())?;
         Ok(v1::SnapshotAccount {
             snapshot: Some(self.snapshot_message(snapshot, marks)?),
             growth: brought.map(tally),
@@ -145,8 +145,8 @@ impl Service {
     /// So many snapshots of a history, newest first.
     pub(crate) fn log_of(&self, head: Option<SnapshotId>, limit: usize) -> Result<Vec<SnapshotId>> {
         let Some(head) = head else { return Ok(Vec::new()) };
-        let log = self.inner.history.log(&[head], LogOrder::Time).map_err(of_engine)?;
-        log.take(limit).map(|entry| entry.map(|entry| entry.id).map_err(of_engine)).collect()
+        let log = self.inner.history.log(&[head], LogOrder::Time)?;
+        log.take(limit).map(|entry| Ok(entry?.id)).collect()
     }
 
     /// Reads on a thread that makes way for others, and ends when nobody waits for it or the process ends.
@@ -169,7 +169,7 @@ impl Service {
                 tell("measure", done, total)
             })
         });
-        measured.map_err(of_engine)?.ok_or_else(ended)
+        measured?.ok_or_else(ended)
     }
 
     /// What the files of a workspace's head hold, as a listing shows them, and how long its history is.
@@ -177,13 +177,13 @@ impl Service {
         let name = amalgam_proto::workspace_name(&workspace.name);
         let mut usage = v1::WorkspaceUsage { workspace: name, ..v1::WorkspaceUsage::default() };
         let Some(head) = workspace.head else { return Ok(usage) };
-        let root = self.inner.store.snapshot(head).map_err(of_engine)?.root;
+        let root = self.inner.store.snapshot(head)?.root;
         // Forks that nobody has changed yet have one tree.
         (usage.files, usage.bytes) = match sizes.trees.get(&root) {
             Some(size) => *size,
-            None => sizes.measure(&self.inner.store, root).map_err(of_engine)?,
+            None => sizes.measure(&self.inner.store, root)?,
         };
-        usage.snapshots = sizes.length(&self.inner.history, head).map_err(of_engine)?;
+        usage.snapshots = sizes.length(&self.inner.history, head)?;
         Ok(usage)
     }
 
@@ -203,8 +203,8 @@ fn go_on(told: ControlFlow<()>) -> Result<()> {
     if told.is_break() { Err(ended()) } else { Ok(()) }
 }
 
-fn ended() -> Failure {
-    Failure::new(Reason::Cancelled, "the measuring was ended")
+fn ended() -> Error {
+    Error::new(Reason::Cancelled, "the measuring was ended")
 }
 
 fn tally(tally: Tally) -> v1::ObjectTally {

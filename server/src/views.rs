@@ -31,11 +31,11 @@ use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use amalgam_view::{Moment, Recovered, Room, View, ViewOptions};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
-use crate::failure::{Result, of_engine, of_view};
+use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::service::Service;
 use book::{Book, MountRecord};
@@ -199,10 +199,10 @@ impl Service {
     fn view_workspace(&self, id: u64) -> Result<WorkspaceName> {
         let unknown = || {
             let message = format!("there is no {}; `amalgam mounts` lists what is mounted", view_name(id));
-            Failure::new(Reason::NoDirectory, message)
+            Error::new(Reason::NoDirectory, message)
         };
         let name = self.inner.views.book.workspace_of(id).ok_or_else(unknown)?;
-        WorkspaceName::new(name).map_err(of_engine)
+        Ok(WorkspaceName::new(name)?)
     }
 
     fn view_directory(&self, id: u64) -> PathBuf {
@@ -217,12 +217,12 @@ impl Service {
             return Ok(Arc::clone(live));
         }
         if self.inner.views.is_ending() {
-            return Err(Failure::new(Reason::Busy, "the background process is ending; try again"));
+            return Err(Error::new(Reason::Busy, "the background process is ending; try again"));
         }
-        let tree = self.inner.workspaces.open(&workspace).map_err(of_engine)?;
+        let tree = self.inner.workspaces.open(&workspace)?;
         let mut options = self.view_options(&workspace)?;
-        options.journaled = self.inner.workspaces.get(&workspace).map_err(of_engine)?.journaled;
-        let (view, recovered) = View::open(tree, &self.view_directory(id), options).map_err(of_view)?;
+        options.journaled = self.inner.workspaces.get(&workspace)?.journaled;
+        let (view, recovered) = View::open(tree, &self.view_directory(id), options)?;
         let live = Arc::new(LiveView {
             view,
             recovered,
@@ -289,7 +289,7 @@ impl Service {
             "workspace {workspace} has changes from a mount that are in no snapshot, so {what}; `amalgam mount {workspace} DIR` shows \
              them, and `amalgam commit` there keeps them"
         );
-        Err(Failure::new(Reason::Mounted, message))
+        Err(Error::new(Reason::Mounted, message))
     }
 
     fn refuse_shown(&self, id: u64, workspace: &WorkspaceName, what: &str) -> Result<()> {
@@ -312,7 +312,7 @@ impl Service {
             }
             None => return Ok(()),
         };
-        Err(Failure::new(Reason::Mounted, message))
+        Err(Error::new(Reason::Mounted, message))
     }
 
     /// Refuses to take an operation back, or to do it again, where that takes a workspace away that is mounted.
@@ -320,7 +320,7 @@ impl Service {
         // One that cannot be read is refused by whoever does it.
         let Ok(found) = operation(&self.inner.store, sequence) else { return Ok(()) };
         for name in self.inner.views.book.read().views.values() {
-            let workspace = WorkspaceName::new(name.as_str()).map_err(of_engine)?;
+            let workspace = WorkspaceName::new(name.as_str())?;
             let reference = workspace.reference();
             if found.changes.iter().any(|change| change.name == reference && goes(change)) {
                 self.refuse_live(&workspace, "it cannot be taken away")?;
@@ -334,7 +334,7 @@ impl Service {
         let _turn = self.inner.registry.turn();
         self.check_etag(name, etag)?;
         self.refuse_live(name, "it cannot be removed")?;
-        let done = self.inner.workspaces.delete(name, act).map_err(of_engine)?;
+        let done = self.inner.workspaces.delete(name, act)?;
         self.forget_view(name)?;
         self.let_go_of(name)?;
         self.forget_publishing(name)?;
@@ -344,12 +344,12 @@ impl Service {
     /// A workspace has come to its end: what it had goes. One that is mounted, or has work in no snapshot, comes back.
     pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &Act) -> Result<()> {
         let _turn = self.inner.registry.turn();
-        if self.inner.workspaces.find(name).map_err(of_engine)?.is_some() {
+        if self.inner.workspaces.find(name)?.is_some() {
             return Ok(());
         }
         if self.refuse_live(name, "it goes on").is_err() {
             let act = Act { request: None, ..act.clone() };
-            return self.inner.workspaces.undelete(name, &act).map(drop).map_err(of_engine);
+            return Ok(self.inner.workspaces.undelete(name, &act).map(drop)?);
         }
         self.forget_view(name)?;
         self.let_go_of(name)?;
@@ -372,7 +372,7 @@ impl Service {
                 "workspace {name} was taken away while it had changes from a mount that are in no snapshot, so {what}; `amalgam redo` or \
                  `amalgam ws undelete {name}` brings it back"
             );
-            return Err(Failure::new(Reason::Mounted, message));
+            return Err(Error::new(Reason::Mounted, message));
         }
         self.forget_view(name)
     }
@@ -384,7 +384,7 @@ impl Service {
             number => {
                 let what = if number == 1 { "1 file system is" } else { &format!("{number} file systems are") };
                 let message = format!("{what} mounted, and {why}; `amalgam mounts` lists them");
-                Err(Failure::new(Reason::Mounted, message))
+                Err(Error::new(Reason::Mounted, message))
             }
         }
     }
@@ -407,11 +407,11 @@ impl Service {
     fn close_view(&self, mut grasp: ViewGrasp) -> Result<()> {
         if self.is_uncommitted(&grasp)? {
             match self.checkpoint(&grasp) {
-                Err(failure) if failure.reason == Reason::Full => {}
+                Err(failure) if failure.reason() == Reason::Full => {}
                 done => done?,
             }
         }
-        grasp.live.view.close().map_err(of_view)?;
+        grasp.live.view.close()?;
         *grasp.turn = true;
         self.inner.views.state.lock().open.remove(&grasp.id);
         Ok(())

@@ -10,13 +10,13 @@ use amalgam_gc::{Fate, Planned, Progress};
 use amalgam_proto::v1::collect_store_response::Event;
 use amalgam_proto::v1::collection_service_server::CollectionService;
 use amalgam_proto::v1::measure_exactly_request::Target;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor};
 use crate::calls::Kind;
 use crate::collection::{How, Why};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 use crate::usage::Subject;
 
@@ -65,7 +65,7 @@ impl CollectionService for Api {
         self.stream(&caller, move |service, sender| {
             let only = service.here(&request.workspace)?;
             if let Some(workspace) = &only {
-                service.inner.workspaces.get(workspace).map_err(of_engine)?;
+                service.inner.workspaces.get(workspace)?;
             }
             let (plan, grace) = service.plan_collection(request.grace_seconds.map(span))?;
             let of_workspace = |planned: &&Planned| {
@@ -108,8 +108,8 @@ impl CollectionService for Api {
         let (caller, request) = (actor(&request), request.into_inner());
         self.slow(&caller, Kind::Work, move |service, caller| match request.target.as_ref() {
             Some(Target::Workspace(name)) => {
-                let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
-                service.inner.workspaces.get(&workspace).map_err(of_engine)?;
+                let workspace = amalgam_proto::workspace_id(name)?;
+                service.inner.workspaces.get(&workspace)?;
                 let freed = service.measure_without(BTreeSet::from([workspace.reference()]), None, caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: workspace.to_string() })
             }
@@ -122,7 +122,7 @@ impl CollectionService for Api {
                 let freed = service.measure_without(BTreeSet::new(), Some(snapshot), caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: snapshot.short() })
             }
-            None => Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
+            None => Err(Error::new(Reason::Invalid, "name a workspace or a snapshot")),
         })
         .await
     }
@@ -135,7 +135,7 @@ impl CollectionService for Api {
             let subject = match &request.target {
                 None => Subject::Store,
                 Some(Target::Workspace(name)) => {
-                    let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                    let workspace = amalgam_proto::workspace_id(name)?;
                     Subject::Workspace(workspace, usize::try_from(request.snapshots).unwrap_or(usize::MAX))
                 }
                 Some(Target::Revision(revision)) => {
@@ -168,11 +168,11 @@ impl CollectionService for Api {
         self.stream(&caller, move |service, sender| {
             let head = match &request.target {
                 Some(Target::Workspace(name)) => {
-                    let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
-                    service.inner.workspaces.get(&workspace).map_err(of_engine)?.head
+                    let workspace = amalgam_proto::workspace_id(name)?;
+                    service.inner.workspaces.get(&workspace)?.head
                 }
                 Some(Target::Revision(revision)) => Some(known_snapshot(service, revision, &request.here)?),
-                None => return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
+                None => return Err(Error::new(Reason::Invalid, "name a workspace or a snapshot")),
             };
             let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
             let marks = service.marks();
@@ -189,7 +189,7 @@ impl CollectionService for Api {
 fn known_snapshot(service: &Service, revision: &str, here: &str) -> Result<SnapshotId> {
     let here = service.here(here)?;
     let snapshot = service.resolve(revision, here.as_ref())?;
-    service.inner.store.snapshot(snapshot).map_err(of_engine)?;
+    service.inner.store.snapshot(snapshot)?;
     Ok(snapshot)
 }
 
@@ -206,9 +206,7 @@ fn planned_message(service: &Service, planned: &Planned, grace: Span) -> Result<
         Span::Forever => None,
     };
     let (fate, why, go_time) = match &planned.fate {
-        Fate::Goes if service.inner.history.is_thinned(planned.id).map_err(of_engine)? => {
-            (v1::Fate::Gone, String::new(), None)
-        }
+        Fate::Goes if service.inner.history.is_thinned(planned.id)? => (v1::Fate::Gone, String::new(), None),
         Fate::Goes => (v1::Fate::Goes, String::new(), None),
         Fate::Named(name) => (v1::Fate::Stays, name.clone(), None),
         Fate::Stays { why, until } => {

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
 use crate::calls::Kind;
-use crate::failure::Result;
+use crate::error::Result;
 
 type Answer<T> = Result<Response<T>, Status>;
 

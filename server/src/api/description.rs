@@ -7,7 +7,7 @@ use amalgam_engine::{ObjectId, SnapshotId};
 use amalgam_gc::retention::AUTOMATIC;
 
 use crate::directory::{EDIT, restore_action};
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::left_alone::GitScope;
 use crate::service::Service;
 
@@ -92,7 +92,7 @@ impl Service {
         match self.inner.store.snapshot(id) {
             Ok(snapshot) => Ok(Some((*snapshot).clone())),
             Err(amalgam_engine::Error::Missing { .. }) => Ok(None),
-            Err(error) => Err(of_engine(error)),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
 use crate::calls::Kind;
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -29,7 +29,7 @@ impl DirectoryService for Api {
         self.short(move |service| {
             let act = service.act_for(&actor, &request)?;
             let record = service.attach(&request, &act)?;
-            let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
+            let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str())?;
             Ok(v1::AttachDirectoryResponse {
                 directory: Some(service.directory_message(&record)),
                 workspace: Some(service.workspace_message(&workspace)?),
@@ -56,7 +56,7 @@ impl DirectoryService for Api {
         let request = request.into_inner();
         self.short(move |service| {
             let directory = service.find_place(&request.path)?;
-            let workspace = workspace_id(&directory.workspace).map_err(of_engine)?;
+            let workspace = workspace_id(&directory.workspace)?;
             Ok(v1::FindDirectoryResponse {
                 directory: Some(directory),
                 workspace: Some(service.workspace_message(&workspace)?),

@@ -1,20 +1,20 @@
 //! Merges, the queue and reviews, for the API.
 
+use amalgam_proto::Reason;
 use amalgam_proto::v1;
 use amalgam_proto::v1::merge_service_server::MergeService;
-use amalgam_proto::{Failure, Reason};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
 use crate::calls::Kind;
-use crate::failure::Result;
+use crate::error::{Error, Result};
 use crate::merging::check_rules;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 /// What is to be put into the queue, which a request always has.
 fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
-    asked.ok_or_else(|| Failure::new(Reason::Invalid, "submission: missing"))
+    asked.ok_or_else(|| Error::new(Reason::Invalid, "submission: missing"))
 }
 
 impl Api {

@@ -2,13 +2,13 @@
 
 use amalgam_engine::reference::{Operation, RefValue};
 use amalgam_engine::{ObjectKind, SnapshotId, operation};
+use amalgam_proto::Reason;
 use amalgam_proto::v1::operation_service_server::OperationService;
-use amalgam_proto::{Failure, Reason};
 use amalgam_proto::{operation_name, operation_sequence, v1, workspace_id};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -68,8 +68,8 @@ fn change_bytes(change: &v1::ReferenceChange) -> usize {
 
 /// An operation, from a change on.
 fn get(service: &Service, request: &v1::GetOperationRequest) -> Result<v1::GetOperationResponse> {
-    let sequence = operation_sequence(&request.name).map_err(of_engine)?;
-    let found = operation::operation(&service.inner.store, sequence).map_err(of_engine)?;
+    let sequence = operation_sequence(&request.name)?;
+    let found = operation::operation(&service.inner.store, sequence)?;
     let first = match request.page_token.as_str() {
         "" => 0,
         token => token.parse::<usize>().map_err(wrong_token)?,
@@ -80,24 +80,24 @@ fn get(service: &Service, request: &v1::GetOperationRequest) -> Result<v1::GetOp
     Ok(v1::GetOperationResponse { operation: Some(operation), next_page_token })
 }
 
-fn wrong_token(_: std::num::ParseIntError) -> Failure {
-    Failure::new(Reason::Invalid, "page_token: not one of this call's")
+fn wrong_token(_: std::num::ParseIntError) -> Error {
+    Error::new(Reason::Invalid, "page_token: not one of this call's")
 }
 
 fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::ListOperationsResponse> {
     let only = service.here(&request.workspace)?.map(|name| name.reference());
-    let end = service.inner.store.last_operation().map_err(of_engine)? + 1;
+    let end = service.inner.store.last_operation()? + 1;
     let mut before = match request.page_token.as_str() {
         "" => end,
         token => token.parse::<u64>().map_err(wrong_token)?.min(end),
     };
     let limit = page_size(request.page_size);
     let (mut operations, mut bytes) = (Vec::new(), 0);
-    let first = service.inner.store.first_operation().map_err(of_engine)?;
+    let first = service.inner.store.first_operation()?;
     let mut is_full = false;
     while before > first && !is_full {
         let from = before.saturating_sub(PAGE + 1).max(first - 1);
-        let page = service.inner.store.list_operations(from, (before - from - 1) as usize).map_err(of_engine)?;
+        let page = service.inner.store.list_operations(from, (before - from - 1) as usize)?;
         for found in page.iter().rev() {
             before = found.sequence;
             let touches = only.as_ref().is_none_or(|only| found.changes.iter().any(|change| change.name == *only));
@@ -141,17 +141,17 @@ impl OperationService for Api {
             let act = service.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
-                    let name = workspace_id(&name).map_err(of_engine)?;
+                    let name = workspace_id(&name)?;
                     service.inner.workspaces.undo(&name, &act)
                 }
                 Some(Target::Operation(name)) => {
-                    let sequence = operation_sequence(&name).map_err(of_engine)?;
+                    let sequence = operation_sequence(&name)?;
                     service.refuse_to_take_away(sequence, |change| change.before.is_none())?;
                     operation::undo_operation(&service.inner.store, sequence, &act)
                 }
-                None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
+                None => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
-            let done = done.map_err(of_engine)?;
+            let done = done?;
             service.heads_moved()?;
             Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done)) })
         })
@@ -165,17 +165,17 @@ impl OperationService for Api {
             let act = service.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
-                    let name = workspace_id(&name).map_err(of_engine)?;
+                    let name = workspace_id(&name)?;
                     service.inner.workspaces.redo(&name, &act)
                 }
                 Some(Target::Operation(name)) => {
-                    let sequence = operation_sequence(&name).map_err(of_engine)?;
+                    let sequence = operation_sequence(&name)?;
                     service.refuse_to_take_away(sequence, |change| change.after.is_none())?;
                     operation::redo_operation(&service.inner.store, sequence, &act)
                 }
-                None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
+                None => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
-            let done = done.map_err(of_engine)?;
+            let done = done?;
             service.heads_moved()?;
             Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done)) })
         })

@@ -12,14 +12,14 @@ use amalgam_proto::{label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 /// A path of a request.
 pub(super) fn tree_path(bytes: &[u8]) -> Result<TreePath> {
-    TreePath::new(bytes).map_err(|source| of_engine(source.into()))
+    Ok(TreePath::new(bytes)?)
 }
 
 /// Whether a path is one of these or below one; with none, every path is.
@@ -45,7 +45,7 @@ impl Service {
             Some(workspace) => labels.set_in(workspace, label, snapshot, act),
             None => labels.set(label, snapshot, act),
         };
-        done.map(drop).map_err(of_engine)
+        Ok(done.map(drop)?)
     }
 }
 
@@ -140,7 +140,7 @@ impl SnapshotService for Api {
     async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = LabelName::new(request.label_id.as_str()).map_err(of_engine)?;
+            let label = LabelName::new(request.label_id.as_str())?;
             let here = service.here(&request.workspace)?;
             let snapshot = service.resolve(&request.revision, here.as_ref())?;
             let act = service.act_for(&actor, &request)?;
@@ -154,7 +154,7 @@ impl SnapshotService for Api {
     async fn delete_label(&self, request: Request<v1::DeleteLabelRequest>) -> Answer<v1::DeleteLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = label_id(&request.name).map_err(of_engine)?;
+            let label = label_id(&request.name)?;
             let here = service.here(&request.workspace)?;
             let act = service.act_for(&actor, &request)?;
             service.set_label(here.as_ref(), &label, None, &act)?;
@@ -168,10 +168,10 @@ impl SnapshotService for Api {
         self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
-                token => Some(LabelName::new(token).map_err(of_engine)?),
+                token => Some(LabelName::new(token)?),
             };
             let limit = page_size(request.page_size);
-            let found = service.inner.labels.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
+            let found = service.inner.labels.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|(last, _)| last.as_str().to_owned()) } else { None };
             let label = |(label, snapshot): &(LabelName, _)| v1::Label {
                 name: label_name(label),

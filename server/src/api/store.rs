@@ -7,11 +7,11 @@ use amalgam_engine::verify::{Record, Repaired};
 use amalgam_engine::{VerifyOptions, VerifyReport, repair, verify};
 use amalgam_proto::v1::store_service_server::StoreService;
 use amalgam_proto::v1::verify_store_response::Event;
-use amalgam_proto::{API_VERSION, Failure, Reason, v1};
+use amalgam_proto::{API_VERSION, Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -44,7 +44,7 @@ impl StoreService for Api {
             let _held = service.hold_collections(&|| progress.check().is_ok())?;
             let result = match request.repair {
                 true => {
-                    let done = repair(&service.inner.store, &options).map_err(of_engine)?;
+                    let done = repair(&service.inner.store, &options)?;
                     let words = done.done.iter().map(repaired_words).collect();
                     v1::VerifyResult { repaired: words, ..report_message(&done.left) }
                 }
@@ -56,7 +56,7 @@ impl StoreService for Api {
                         progress.bytes_total.store(now.bytes_total, Relaxed);
                         if progress.check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
                     };
-                    let report = verify(&service.inner.store, &options, &watch).map_err(of_engine)?;
+                    let report = verify(&service.inner.store, &options, &watch)?;
                     report_message(&report)
                 }
             };
@@ -76,12 +76,12 @@ impl StoreService for Api {
         if mounted > 0 && !force {
             let what = if mounted == 1 { "1 file system is" } else { &format!("{mounted} file systems are") };
             let message = format!("{what} mounted; `amalgam umount` first, or `amalgam stop --force`");
-            return Err(Failure::new(Reason::Busy, message).into_status());
+            return Err(Error::new(Reason::Busy, message).into_status());
         }
         if watching > 0 && !force {
             let what = if watching == 1 { "1 `amalgam watch` is" } else { &format!("{watching} `amalgam watch` are") };
             let message = format!("{what} running; end it first, or `amalgam stop --force`");
-            return Err(Failure::new(Reason::Busy, message).into_status());
+            return Err(Error::new(Reason::Busy, message).into_status());
         }
         self.calls.stop(force);
         let watches = u32::try_from(self.service.background_watches()).unwrap_or(u32::MAX);

@@ -12,7 +12,7 @@ use amalgam_engine::reference::RefName;
 use amalgam_engine::workspace::LabelName;
 use amalgam_materializer::remove_tree;
 use amalgam_proto::v1::transfer_service_server::TransferService;
-use amalgam_proto::{Failure, Reason, snapshot_name, v1};
+use amalgam_proto::{Reason, snapshot_name, v1};
 use amalgam_transfer::{
     Have, Names, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, backup, have, receive,
     restore_backup, send, verify_backup,
@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Answers, Api, Sender, Watched, actor};
 use crate::calls::Kind;
 use crate::directory::host_path;
-use crate::failure::{Result, of_engine, of_transfer};
+use crate::error::{Error, Result};
 use crate::service::Service;
 use bridge::{Pieces, STALL_MAX, arriving};
 
@@ -50,7 +50,7 @@ impl TransferService for Api {
     async fn get_have(&self, request: Request<v1::GetHaveRequest>) -> Answer<v1::GetHaveResponse> {
         let caller = actor(&request);
         self.read(&caller, |service| {
-            let have = have(&service.inner.store).map_err(of_transfer)?;
+            let have = have(&service.inner.store)?;
             let snapshots = have.snapshots.iter().copied().map(snapshot_name).collect();
             Ok(v1::GetHaveResponse { snapshots, text: Bytes::from(have.encode()) })
         })
@@ -67,7 +67,7 @@ impl TransferService for Api {
             let selection = select(service, &request)?;
             let piece = |data| v1::SendSnapshotsResponse { event: Some(Event::Data(data)) };
             let out = Pieces::new(sender, piece);
-            let sent = send(&service.inner.store, &selection, &options, out, progress).map_err(of_transfer)?;
+            let sent = send(&service.inner.store, &selection, &options, out, progress)?;
             Ok(v1::SendSnapshotsResponse { event: Some(Event::Result(sent_message(&sent))) })
         };
         self.watch(&caller, Kind::Transfer, "send", tell, work)
@@ -82,14 +82,14 @@ impl TransferService for Api {
         let first = stream.message().await?.and_then(|message| message.event);
         let Some(Event::Options(options)) = first else {
             let message = "the first message of a stream says how to receive it";
-            return Err(Failure::new(Reason::Invalid, message).into_status());
+            return Err(Error::new(Reason::Invalid, message).into_status());
         };
         let stream = arriving(stream, STALL_MAX);
         self.slow(&actor.clone(), Kind::Transfer, move |service, _| {
             let names = match (options.no_names, options.under.as_str()) {
                 (true, "") => Names::None,
                 (true, _) => {
-                    return Err(Failure::new(Reason::Invalid, "choose either no names or names under a prefix"));
+                    return Err(Error::new(Reason::Invalid, "choose either no names or names under a prefix"));
                 }
                 (false, "") => Names::AsSent,
                 (false, word) => Names::Under(checked_word(word)?),
@@ -97,7 +97,7 @@ impl TransferService for Api {
             let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
             let act = service.act(&actor);
             let received = receive(&service.inner.store, stream, &options, &act, &Progress::default());
-            Ok(received_message(&received.map_err(of_transfer)?))
+            Ok(received_message(&received?))
         })
         .await
     }
@@ -110,9 +110,9 @@ impl TransferService for Api {
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
             let directory = host_path(&request.directory)?;
-            let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
+            let done = backup(&service.inner.store, &directory, service.now(), progress)?;
             if request.verify {
-                verify_backup(&directory, &service.act("backup"), progress, remove_tree).map_err(of_transfer)?;
+                verify_backup(&directory, &service.act("backup"), progress, remove_tree)?;
             }
             let result = v1::BackupResult {
                 part: done.part,
@@ -134,13 +134,13 @@ impl TransferService for Api {
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
             let (directory, store) = (host_path(&request.directory)?, &service.inner.store);
-            if store.last_operation().map_err(of_engine)? != 0 {
+            if store.last_operation()? != 0 {
                 let home = service.inner.home.path().display();
                 let message = format!("the store at {home} is not empty; a backup comes back into a new one");
-                return Err(Failure::new(Reason::AlreadyExists, message));
+                return Err(Error::new(Reason::AlreadyExists, message));
             }
             let act = service.act(&actor);
-            let received = restore_backup(&directory, store, &act, progress).map_err(of_transfer)?;
+            let received = restore_backup(&directory, store, &act, progress)?;
             Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
         };
         self.watch(&caller, Kind::Transfer, "receive", tell, work)
@@ -189,8 +189,8 @@ fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<Snap
     let mut had = match &request.have[..] {
         [] => Vec::new(),
         text => {
-            let wrong = |_| Failure::new(Reason::Invalid, "the receiver's list is not valid UTF-8");
-            Have::decode(str::from_utf8(text).map_err(wrong)?).map_err(of_transfer)?.snapshots
+            let wrong = |_| Error::new(Reason::Invalid, "the receiver's list is not valid UTF-8");
+            Have::decode(str::from_utf8(text).map_err(wrong)?)?.snapshots
         }
     };
     let here = service.here(&request.workspace)?;
@@ -204,9 +204,9 @@ fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<Snap
 fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selection> {
     let store = &service.inner.store;
     match (request.all, request.revisions.is_empty()) {
-        (true, true) => return Selection::everything(store).map_err(of_transfer),
-        (true, false) => return Err(Failure::new(Reason::Invalid, "choose either everything or some revisions")),
-        (false, true) => return Err(Failure::new(Reason::Invalid, "say what to send")),
+        (true, true) => return Ok(Selection::everything(store)?),
+        (true, false) => return Err(Error::new(Reason::Invalid, "choose either everything or some revisions")),
+        (false, true) => return Err(Error::new(Reason::Invalid, "say what to send")),
         (false, false) => {}
     }
     let here = service.here(&request.workspace)?;
@@ -218,7 +218,7 @@ fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selec
             None => snapshots.push(snapshot),
         }
     }
-    Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str())).map_err(of_transfer)
+    Ok(Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str()))?)
 }
 
 /// The reference that a revision is, if it is one and not a snapshot behind it.
@@ -235,18 +235,18 @@ fn name_of(
     }
     // As everywhere, a label goes before a workspace of the same name.
     if let Ok(label) = LabelName::new(revision)
-        && service.inner.labels.find(&label).map_err(of_engine)?.is_some()
+        && service.inner.labels.find(&label)?.is_some()
     {
         return Ok(Some(format!("label/{revision}")));
     }
     let Ok(workspace) = amalgam_engine::WorkspaceName::new(revision) else { return Ok(None) };
-    let found = service.inner.workspaces.find(&workspace).map_err(of_engine)?;
+    let found = service.inner.workspaces.find(&workspace)?;
     Ok(found.map(|_| workspace.reference().as_str().to_owned()))
 }
 
 /// A word that names can be filed under: one part of a workspace's name.
 fn checked_word(word: &str) -> Result<String> {
-    LabelName::new(word).map_err(of_engine)?;
+    LabelName::new(word)?;
     Ok(word.to_owned())
 }
 

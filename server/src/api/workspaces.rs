@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Api, actor, operation_message, page_size};
 use crate::calls::Kind;
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -20,7 +20,7 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::CreateWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = WorkspaceName::new(request.workspace_id.as_str()).map_err(of_engine)?;
+            let name = WorkspaceName::new(request.workspace_id.as_str())?;
             let from = match request.from.as_str() {
                 "" => None,
                 revision => Some(service.resolve(revision, None)?),
@@ -29,7 +29,7 @@ impl WorkspaceService for Api {
             let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
             if service.done_before(&act)?.is_none() {
                 service.begin_without(std::slice::from_ref(&name))?;
-                service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
+                service.inner.workspaces.create(&name, &new, &act)?;
             }
             Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
@@ -39,7 +39,7 @@ impl WorkspaceService for Api {
     async fn get_workspace(&self, request: Request<v1::GetWorkspaceRequest>) -> Answer<v1::GetWorkspaceResponse> {
         let request = request.into_inner();
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let name = workspace_id(&request.name)?;
             Ok(v1::GetWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
         .await
@@ -50,10 +50,10 @@ impl WorkspaceService for Api {
         self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
-                token => Some(WorkspaceName::new(token).map_err(of_engine)?),
+                token => Some(WorkspaceName::new(token)?),
             };
             let limit = page_size(request.page_size);
-            let found = service.inner.workspaces.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
+            let found = service.inner.workspaces.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
             let workspaces = found.iter().map(|found| service.workspace_message(&found.name)).collect::<Result<_>>()?;
             Ok(v1::ListWorkspacesResponse { workspaces, next_page_token: next.unwrap_or_default() })
@@ -64,16 +64,16 @@ impl WorkspaceService for Api {
     async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Work, move |service, _| {
-            let from = workspace_id(&request.name).map_err(of_engine)?;
+            let from = workspace_id(&request.name)?;
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
-            let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+            let into = into.collect::<Result<Vec<_>, _>>()?;
             let act = service.act_for(&actor, &request)?;
             let done = match service.done_before(&act)? {
                 Some(done) => done,
                 None => {
                     service.secure_live(&from, "a fork", &act)?;
                     service.begin_without(&into)?;
-                    service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?
+                    service.inner.workspaces.fork(&from, &into, &act)?
                 }
             };
             let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
@@ -88,15 +88,15 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::RestoreWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let name = workspace_id(&request.name)?;
             let snapshot = service.resolve(&request.revision, Some(&name))?;
             let act = service.act_for(&actor, &request)?;
             let workspaces = &service.inner.workspaces;
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-            let paths = paths.map_err(|source| of_engine(source.into()))?;
+            let paths = paths?;
             let restore = || match paths.is_empty() {
-                true => workspaces.restore(&name, snapshot, &act).map_err(of_engine),
-                false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(of_engine),
+                true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
+                false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
             };
             let words = format!("restore {}", snapshot.short());
             let changed = service.move_head(&name, &words, &act, restore)?.is_new;
@@ -111,8 +111,8 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::RenameWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let from = workspace_id(&request.name).map_err(of_engine)?;
-            let to = WorkspaceName::new(request.new_workspace_id.as_str()).map_err(of_engine)?;
+            let from = workspace_id(&request.name)?;
+            let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
             let act = service.act_for(&actor, &request)?;
             if service.done_before(&act)?.is_none() {
                 service.rename_workspace(&from, &to, &act)?;
@@ -128,9 +128,9 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::UpdateWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let name = workspace_id(&request.name)?;
             let act = service.act_for(&actor, &request)?;
-            service.inner.workspaces.describe(&name, &request.agent, &request.project, &act).map_err(of_engine)?;
+            service.inner.workspaces.describe(&name, &request.agent, &request.project, &act)?;
             Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
         .await
@@ -142,7 +142,7 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::DeleteWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let name = workspace_id(&request.name)?;
             let act = service.act_for(&actor, &request)?;
             let done = match service.done_before(&act)? {
                 Some(done) => done,
@@ -159,10 +159,10 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::UndeleteWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let name = workspace_id(&request.name)?;
             let act = service.act_for(&actor, &request)?;
             if service.done_before(&act)?.is_none() {
-                service.inner.workspaces.undelete(&name, &act).map_err(of_engine)?;
+                service.inner.workspaces.undelete(&name, &act)?;
             }
             Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })

@@ -75,9 +75,9 @@ impl Service {
             };
             match self.collect(&how, &mut watch) {
                 Ok(_) => failures = Failures::default(),
-                Err(failure) if failure.reason == Reason::Busy => {}
+                Err(failure) if failure.reason() == Reason::Busy => {}
                 Err(failure) => {
-                    let words = format!("the last collection failed: {}", failure.message);
+                    let words = format!("the last collection failed: {failure}");
                     if failures.add(&words, Instant::now()) {
                         tell(&words);
                         let _ = collections.change(|state| state.problem = Some(words));
@@ -220,7 +220,7 @@ mod tests {
             move || match known.get().is_some_and(Service::is_collecting) {
                 true => {
                     tries.fetch_add(1, Ordering::Relaxed);
-                    Err(amalgam_proto::Failure::new(Reason::Fault, "settings that cannot be read"))
+                    Err(crate::error::Error::new(Reason::Fault, "settings that cannot be read"))
                 }
                 false => Ok(Settings::default()),
             }

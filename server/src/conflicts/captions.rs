@@ -12,10 +12,10 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Bare, Entry, TreePath, Workspace, entry_at};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::Content;
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use parking_lot::Mutex;
 
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// Of so many conflicts it is remembered whose they are.
@@ -60,7 +60,7 @@ impl Captioner<'_> {
         }
         let Some(workspace) = self.workspace_with(path, id)? else { return Ok(None) };
         let head = workspace.head.expect("its head has the conflict");
-        let names = side_names(&service.inner.history, head, path, conflict).map_err(of_engine)?;
+        let names = side_names(&service.inner.history, head, path, conflict)?;
         let owner = Arc::new(Owner { workspace: workspace.name, names });
         let mut owners = owners.lock();
         if owners.len() >= OWNERS_MAX {
@@ -122,7 +122,7 @@ impl Service {
         let store = &self.inner.store;
         let Some(head) = workspace.head else { return Ok(false) };
         let root = store.snapshot(head).and_then(|snapshot| store.root(snapshot.root));
-        let entry = root.and_then(|root| entry_at(store, &root, path)).map_err(of_engine)?;
+        let entry = root.and_then(|root| entry_at(store, &root, path))?;
         Ok(matches!(entry, Some(Entry { node: Node::Conflict(there), .. }) if there.bare() == id))
     }
 
@@ -130,7 +130,7 @@ impl Service {
     /// version now.
     pub(super) fn term_named(&self, placed: &PlacedConflict, word: &str) -> Result<usize> {
         let (store, path) = (&self.inner.store, &placed.path);
-        let terms = terms(store, &placed.conflict).map_err(of_engine)?;
+        let terms = terms(store, &placed.conflict)?;
         let names = self.captioner().caption(path, &placed.conflict).names;
         if let Some(at) = terms.iter().position(|term| term.word == word) {
             return Ok(at);
@@ -147,16 +147,16 @@ impl Service {
             _ => term.word.clone(),
         });
         let words: Vec<_> = words.collect();
-        Err(Failure::new(Reason::Invalid, format!("{path} has no version {word}; it has {}", words.join(", "))))
+        Err(Error::new(Reason::Invalid, format!("{path} has no version {word}; it has {}", words.join(", "))))
     }
 
     fn term_of_head(&self, placed: &PlacedConflict, word: &str) -> Result<Option<usize>> {
         let Ok(name) = WorkspaceName::new(word) else { return Ok(None) };
-        let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else { return Ok(None) };
+        let Some(workspace) = self.inner.workspaces.find(&name)? else { return Ok(None) };
         let Some(root) = self.head_root(workspace.head)? else { return Ok(None) };
         let store = &self.inner.store;
-        let root = store.root(root).map_err(of_engine)?;
-        let entry = entry_at(store, &root, &placed.path).map_err(of_engine)?.map(|entry| entry.node);
+        let root = store.root(root)?;
+        let entry = entry_at(store, &root, &placed.path)?.map(|entry| entry.node);
         let sides = placed.conflict.added().map(|side| side.map(|side| side.node.clone()));
         let mut same = sides.enumerate().filter(|(_, side)| *side == entry).map(|(at, _)| at * 2);
         Ok(same.next())

@@ -6,10 +6,10 @@ use amalgam_engine::content::read_at;
 use amalgam_engine::merge::OpenMatter;
 use amalgam_engine::object::Node;
 use amalgam_engine::{Act, Bare, Entry, RootId, TreePath};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -25,23 +25,23 @@ impl Service {
     /// A conflict for the wire.
     pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
         let store = &self.inner.store;
-        let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
+        let whole = without_draft(store, &placed.conflict)?;
         let caption = self.captioner().caption(&placed.path, &placed.conflict);
-        let terms = terms(store, &placed.conflict).map_err(of_engine)?.into_iter().enumerate();
+        let terms = terms(store, &placed.conflict)?.into_iter().enumerate();
         let versions = terms.map(|(at, term)| v1::ConflictVersion {
             name: term.word,
             entry: term.entry.as_ref().map(|entry| amalgam_proto::entry(&placed.path, entry)),
             value: None,
             workspace: caption.names.get(at / 2).filter(|_| at % 2 == 0).cloned().unwrap_or_default(),
         });
-        let rendered = render(store, &placed.conflict, &caption).map_err(of_engine)?;
+        let rendered = render(store, &placed.conflict, &caption)?;
         Ok(v1::Conflict {
             path: Bytes::copy_from_slice(placed.path.as_bytes()),
             kind: word(&whole).to_owned(),
             id: whole.bare().to_string(),
             versions: versions.collect(),
             regions: rendered.map_or(0, |rendered| rendered.regions as u32),
-            remembered: replay(store, &whole).map_err(of_engine)?.is_some(),
+            remembered: replay(store, &whole)?.is_some(),
             undecided: false,
             about: String::new(),
         })
@@ -60,7 +60,7 @@ impl Service {
         let placed = self.conflicts_of(root, None)?;
         let before = match request.page_token.as_str() {
             "" => 0,
-            token => token.parse().map_err(|_| Failure::new(Reason::Invalid, "page_token: no number"))?,
+            token => token.parse().map_err(|_| Error::new(Reason::Invalid, "page_token: no number"))?,
         };
         let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
         let matters = self.matters_of(head, root)?;
@@ -84,8 +84,8 @@ impl Service {
     ) -> Result<()> {
         let here = self.here(&request.workspace)?;
         let held = self.hold_state(request.state.as_ref(), here.as_ref())?;
-        let path = TreePath::new(&request.path[..]).map_err(|source| of_engine(source.into()))?;
-        let none = || Failure::new(Reason::NotFound, format!("there is no conflict at {path}"));
+        let path = TreePath::new(&request.path[..])?;
+        let none = || Error::new(Reason::NotFound, format!("there is no conflict at {path}"));
         let root = held.root.ok_or_else(none)?;
         let placed = self.conflicts_of(root, None)?;
         let Some(placed) = placed.iter().find(|placed| placed.path == path) else {
@@ -99,7 +99,7 @@ impl Service {
         let session = store.session();
         let entry = if request.version.is_empty() {
             let caption = self.captioner().caption(&path, &placed.conflict);
-            shown_as(store, &session, &placed.conflict, Style::Markers, &caption).map_err(of_engine)?
+            shown_as(store, &session, &placed.conflict, Style::Markers, &caption)?
         } else {
             placed.conflict.terms()[self.term_named(placed, &request.version)?].clone()
         };
@@ -120,7 +120,7 @@ impl Service {
                 while offset < size || message.is_some() {
                     let mut block = vec![0; BLOCK_BYTES.min(size - offset) as usize];
                     if !block.is_empty() {
-                        read_at(store, &content, size, offset, &mut block).map_err(of_engine)?;
+                        read_at(store, &content, size, offset, &mut block)?;
                     }
                     offset += block.len() as u64;
                     send(v1::ReadConflictResponse { conflict: message.take(), data: block.into() })?;
@@ -152,19 +152,19 @@ impl Service {
                     let words: Vec<_> = message.versions.iter().map(|version| version.name.as_str()).collect();
                     let path = String::from_utf8_lossy(&message.path);
                     let message = format!("{path} has no version {name}; it has {}", words.join(", "));
-                    return Err(Failure::new(Reason::Invalid, message));
+                    return Err(Error::new(Reason::Invalid, message));
                 }
             },
         };
         let conflict = Some(message.clone());
         let place = found.and_then(|found| found.entry.as_ref()).map(|entry| TreePath::new(&entry.path[..]));
-        let Some(place) = place.transpose().map_err(|source| of_engine(source.into()))? else {
+        let Some(place) = place.transpose()? else {
             let data = found.and_then(|found| found.value.clone()).unwrap_or_default();
             return send(v1::ReadConflictResponse { conflict, data });
         };
         let store = &self.inner.store;
-        let root = store.root(root).map_err(of_engine)?;
-        let entry = amalgam_engine::entry_at(store, &root, &place).map_err(of_engine)?;
+        let root = store.root(root)?;
+        let entry = amalgam_engine::entry_at(store, &root, &place)?;
         self.send_entry(entry, conflict, &mut send)
     }
 
@@ -176,9 +176,9 @@ impl Service {
     ) -> Result<v1::ListResolutionsResponse> {
         let after = match request.page_token.as_str() {
             "" => None,
-            token => Some(Bare::from_hex(token).ok_or_else(|| Failure::new(Reason::Invalid, "page_token: no hash"))?),
+            token => Some(Bare::from_hex(token).ok_or_else(|| Error::new(Reason::Invalid, "page_token: no hash"))?),
         };
-        let found = conflict::remembered(&self.inner.store, after, limit).map_err(of_engine)?;
+        let found = conflict::remembered(&self.inner.store, after, limit)?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
         let resolutions = found.iter().map(resolution_message).collect();
         Ok(v1::ListResolutionsResponse { resolutions, next_page_token: next.unwrap_or_default() })
@@ -191,12 +191,12 @@ impl Service {
         act: &Act,
     ) -> Result<v1::ForgetResolutionsResponse> {
         if request.ids.is_empty() != request.all {
-            return Err(Failure::new(Reason::Invalid, "name resolutions, or choose all"));
+            return Err(Error::new(Reason::Invalid, "name resolutions, or choose all"));
         }
         let mut known: Vec<Remembered> = Vec::new();
         loop {
             let after = known.last().map(|found| found.id);
-            let page = conflict::remembered(&self.inner.store, after, PAGE).map_err(of_engine)?;
+            let page = conflict::remembered(&self.inner.store, after, PAGE)?;
             if page.is_empty() {
                 break;
             }
@@ -211,10 +211,10 @@ impl Service {
                 (Some(one), None) if wanted.iter().any(|wanted: &&Remembered| wanted.id == one.id) => {}
                 (Some(one), None) => wanted.push(one),
                 (None, _) => {
-                    return Err(Failure::new(Reason::NotFound, format!("no resolution {id} is remembered")));
+                    return Err(Error::new(Reason::NotFound, format!("no resolution {id} is remembered")));
                 }
                 _ => {
-                    return Err(Failure::new(
+                    return Err(Error::new(
                         Reason::Ambiguous,
                         format!("{id} is ambiguous: several resolutions begin so"),
                     ));
@@ -224,7 +224,7 @@ impl Service {
         let act = Act { request: None, ..act.clone() };
         let mut response = v1::ForgetResolutionsResponse::default();
         for found in wanted {
-            if request.dry_run || conflict::forget(&self.inner.store, found.id, &act).map_err(of_engine)?.is_some() {
+            if request.dry_run || conflict::forget(&self.inner.store, found.id, &act)?.is_some() {
                 response.resolutions.push(resolution_message(found));
             }
         }
@@ -243,7 +243,7 @@ fn resolution_message(found: &Remembered) -> v1::Resolution {
 
 /// Paths of a request.
 pub(super) fn tree_paths(paths: &[Bytes]) -> Result<Vec<TreePath>> {
-    paths.iter().map(TreePath::new).collect::<Result<_, _>>().map_err(|source| of_engine(source.into()))
+    Ok(paths.iter().map(TreePath::new).collect::<Result<_, _>>()?)
 }
 
 /// Whether a path is one of these or below one; all are without any.

@@ -8,13 +8,13 @@ use amalgam_engine::merge::{DECIDED_KEY, Decision, Matter, OpenMatter};
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{Act, Entry, ObjectKind, Pin, RootId, SnapshotId, TreePath, WorkingTree};
 use amalgam_materializer::{Progress, Times};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 
 use super::list::{is_wanted, tree_paths};
 use super::undecided::decision;
 use crate::api::Caller;
 use crate::directory::{Saying, Target, notice};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::{Marks, Service};
 
 /// What the log calls it.
@@ -49,9 +49,9 @@ impl Service {
         act: &Act,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
-        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+        let workspace = amalgam_proto::workspace_id(&request.workspace)?;
         if request.resolution.is_none() {
-            return Err(Failure::new(
+            return Err(Error::new(
                 Reason::Invalid,
                 "choose how to resolve: a version, contents, or a remembered resolution",
             ));
@@ -95,7 +95,7 @@ impl Service {
         let mut change = change_of(&plan, entries_left(&plan, root, self)?);
         change.resolutions = self.new_resolutions(&plan, request)?;
         let done = self.inner.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
-        let done = done.map_err(of_engine)?;
+        let done = done?;
         response.snapshot = Some(self.snapshot_message(done.snapshot, &Marks::default())?);
         Ok(response)
     }
@@ -127,7 +127,7 @@ impl Service {
             // State values are in no directory.
             for (matter, decision) in &plan.decided {
                 if matches!(matter.undecided.matter, Matter::State { .. }) {
-                    matter.undecided.decide(&mut captured.tree, *decision).map_err(of_engine)?;
+                    matter.undecided.decide(&mut captured.tree, *decision)?;
                 }
             }
             let mut saying = Saying { action: RESOLVE, change: change_of(&plan, 0) };
@@ -160,21 +160,19 @@ impl Service {
             return Err(nothing(&paths));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.is_empty() {
-            return Err(Failure::new(Reason::Invalid, "this conflict is not about contents; choose ours or theirs"));
+            return Err(Error::new(Reason::Invalid, "this conflict is not about contents; choose ours or theirs"));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.len() != 1 {
-            return Err(Failure::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
+            return Err(Error::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
         }
-        let mut exchange = Exchange::new(store, root, &[]).map_err(of_engine)?;
+        let mut exchange = Exchange::new(store, root, &[])?;
         let mut done = Vec::new();
         for placed in wanted {
             let entry = match request.resolution.as_ref().expect("it was asked for") {
-                Resolution::Content(bytes) => {
-                    Some(file_of(exchange.session(), &placed.conflict, bytes, act.time).map_err(of_engine)?)
-                }
+                Resolution::Content(bytes) => Some(file_of(exchange.session(), &placed.conflict, bytes, act.time)?),
                 Resolution::Remembered(_) => {
-                    let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
-                    match replay(store, &whole).map_err(of_engine)? {
+                    let whole = without_draft(store, &placed.conflict)?;
+                    match replay(store, &whole)? {
                         Some(entry) => entry,
                         None => continue,
                     }
@@ -185,7 +183,7 @@ impl Service {
                     chosen(store, session, &placed.conflict, choice, act.time).map_err(|why| unable(placed, why))?
                 }
             };
-            exchange.set(&placed.path, entry.as_ref()).map_err(of_engine)?;
+            exchange.set(&placed.path, entry.as_ref())?;
             done.push((placed.clone(), entry));
         }
         let decided = decisions(undecided, &done, request.resolution.as_ref())?;
@@ -195,17 +193,17 @@ impl Service {
         let open = matters.iter().filter(|matter| !decided.iter().any(|(decided, _)| decided.id() == matter.id()));
         let left = placed.iter().map(|placed| &placed.path).filter(|path| !is_done(path));
         let left = left.chain(open.map(|matter| &matter.undecided.path)).collect::<BTreeSet<_>>().len() as u64;
-        let (mut tree, mut root) = exchange.finish().map_err(of_engine)?;
+        let (mut tree, mut root) = exchange.finish()?;
         let mut touched: Vec<_> = done.iter().map(|(placed, _)| placed.path.clone()).collect();
         for (matter, decision) in &decided {
-            touched.extend(matter.undecided.decide(&mut tree, *decision).map_err(of_engine)?);
+            touched.extend(matter.undecided.decide(&mut tree, *decision)?);
         }
         if !decided.is_empty() {
             let session = store.session();
-            root = tree.freeze().write(&session).map_err(of_engine)?;
-            session.write_all_ahead().map_err(of_engine)?;
+            root = tree.freeze().write(&session)?;
+            session.write_all_ahead()?;
         }
-        let pin = store.hold(root).map_err(of_engine)?;
+        let pin = store.hold(root)?;
         Ok(Plan { tree, root, _pin: pin, done, decided, told, touched, left })
     }
 
@@ -227,9 +225,9 @@ impl Service {
         let store = &self.inner.store;
         let mut new = Vec::new();
         for (placed, entry) in plan.done.iter().filter(|_| !request.forget) {
-            let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
+            let whole = without_draft(store, &placed.conflict)?;
             let found = NewResolution::new(store, &whole, &placed.path, entry.as_ref(), plan.root);
-            new.extend(found.map_err(of_engine)?);
+            new.extend(found?);
         }
         Ok(new)
     }
@@ -274,17 +272,17 @@ fn entries_left(plan: &Plan, root: RootId, service: &Service) -> Result<u64> {
     Ok((service.conflicts_of(root, None)?.len() - plan.done.len()) as u64)
 }
 
-fn unable(placed: &PlacedConflict, why: NotResolved) -> Failure {
+fn unable(placed: &PlacedConflict, why: NotResolved) -> Error {
     match why {
-        NotResolved::Store(error) => of_engine(error),
-        why => Failure::new(Reason::Invalid, format!("{}: {why}", placed.path)),
+        NotResolved::Store(error) => error.into(),
+        why => Error::new(Reason::Invalid, format!("{}: {why}", placed.path)),
     }
 }
 
-fn nothing(paths: &[TreePath]) -> Failure {
+fn nothing(paths: &[TreePath]) -> Error {
     let message = match paths.first() {
         Some(path) => format!("there is no conflict at {path}"),
         None => "there is no conflict".to_owned(),
     };
-    Failure::new(Reason::NotFound, message)
+    Error::new(Reason::NotFound, message)
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use amalgam_engine::merge::{Attribute, Decision, Matter, OpenMatter, undecided_before};
 use amalgam_engine::object::Owner;
 use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// Of so many heads it is remembered.
@@ -28,14 +28,14 @@ impl Service {
             return Ok(Vec::new());
         }
         let store = &self.inner.store;
-        let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let tree = WorkingTree::open_root(store, root)?;
         let mut merged: BTreeMap<SnapshotId, Option<WorkingTree>> = BTreeMap::new();
         let mut open = Vec::new();
         for matter in recorded.iter() {
             let merged = merged.entry(matter.merge).or_insert_with(|| WorkingTree::open(store, matter.merge).ok());
             // Retention may have taken the tree of the merge.
             let Some(merged) = merged else { continue };
-            if matter.undecided.is_as(merged, &tree).map_err(of_engine)? {
+            if matter.undecided.is_as(merged, &tree)? {
                 open.push(matter.clone());
             }
         }
@@ -48,7 +48,7 @@ impl Service {
         if let Some((_, known)) = matters.lock().iter().find(|(known, _)| *known == head) {
             return Ok(Arc::clone(known));
         }
-        let found = Arc::new(undecided_before(&self.inner.history, head).map_err(of_engine)?);
+        let found = Arc::new(undecided_before(&self.inner.history, head)?);
         let mut matters = matters.lock();
         matters.push_back((head, Arc::clone(&found)));
         if matters.len() > HEADS_KEPT {
@@ -80,7 +80,7 @@ impl Service {
 
     fn matter_versions(&self, matter: &OpenMatter, root: RootId) -> Result<Vec<v1::ConflictVersion>> {
         let store = &self.inner.store;
-        let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let tree = WorkingTree::open_root(store, root)?;
         let of_value = |name: &str, value: Option<Vec<u8>>| v1::ConflictVersion {
             name: name.to_owned(),
             entry: None,
@@ -90,22 +90,27 @@ impl Service {
         let undecided = &matter.undecided;
         match &undecided.matter {
             Matter::Place { ours, theirs } => {
-                let root = store.root(root).map_err(of_engine)?;
+                let root = store.root(root)?;
                 let version = |name: &str, place: &Option<TreePath>| {
                     let found = place.as_ref().map(|place| entry_at(store, &root, place)).transpose();
-                    let entry = found.map_err(of_engine)?.flatten().zip(place.as_ref());
+                    let entry = found?.flatten().zip(place.as_ref());
                     let entry = entry.map(|(entry, place)| amalgam_proto::entry(place, &entry));
-                    Ok(v1::ConflictVersion { name: name.to_owned(), entry, value: None, workspace: String::new() })
+                    Ok::<_, Error>(v1::ConflictVersion {
+                        name: name.to_owned(),
+                        entry,
+                        value: None,
+                        workspace: String::new(),
+                    })
                 };
                 Ok(vec![version(OURS, ours)?, version(THEIRS, theirs)?])
             }
             Matter::State { key, theirs } => {
-                let ours = tree.state(key).map_err(of_engine)?;
+                let ours = tree.state(key)?;
                 let bytes = |text: Option<String>| text.map(String::into_bytes);
                 Ok(vec![of_value(OURS, bytes(ours)), of_value(THEIRS, bytes(theirs.clone()))])
             }
             Matter::Attribute(theirs) => {
-                let ours = theirs.in_tree(&tree, &undecided.path).map_err(of_engine)?;
+                let ours = theirs.in_tree(&tree, &undecided.path)?;
                 Ok(vec![of_value(OURS, value_of(ours)), of_value(THEIRS, value_of(theirs.clone()))])
             }
         }
@@ -141,7 +146,7 @@ pub(super) fn decision(matter: &OpenMatter, word: &str) -> Result<Decision> {
         _ => {
             let there_are = if is_place { "ours, theirs, and union for both names" } else { "ours and theirs" };
             let message = format!("{} has no version {word}; it has {there_are}", matter.undecided.path);
-            Err(Failure::new(Reason::Invalid, message))
+            Err(Error::new(Reason::Invalid, message))
         }
     }
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
 use amalgam_engine::{Act, Time};
 use amalgam_materializer::{HostDir, Rules};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::error::{Error, Result};
 use crate::registry::Record;
 use crate::service::Service;
 
@@ -24,7 +24,7 @@ pub(crate) fn path_bytes(path: &Path) -> Bytes {
 pub(crate) fn host_path(bytes: &[u8]) -> Result<PathBuf> {
     let path = Path::new(OsStr::from_bytes(bytes));
     if !path.is_absolute() || bytes.contains(&0) {
-        return Err(Failure::new(Reason::Invalid, format!("`{}` is not an absolute path", path.display())));
+        return Err(Error::new(Reason::Invalid, format!("`{}` is not an absolute path", path.display())));
     }
     Ok(path.to_owned())
 }
@@ -35,9 +35,9 @@ pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
         Ok(path) => Ok(path),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => Ok(canonical(parent)?.join(name)),
-            _ => Err(of_io("find the directory", &source)),
+            _ => Err(Error::io("find the directory")(source)),
         },
-        Err(source) => Err(of_io("find the directory", &source)),
+        Err(source) => Err(Error::io("find the directory")(source)),
     }
 }
 
@@ -45,11 +45,11 @@ impl Service {
     /// Makes a directory belong to a workspace, a new one or one that is there.
     pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &Act) -> Result<Record> {
         let path = canonical(&host_path(&request.path)?)?;
-        let host = HostDir::open(&path).map_err(of_materializer)?;
-        Rules::new(&request.exclude).map_err(of_materializer)?;
+        let host = HostDir::open(&path)?;
+        Rules::new(&request.exclude)?;
         if self.inner.ours.contains(&host.identity()) || path.starts_with(self.inner.home.path()) {
             let message = format!("{} holds Amalgam's own store; choose another directory", path.display());
-            return Err(Failure::new(Reason::NestedDirectory, message));
+            return Err(Error::new(Reason::NestedDirectory, message));
         }
         if request.again {
             return self.attach_again(&path, &host, request);
@@ -59,8 +59,8 @@ impl Service {
         let (workspace, is_new) = match request.workspace_id.as_str() {
             "" => (self.free_name(&path)?, true),
             name => {
-                let name = WorkspaceName::new(name).map_err(of_engine)?;
-                let found = self.inner.workspaces.find(&name).map_err(of_engine)?;
+                let name = WorkspaceName::new(name)?;
+                let found = self.inner.workspaces.find(&name)?;
                 (name, found.is_none())
             }
         };
@@ -74,12 +74,12 @@ impl Service {
                 ),
             };
             let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
-            return Err(Failure::new(Reason::AlreadyExists, message));
+            return Err(Error::new(Reason::AlreadyExists, message));
         }
         self.refuse_live(&workspace, "no directory can be attached to it")?;
         if is_new {
             let new = NewWorkspace { agent: act.actor.clone(), ..NewWorkspace::default() };
-            self.inner.workspaces.create(&workspace, &new, act).map_err(of_engine)?;
+            self.inner.workspaces.create(&workspace, &new, act)?;
         }
         let record = self.new_record(&path, &host, &workspace)?;
         let record = Record { exclude: request.exclude.clone(), ..record };
@@ -124,7 +124,7 @@ impl Service {
             let Some(found) = found else {
                 let hint = "name its workspace with --workspace, or run `amalgam init` for a new one";
                 let message = format!("{} was never attached to a workspace; {hint}", path.display());
-                return Err(Failure::new(Reason::NoDirectory, message));
+                return Err(Error::new(Reason::NoDirectory, message));
             };
             self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != found.id))?;
             let Some(mut live) = self.live(&found.id).try_lock_arc() else {
@@ -164,7 +164,7 @@ impl Service {
                     same.path.display()
                 ),
             };
-            return Err(Failure::new(Reason::AlreadyExists, message).with("workspace", same.workspace.as_str()));
+            return Err(Error::new(Reason::AlreadyExists, message).with("workspace", same.workspace.as_str()));
         }
         self.refuse_inside_or_around(path, records.iter())
     }
@@ -205,7 +205,7 @@ impl Service {
                 }
                 _ => continue,
             };
-            return Err(Failure::new(reason, message).with("workspace", workspace.as_str()));
+            return Err(Error::new(reason, message).with("workspace", workspace.as_str()));
         }
         Ok(())
     }
@@ -220,14 +220,11 @@ impl Service {
         for number in 1..10_000 {
             let name = if number == 1 { plain.clone() } else { format!("{plain}-{number}") };
             let Ok(name) = WorkspaceName::new(name) else { continue };
-            if self.inner.workspaces.find(&name).map_err(of_engine)?.is_none() {
+            if self.inner.workspaces.find(&name)?.is_none() {
                 return Ok(name);
             }
         }
-        Err(Failure::new(
-            Reason::AlreadyExists,
-            format!("all names like {plain} are taken; choose one with --workspace"),
-        ))
+        Err(Error::new(Reason::AlreadyExists, format!("all names like {plain} are taken; choose one with --workspace")))
     }
 
     /// The directory or mount that a path lies in, for the wire: the innermost one.
@@ -237,7 +234,7 @@ impl Service {
         let mount = self.find_mount(&given).or_else(|| self.find_mount(&canonical(&given).ok()?));
         let Some((number, mounted)) = mount else {
             return match self.find_directory(path) {
-                Err(failure) if failure.reason != Reason::DirectoryReplaced => {
+                Err(failure) if failure.reason() != Reason::DirectoryReplaced => {
                     self.refuse_left(&given).and(Err(failure))
                 }
                 found => found.map(|record| self.directory_message(&record)),
@@ -270,12 +267,12 @@ impl Service {
                     moved.workspace,
                     moved.path.display()
                 );
-                return Err(Failure::new(Reason::DirectoryReplaced, message));
+                return Err(Error::new(Reason::DirectoryReplaced, message));
             }
             here = directory.parent();
         }
         let message = format!("{} is in no workspace; run `amalgam init` to protect it", path.display());
-        Err(Failure::new(Reason::NoDirectory, message))
+        Err(Error::new(Reason::NoDirectory, message))
     }
 
     /// Forgets that a directory belongs to a workspace.
@@ -310,7 +307,7 @@ impl Service {
     /// Lets go of the directories and views of workspaces that have ended. The caller has the registry's turn.
     pub(crate) fn let_go_of_ended(&self, names: &[WorkspaceName]) -> Result<()> {
         for name in names {
-            if self.inner.workspaces.find(name).map_err(of_engine)?.is_none() {
+            if self.inner.workspaces.find(name)?.is_none() {
                 self.let_go_of_ended_view(name)?;
                 self.let_go_of(name)?;
             }
@@ -321,7 +318,7 @@ impl Service {
     /// Gives a workspace another name: its directories, its view and what is planned for it follow.
     pub(crate) fn rename_workspace(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<()> {
         let workspaces = &self.inner.workspaces;
-        self.rename_workspace_by(from, to, || workspaces.rename(from, to, act).map(drop).map_err(of_engine))
+        self.rename_workspace_by(from, to, || Ok(workspaces.rename(from, to, act).map(drop)?))
     }
 
     /// Gives a workspace another name by an operation of the caller's: a renaming, or an undo of one.
@@ -333,7 +330,7 @@ impl Service {
     ) -> Result<()> {
         loop {
             let turn = self.inner.registry.turn();
-            self.inner.workspaces.get(from).map_err(of_engine)?;
+            self.inner.workspaces.get(from)?;
             let records = self.inner.registry.all();
             let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
             // A call that works in one of them would write the old name down again.
@@ -356,7 +353,7 @@ impl Service {
 
     /// Says what is left out of a directory.
     pub(crate) fn update_directory(&self, name: &str, exclude: &[String]) -> Result<Record> {
-        Rules::new(exclude).map_err(of_materializer)?;
+        Rules::new(exclude)?;
         let id = self.record(name)?.id;
         let _turn = self.live(&id).lock_arc();
         let record = Record { exclude: exclude.to_vec(), ..self.record(name)? };
@@ -366,7 +363,7 @@ impl Service {
 
     /// A directory for the wire.
     pub(crate) fn directory_message(&self, record: &Record) -> v1::Directory {
-        let problem = self.open_host(record).err().map(|failure| failure.message);
+        let problem = self.open_host(record).err().map(|failure| failure.to_string());
         let mut directory = v1::Directory {
             name: amalgam_proto::directory_name(&record.id),
             path: path_bytes(&record.path),

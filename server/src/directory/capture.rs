@@ -7,17 +7,17 @@ use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
-use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
+use amalgam_engine::{Act, DiffOptions, Error as EngineError, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
     Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
 };
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::renames::{is_directory, renamed_message};
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_materializer};
+use crate::error::{Error, Result};
 use crate::left_alone::without_holders_of_git;
 use crate::service::{Marks, Service};
 
@@ -62,7 +62,7 @@ impl Service {
         let known = Known::default();
         let job = Capture { rules: &rules, scope, known: &known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer);
+        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(Error::from);
         if captured.is_err()
             && let Some(watch) = &grasp.live.watch
         {
@@ -85,15 +85,15 @@ impl Service {
         };
         let job = Capture { rules: &rules, scope, known: &done.known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)?;
+        let captured = capture(&self.inner.store, &grasp.host, index, &job)?;
         self.with_conflicts(grasp, captured)
     }
 
     /// What differs between two trees, times not considered.
     pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
         let mut tally = Tally::default();
-        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default())? {
+            let change = change?;
             tally.in_git += u64::from(change.path.is_in_git());
             match change.what {
                 What::Added => tally.added += 1,
@@ -109,8 +109,8 @@ impl Service {
         if before == after {
             return Ok(true);
         }
-        let mut diff = diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)?;
-        Ok(diff.next().transpose().map_err(of_engine)?.is_none())
+        let mut diff = diff_roots(&self.inner.store, before, after, DiffOptions::default())?;
+        Ok(diff.next().transpose()?.is_none())
     }
 
     /// Makes what was captured the newest snapshot of the directory's workspace.
@@ -130,7 +130,7 @@ impl Service {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), grasp.seen.conflicts.len().to_string());
         }
         change.resolutions.extend(self.resolutions_of(&grasp.seen.resolved, captured.root)?);
-        let done = workspaces.commit_as(name, &mut captured.tree, &change, act, saying.action).map_err(of_engine)?;
+        let done = workspaces.commit_as(name, &mut captured.tree, &change, act, saying.action)?;
         grasp.record.in_step(Some(done.snapshot), act.time);
         self.note_conflicts(grasp)?;
         Ok((done.snapshot, done.is_new))
@@ -166,7 +166,7 @@ impl Service {
              directory to {now} (its files are captured first), `amalgam fork` keeps its files as another workspace",
             grasp.workspace
         );
-        Err(Failure::new(Reason::StaleHead, message))
+        Err(Error::new(Reason::StaleHead, message))
     }
 
     /// Whether a head came of captures of this very directory alone that are not in its record: the process died before it could note
@@ -178,13 +178,13 @@ impl Service {
         let (store, reference) = (&self.inner.store, grasp.workspace.reference());
         let target = |value: &Option<RefValue>| value.as_ref().and_then(|value| value.target);
         let known = known.map(|known| *known.as_bytes());
-        let mut sequence = store.last_move(&reference).map_err(of_engine)?;
+        let mut sequence = store.last_move(&reference)?;
         for _ in 0..UNNOTED_CAPTURES_MAX {
             let moved = match operation(store, sequence) {
                 Ok(moved) => moved,
                 // So long ago that it was noted since, or never will be.
-                Err(Error::Trimmed { .. }) => return Ok(false),
-                Err(error) => return Err(of_engine(error)),
+                Err(EngineError::Trimmed { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
             };
             // A workspace has one directory, and nothing else captures into it.
             let Some(change) = moved.changes.iter().find(|change| change.name == reference) else { return Ok(false) };
@@ -206,7 +206,7 @@ impl Service {
     pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
         match self.head_root(known) {
             // What it was in step with is gone; then the head decides.
-            Err(failure) if failure.reason == Reason::Corrupt => Ok(None),
+            Err(failure) if failure.reason() == Reason::Corrupt => Ok(None),
             other => other,
         }
     }
@@ -222,7 +222,7 @@ impl Service {
             return self.capture_view(id, request, act);
         }
         let mut grasp = self.grasp(&request.name)?;
-        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>()?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.check_etag(&grasp.workspace, &request.etag)?;
@@ -244,7 +244,9 @@ impl Service {
         self.refuse_out_of_step(grasp, head)?;
         let mut warnings = match self.check_room() {
             // What changes nothing needs no room: a directory that is to be removed is looked at first.
-            Err(full) if full.reason == Reason::Full && self.is_unchanged(grasp, head, progress)? => vec![full.message],
+            Err(full) if full.reason() == Reason::Full && self.is_unchanged(grasp, head, progress)? => {
+                vec![full.to_string()]
+            }
             checked => checked?,
         };
         let mut captured = self.look(grasp, progress)?;
@@ -287,13 +289,13 @@ impl Service {
         if etag.is_empty() {
             return Ok(());
         }
-        let now = self.inner.store.last_move(&workspace.reference()).map_err(of_engine)?.to_string();
+        let now = self.inner.store.last_move(&workspace.reference())?.to_string();
         if now == etag {
             return Ok(());
         }
         let message =
             format!("workspace {workspace} was changed since it was read; look at what it has now, then try again");
-        Err(Failure::new(Reason::StaleHead, message).with("etag", now))
+        Err(Error::new(Reason::StaleHead, message).with("etag", now))
     }
 
     /// What differs between a directory and its workspace's head. Stores nothing if the head is what was last seen there.
@@ -354,17 +356,16 @@ impl Service {
         let known = Known::default();
         let job = Capture { rules: &rules, scope, known: &known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        detect_changes(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)
+        Ok(detect_changes(&self.inner.store, &grasp.host, index, &job)?)
     }
 
     /// The same by a capture, when the index is at another tree than the head.
     fn compare(&self, grasp: &mut Grasp, head: Option<RootId>, progress: &Progress) -> Result<Changes> {
         let captured = self.look(grasp, progress)?;
         let mut changes = Changes { notices: captured.notices, counts: captured.counts, ..Changes::default() };
-        let diff =
-            diff_roots(&self.inner.store, head, Some(captured.root), DiffOptions::default()).map_err(of_engine)?;
+        let diff = diff_roots(&self.inner.store, head, Some(captured.root), DiffOptions::default())?;
         for change in diff {
-            let change = change.map_err(of_engine)?;
+            let change = change?;
             if is_directory(&change) {
                 changes.directories.push(change.path.clone());
             }

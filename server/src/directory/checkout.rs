@@ -6,13 +6,13 @@ use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RootId};
 use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Staging, Times, checkout_staged};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
 use super::attach::{canonical, host_path, path_bytes};
 use super::{Live, notice};
 use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::error::{Error, Result};
 use crate::registry::Record;
 use crate::service::{Held, Service};
 use crate::views::named;
@@ -61,18 +61,18 @@ impl Service {
         let root = wanted.root.expect("a revision has a tree");
         let attach = match request.attach_workspace.as_str() {
             "" => None,
-            name => Some(amalgam_proto::workspace_id(name).map_err(of_engine)?),
+            name => Some(amalgam_proto::workspace_id(name)?),
         };
         let style = match request.conflicts.as_str() {
             "" => Style::default(),
             word => Style::from_word(word).ok_or_else(|| {
                 let words = "markers, ours, theirs or base";
-                Failure::new(Reason::Invalid, format!("`{word}` is not a way to show conflicts; use {words}"))
+                Error::new(Reason::Invalid, format!("`{word}` is not a way to show conflicts; use {words}"))
             })?,
         };
         if request.read_only && attach.is_some() {
             let message = "a read-only directory cannot belong to a workspace; leave out --workspace or --read-only";
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         let path = canonical(&host_path(&request.path)?)?;
         self.clean_unfinished(&path)?;
@@ -84,7 +84,7 @@ impl Service {
             }
             None => {
                 make_empty(&path)?;
-                (HostDir::open(&path).map_err(of_materializer)?, None)
+                (HostDir::open(&path)?, None)
             }
         };
         self.write_checkout(request, (&wanted, style), (host, attached), progress)
@@ -126,7 +126,7 @@ impl Service {
         let staging = Staging::new();
         let begun = self.begin_checkout(&host, faced.face, &staging)?;
         let done = checkout_staged(&self.inner.store, &host, &index, faced.face, &job, &staging);
-        let done = done.map_err(of_materializer)?;
+        let done = done?;
         drop(source);
         let mut result = v1::CheckoutResult {
             directory: None,
@@ -154,8 +154,7 @@ impl Service {
 
     /// The files that read-only directories share.
     pub(crate) fn pool(&self) -> Result<Pool> {
-        Pool::open(&self.inner.home.pool_path())
-            .map_err(|source| of_io("open the files that directories share", &source))
+        Pool::open(&self.inner.home.pool_path()).map_err(Error::io("open the files that directories share"))
     }
 
     /// Makes a directory, empty, and lets it belong to a workspace whose tree it will have.
@@ -169,7 +168,7 @@ impl Service {
         let _turn = self.inner.registry.turn();
         self.refuse_second(workspace)?;
         let made_here = make_empty(path)?;
-        let host = HostDir::open(path).map_err(of_materializer)?;
+        let host = HostDir::open(path)?;
         self.refuse_nested(path, &host)?;
         let (conflicts, aim) = (conflicts.to_owned(), Some(aim.to_string()));
         let record = Record { made_here, conflicts, aim, ..self.new_record(path, &host, workspace)? };
@@ -185,9 +184,9 @@ impl Service {
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
-        let workspace = amalgam_proto::workspace_id(&request.attach_workspace).map_err(of_engine)?;
+        let workspace = amalgam_proto::workspace_id(&request.attach_workspace)?;
         let head = self.head(&workspace)?.ok_or_else(|| {
-            Failure::new(
+            Error::new(
                 Reason::NotFound,
                 format!("workspace {workspace} has no snapshot yet, so there is nothing to check out"),
             )
@@ -199,7 +198,7 @@ impl Service {
             (None, true) => {
                 let message =
                     format!("workspace {workspace} has no directory; name one: `amalgam checkout {workspace}@ DIR`");
-                return Err(Failure::new(Reason::NoDirectory, message));
+                return Err(Error::new(Reason::NoDirectory, message));
             }
         };
         if let Some(record) = record.as_ref().filter(|record| self.open_host(record).is_ok()) {
@@ -211,7 +210,7 @@ impl Service {
                 "workspace {workspace} has its directory at {}, and that is not lost; `amalgam restore` in it brings files back",
                 record.path.display()
             );
-            return Err(Failure::new(Reason::AlreadyExists, message));
+            return Err(Error::new(Reason::AlreadyExists, message));
         }
         if !is_empty_or_absent(&path)? {
             return self.bring_back_into(&path, &workspace, record.is_some(), request, act, progress);
@@ -273,7 +272,7 @@ impl Service {
             let turn = self.inner.registry.turn();
             let records = self.inner.registry.all();
             let gone =
-                || Failure::new(Reason::NoDirectory, "the directory was detached meanwhile; run the command again");
+                || Error::new(Reason::NoDirectory, "the directory was detached meanwhile; run the command again");
             let found = records.iter().find(|record| record.id == id).ok_or_else(gone)?;
             self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != id))?;
             let Some(mut live) = self.live(id).try_lock_arc() else {
@@ -281,7 +280,7 @@ impl Service {
                 continue;
             };
             make_empty(path)?;
-            let host = HostDir::open(path).map_err(of_materializer)?;
+            let host = HostDir::open(path)?;
             live.end_watch();
             let mut record = Record { path: path.to_owned(), aim: Some(aim.to_string()), ..found.clone() };
             record.snapshot = None;
@@ -300,7 +299,7 @@ impl Service {
                     Err(_) => format!(", which is lost; `amalgam checkout {workspace}` writes it again"),
                 };
                 let message = format!("workspace {workspace} has its directory at {}{hint}", other.path.display());
-                Err(Failure::new(Reason::AlreadyExists, message))
+                Err(Error::new(Reason::AlreadyExists, message))
             }
             None => self.refuse_live(workspace, "no directory can be made for it"),
         }
@@ -312,7 +311,7 @@ fn is_empty_or_absent(path: &Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => Ok(names.next().is_none()),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(true),
-        Err(source) => Err(of_io(&format!("read {}", path.display()), &source)),
+        Err(source) => Err(Error::io(format!("read {}", path.display()))(source)),
     }
 }
 
@@ -323,17 +322,17 @@ pub(crate) fn make_empty(path: &Path) -> Result<bool> {
             None => Ok(false),
             Some(_) => {
                 let message = format!("{} is not empty; name a new directory", path.display());
-                Err(Failure::new(Reason::AlreadyExists, message))
+                Err(Error::new(Reason::AlreadyExists, message))
             }
         },
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(path).map_err(|source| of_io(&format!("make {}", path.display()), &source))?;
+            std::fs::create_dir_all(path).map_err(Error::io(format!("make {}", path.display())))?;
             Ok(true)
         }
         Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
             let message = format!("{} is a file; name a new directory", path.display());
-            Err(Failure::new(Reason::AlreadyExists, message))
+            Err(Error::new(Reason::AlreadyExists, message))
         }
-        Err(source) => Err(of_io(&format!("read {}", path.display()), &source)),
+        Err(source) => Err(Error::io(format!("read {}", path.display()))(source)),
     }
 }

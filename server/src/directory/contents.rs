@@ -1,10 +1,10 @@
 //! A tree in which some files have other contents, for a restore of parts of files.
 
 use amalgam_engine::object::Node;
-use amalgam_engine::{Error, Pin, RootId, TreePath, WorkingTree, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_engine::{Error as EngineError, Pin, RootId, TreePath, WorkingTree, entry_at};
+use amalgam_proto::{Reason, v1};
 
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 impl Service {
@@ -15,19 +15,19 @@ impl Service {
             return Ok((root, store.pin(root)));
         }
         let session = store.session();
-        let stored = store.root(root).map_err(of_engine)?;
-        let mut tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let stored = store.root(root)?;
+        let mut tree = WorkingTree::open_root(store, root)?;
         tree.set_now(self.now());
         for file in contents {
-            let path = TreePath::new(&file.path).map_err(|source| of_engine(source.into()))?;
-            match entry_at(store, &stored, &path).map_err(of_engine)?.map(|entry| entry.node) {
-                Some(Node::File { .. }) => tree.write(&path, &file.data).map_err(of_engine)?,
-                Some(_) => return Err(Failure::new(Reason::Invalid, format!("{path} is not a file"))),
-                None => return Err(of_engine(Error::NotFound { path })),
+            let path = TreePath::new(&file.path)?;
+            match entry_at(store, &stored, &path)?.map(|entry| entry.node) {
+                Some(Node::File { .. }) => tree.write(&path, &file.data)?,
+                Some(_) => return Err(Error::new(Reason::Invalid, format!("{path} is not a file"))),
+                None => return Err(EngineError::NotFound { path }.into()),
             }
         }
-        let root = tree.freeze().write(&session).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
-        Ok((root, store.hold(root).map_err(of_engine)?))
+        let root = tree.freeze().write(&session)?;
+        session.write_all_ahead()?;
+        Ok((root, store.hold(root)?))
     }
 }

@@ -13,7 +13,7 @@ use amalgam_proto::v1;
 use super::capture::{CAPTURE, Saying};
 use super::restore::Target;
 use super::{Grasp, notice};
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::service::Service;
 use crate::views::ViewGrasp;
 use crate::views::live::Secured;
@@ -73,13 +73,13 @@ impl Service {
             Place::Directory(mut grasp) => {
                 self.refuse_out_of_step(&grasp, head)?;
                 let captured = self.look(&mut grasp, &Progress::default())?;
-                let pin = store.hold(captured.root).map_err(of_engine)?;
+                let pin = store.hold(captured.root)?;
                 grasp.save(self);
                 (captured.root, pin)
             }
             Place::View(grasp) => {
                 let (_held, root) = self.look_ahead_in_view(&grasp, head)?;
-                (root, store.hold(root).map_err(of_engine)?)
+                (root, store.hold(root)?)
             }
         };
         let before = self.head_root(head)?;
@@ -88,14 +88,14 @@ impl Service {
         }
         let tally = self.tally(before, Some(root))?;
         let generation = match head {
-            Some(head) => store.snapshot(head).map_err(of_engine)?.generation + 1,
+            Some(head) => store.snapshot(head)?.generation + 1,
             None => 0,
         };
         let (parents, author, time) = (head.into_iter().collect(), act.actor.clone(), act.time);
         let (message, metadata) = (String::new(), std::collections::BTreeMap::new());
         let snapshot = Snapshot { root, parents, author, time, message, metadata, generation };
-        let snapshot = session.put_snapshot(snapshot).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
+        let snapshot = session.put_snapshot(snapshot)?;
+        session.write_all_ahead()?;
         let capture = v1::MergeCapture {
             workspace: amalgam_proto::workspace_name(workspace),
             added: tally.added,
@@ -212,9 +212,9 @@ impl Service {
             return Ok(false);
         }
         let store = &self.inner.store;
-        let moved = store.last_move(&grasp.workspace.reference()).map_err(of_engine)?;
+        let moved = store.last_move(&grasp.workspace.reference())?;
         let is_merge = operation(store, moved).is_ok_and(|found| found.draft.action == MERGE);
-        Ok(is_merge && self.inner.history.is_ancestor(known, now).map_err(of_engine)?)
+        Ok(is_merge && self.inner.history.is_ancestor(known, now)?)
     }
 
     /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
@@ -240,7 +240,7 @@ impl Service {
             return self.secure(grasp, what, act, &progress).map(|(safety, _)| safety);
         };
         let captured = self.look_as(grasp, &progress, true)?;
-        let _pin = store.hold(captured.root).map_err(of_engine)?;
+        let _pin = store.hold(captured.root)?;
         let mut safety = None;
         if ![before, now].contains(&captured.root) {
             safety = self.merge_edits(&grasp.workspace, before, captured.root, message, act)?;
@@ -267,11 +267,11 @@ impl Service {
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
         let options = MergeOptions { time: act.time, ..MergeOptions::default() };
         let merged = merge_trees(store, Some(before), now, edited, contents, &options);
-        let mut tree = merged.map_err(of_engine)?.tree;
+        let mut tree = merged?.tree;
         let session = store.session();
-        let root = tree.freeze().write(&session).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
-        let _pin = store.hold(root).map_err(of_engine)?;
+        let root = tree.freeze().write(&session)?;
+        session.write_all_ahead()?;
+        let _pin = store.hold(root)?;
         if self.is_same(Some(root), Some(now))? {
             return Ok(None);
         }
@@ -282,7 +282,7 @@ impl Service {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
         let done = self.inner.workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
-        Ok(Some(done.map_err(of_engine)?.snapshot))
+        Ok(Some(done?.snapshot))
     }
 
     /// Brings a directory to where its workspace's head is now.
@@ -373,6 +373,6 @@ mod tests {
         let mut grasp = service.grasp(&amalgam_proto::directory_name(&record.id)).expect("grasped");
         let saying = Saying { action: CAPTURE, change: Change::new("half of it") };
         let refused = service.snapshot_directory(&mut grasp, &saying, &act, &Progress::default());
-        assert_eq!(refused.expect_err("refused").reason, amalgam_proto::Reason::StaleHead);
+        assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
     }
 }

@@ -6,7 +6,7 @@ use amalgam_materializer::Renamed;
 use amalgam_proto::v1;
 use bytes::Bytes;
 
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::service::Service;
 
 impl Service {
@@ -14,7 +14,7 @@ impl Service {
     pub(crate) fn renamed_files(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Vec<Renamed>> {
         let options = DiffOptions { without_git: true, ..DiffOptions::default() };
         let (mut open, mut renamed) = (Vec::new(), Vec::new());
-        for change in diff_with_renames(&self.inner.store, before, after, options).map_err(of_engine)? {
+        for change in diff_with_renames(&self.inner.store, before, after, options)? {
             if let (What::Renamed { from }, Some(entry)) = (change.what, change.after) {
                 open.push((Renamed { from, to: change.path }, entry));
             }
@@ -25,8 +25,8 @@ impl Service {
                 renamed.push(moved);
                 continue;
             };
-            for item in list_directory(&self.inner.store, contents).map_err(of_engine)? {
-                let (name, entry) = item.map_err(of_engine)?;
+            for item in list_directory(&self.inner.store, contents)? {
+                let (name, entry) = item?;
                 open.push((Renamed { from: moved.from.join(&name), to: moved.to.join(&name) }, entry));
             }
         }

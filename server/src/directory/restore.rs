@@ -7,14 +7,14 @@ use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName
 use amalgam_materializer::{
     Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld, plan,
 };
-use amalgam_proto::{Failure, v1};
+use amalgam_proto::v1;
 use bytes::Bytes;
 
 use super::capture::{CAPTURE, Saying};
 use super::working::{cleared_action, restore_action};
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
-use crate::failure::{PARTLY, Result, of_engine, of_materializer};
+use crate::error::Result;
 use crate::left_alone::GitScope;
 use crate::service::{Held, Marks, Service};
 
@@ -76,17 +76,16 @@ impl Service {
             Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
-        let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
+        let planned = plan(&self.inner.store, grasp.index(), faced.face, &job)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
         let staging = Staging::new();
         let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
         let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job, &staging);
-        let mut done = done.map_err(of_materializer)?;
+        let mut done = done?;
         if target.set_id {
             let (store, index) = (&self.inner.store, grasp.index());
-            grant_withheld(store, &grasp.host, index, faced.face, target.paths, progress, &mut done)
-                .map_err(of_materializer)?;
+            grant_withheld(store, &grasp.host, index, faced.face, target.paths, progress, &mut done)?;
         }
         let captured = self.look_where(grasp, &done, progress)?;
         let brought = Brought {
@@ -115,7 +114,7 @@ impl Service {
         }
         let mut grasp = self.grasp(&request.name)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-        let paths = paths.map_err(|source| of_engine(source.into()))?;
+        let paths = paths?;
         let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
@@ -152,7 +151,7 @@ impl Service {
         let safety = self.record_edits(&grasp, &captured, &words, scope, act)?;
         let hint = "what was there before is recorded: `amalgam undo` brings it back";
         let brought = self.bring_to(&mut grasp, &target, times, progress);
-        let (brought, restored) = brought.map_err(|failure| with_hint(failure, hint))?;
+        let (brought, restored) = brought.map_err(|error| error.with_hint_if_partly(hint))?;
         let left_alone = self.count_left_alone_of(&target, restored.root, git)?;
         let is_new = self.record_restored(&mut grasp, restored, &paths, &words, scope, act)?;
         let warnings = grasp.save(self);
@@ -188,7 +187,7 @@ impl Service {
         let (workspaces, name) = (&self.inner.workspaces, grasp.workspace.clone());
         let (head, action) = (self.head(&name)?, restore_action(git));
         if !self.differs(self.head_root(head)?, Some(captured.root), git)? {
-            let done = workspaces.set_working(&name, None, act, &cleared_action(git, words)).map_err(of_engine)?;
+            let done = workspaces.set_working(&name, None, act, &cleared_action(git, words))?;
             grasp.record.in_step(head, act.time);
             self.note_conflicts(grasp)?;
             return Ok(done.is_some());
@@ -201,7 +200,7 @@ impl Service {
         if !self.differs(self.state_root(&name)?, Some(captured.root), git)? {
             return Ok(false);
         }
-        workspaces.record_working(&name, &captured.tree, &change, act, action).map_err(of_engine)?;
+        workspaces.record_working(&name, &captured.tree, &change, act, action)?;
         Ok(true)
     }
 
@@ -225,22 +224,22 @@ impl Service {
         if target.set_id {
             return Ok(false);
         }
-        let head = WorkspaceName::new(grasp.record.workspace.clone()).map_err(of_engine)?;
-        let head = self.inner.workspaces.find(&head).map_err(of_engine)?.and_then(|workspace| workspace.head);
+        let head = WorkspaceName::new(grasp.record.workspace.clone())?;
+        let head = self.inner.workspaces.find(&head)?.and_then(|workspace| workspace.head);
         let known: Vec<_> = head.into_iter().chain(grasp.record.snapshot()).collect();
         self.is_foreign(&known, Some(target.root))
     }
 
     /// Whether snapshots, or a tree, came from elsewhere.
     pub(crate) fn is_foreign(&self, snapshots: &[SnapshotId], root: Option<RootId>) -> Result<bool> {
-        self.inner.history.is_foreign(snapshots, root).map_err(of_engine)
+        Ok(self.inner.history.is_foreign(snapshots, root)?)
     }
 
     /// A path that is in neither tree is a slip of the hand.
     fn check_paths(&self, grasp: &Grasp, held: &Held, paths: &[TreePath]) -> Result<()> {
-        let wanted = self.inner.store.root(held.root.expect("a revision has a tree")).map_err(of_engine)?;
+        let wanted = self.inner.store.root(held.root.expect("a revision has a tree"))?;
         for path in paths {
-            let there = amalgam_engine::entry_at(&self.inner.store, &wanted, path).map_err(of_engine)?.is_some();
+            let there = amalgam_engine::entry_at(&self.inner.store, &wanted, path)?.is_some();
             if !there && grasp.host.stamp(path).ok().flatten().is_none() {
                 return Err(held.not_found(path));
             }
@@ -260,7 +259,7 @@ impl Service {
         let job =
             Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let face = self.faced_in(grasp, target.root)?.face;
-        let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
+        let planned = plan(&self.inner.store, grasp.index(), face, &job)?;
         for changes in planned.changes.chunks(PLAN_PART) {
             let changes = changes.iter().map(|change| v1::PlannedChange {
                 path: Bytes::copy_from_slice(change.path.as_bytes()),
@@ -301,14 +300,6 @@ pub(super) fn add_skipped(notices: &mut Vec<v1::Notice>, captured: &Captured) {
         if !notices.contains(&skipped) {
             notices.push(skipped);
         }
-    }
-}
-
-/// Says what to do about a checkout that stopped after it had changed some paths.
-pub(super) fn with_hint(failure: Failure, hint: &str) -> Failure {
-    match failure.details.contains_key(PARTLY) {
-        true => Failure { message: format!("{}; {hint}", failure.message), ..failure },
-        false => failure,
     }
 }
 

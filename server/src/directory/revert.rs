@@ -5,12 +5,12 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RootId, SnapshotId, operation};
 use amalgam_gc::retention::AUTOMATIC;
 use amalgam_materializer::{Captured, Progress, Times};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 
-use super::restore::{Target, add_skipped, with_hint};
+use super::restore::{Target, add_skipped};
 use super::working::wrote_git;
 use super::{CAPTURE, Grasp};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::left_alone::GitScope;
 use crate::service::{Marks, Service};
 
@@ -93,7 +93,7 @@ impl Service {
         let mut safety = None;
         if git.includes() && self.differs(self.state_root(&grasp.workspace)?, Some(captured.root), git)? {
             let aside = self.inner.workspaces.keep_aside(&grasp.workspace, &captured.tree, "before redo", act);
-            safety = Some(aside.map_err(of_engine)?);
+            safety = Some(aside?);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Redo, act)?;
         let reverted = Reverted { set_id: request.set_id, ..reverted };
@@ -109,7 +109,7 @@ impl Service {
     pub(crate) fn drop_aside(&self, workspace: &WorkspaceName, act: &Act) -> Result<()> {
         let (store, name) = (&self.inner.store, workspace.aside_reference());
         let act = Act { request: None, ..act.clone() };
-        operation::remove_reference(store, &name, &act, "drop what was kept aside").map(drop).map_err(of_engine)
+        Ok(operation::remove_reference(store, &name, &act, "drop what was kept aside").map(drop)?)
     }
 
     /// The operation that an undo takes back, or a redo does again.
@@ -122,8 +122,8 @@ impl Service {
         let begins = |change: &RefChange| {
             change.name == reference && change.before.as_ref().is_none_or(|value| value.target.is_none())
         };
-        let nothing = |message: String| Err(Failure::new(Reason::NothingToRevert, message));
-        match (next.map_err(of_engine)?, direction) {
+        let nothing = |message: String| Err(Error::new(Reason::NothingToRevert, message));
+        match (next?, direction) {
             (Some(next), Direction::Undo) if next.draft.action != RENAME && next.changes.iter().any(begins) => {
                 nothing(format!("nothing to undo in {workspace}: it is at its first snapshot"))
             }
@@ -149,7 +149,7 @@ impl Service {
             "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
              undo` then brings them back"
         );
-        Err(Failure::new(Reason::UncommittedChanges, message))
+        Err(Error::new(Reason::UncommittedChanges, message))
     }
 
     /// Undoes or redoes an operation. Automatic snapshots of nothing but what is left alone would look like no step at all: the next
@@ -169,7 +169,7 @@ impl Service {
                 Direction::Undo => operation::undo_operation(store, next.sequence, &act),
                 Direction::Redo => operation::redo_operation(store, next.sequence, &act),
             };
-            let by = by.map_err(of_engine)?;
+            let by = by?;
             let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
             let is_seen =
                 !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
@@ -188,7 +188,7 @@ impl Service {
         let change = found.changes.iter().find(|change| change.name == workspace.reference());
         let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
         let Some(target) = target.filter(|_| found.draft.action == CAPTURE) else { return Ok(false) };
-        let snapshot = self.inner.store.snapshot(SnapshotId::from_bytes(target.hash)).map_err(of_engine)?;
+        let snapshot = self.inner.store.snapshot(SnapshotId::from_bytes(target.hash))?;
         Ok(snapshot.metadata.contains_key(AUTOMATIC))
     }
 
@@ -208,7 +208,7 @@ impl Service {
                 Direction::Undo => operation::undo_operation(store, next.sequence, act),
                 Direction::Redo => operation::redo_operation(store, next.sequence, act),
             };
-            by = Some(done.map_err(of_engine)?);
+            by = Some(done?);
             Ok(())
         })?;
         let by = by.expect("it was done");
@@ -227,9 +227,9 @@ impl Service {
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
-        let workspace = self.inner.workspaces.get(&grasp.workspace).map_err(of_engine)?;
+        let workspace = self.inner.workspaces.get(&grasp.workspace)?;
         let root = self.head_root(workspace.state())?.ok_or_else(|| {
-            Failure::new(
+            Error::new(
                 Reason::NothingToRevert,
                 "the workspace has no snapshot any more; the directory is left as it is",
             )
@@ -237,7 +237,8 @@ impl Service {
         let target = Target { root, paths: None, with_git: reverted.git.includes(), set_id: reverted.set_id };
         let times = if there.counts.ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
         let brought = self.bring_to(grasp, &target, times, progress);
-        let (brought, captured) = brought.map_err(|failure| with_hint(failure, "run the command again to go on"))?;
+        let (brought, captured) =
+            brought.map_err(|error| error.with_hint_if_partly("run the command again to go on"))?;
         grasp.record.in_step(workspace.head, act.time);
         if workspace.working.is_none() {
             self.note_conflicts(grasp)?;

@@ -13,10 +13,10 @@ use amalgam_engine::{Change, DiffOptions, Entry, RootId, Store, TreePath, What, 
 use amalgam_materializer::{
     Capture, Checkout, HostDir, Identity, Index, Known, Progress, Rules, Scope, Staging, Times, capture, checkout,
 };
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// How much of a file is compared at once.
@@ -48,7 +48,7 @@ impl Service {
         let file = self.unfinished_file(host.identity());
         let note = Note { root: root.to_string(), token: staging.token() };
         let bytes = serde_json::to_vec(&note).expect("a note is plain data");
-        fs::write(&file, &bytes).map_err(|source| of_io("note that a checkout has begun", &source))?;
+        fs::write(&file, &bytes).map_err(Error::io("note that a checkout has begun"))?;
         Ok(Begun(file))
     }
 
@@ -61,7 +61,7 @@ impl Service {
         };
         if Staging::is_running(&note.token) {
             let message = format!("{} is being written by another checkout; wait until it ends", path.display());
-            return Err(Failure::new(Reason::Busy, message));
+            return Err(Error::new(Reason::Busy, message));
         }
         self.let_go_of_unfinished(host.identity())?;
         let is_whole = self.inner.registry.all().iter().any(|record| record.identity() == host.identity());
@@ -89,25 +89,25 @@ impl Service {
         let (rules, known) = (Rules::default(), Known::default());
         let mut index = Index::new(host.identity());
         let job = Capture { rules: &rules, scope: Scope::All, known: &known, now: self.now(), progress: &progress };
-        let captured = capture(store, host, &mut index, &job).map_err(of_materializer)?;
+        let captured = capture(store, host, &mut index, &job)?;
         let refused = |path: &TreePath| {
             let message = format!(
                 "{} holds {path}, which did not come from the checkout that was interrupted there; move it away and run the command \
                  again, or name a new directory",
                 host.path().display()
             );
-            Failure::new(Reason::AlreadyExists, message)
+            Error::new(Reason::AlreadyExists, message)
         };
-        for change in diff_roots(store, Some(root), Some(captured.root), DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(store, Some(root), Some(captured.root), DiffOptions::default())? {
+            let change = change?;
             if !is_written(store, &change, token)? {
                 return Err(refused(&change.path));
             }
         }
         let session = store.session();
-        let empty = WorkingTree::new(store).freeze().write(&session).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
-        let _pin = store.hold(empty).map_err(of_engine)?;
+        let empty = WorkingTree::new(store).freeze().write(&session)?;
+        session.write_all_ahead()?;
+        let _pin = store.hold(empty)?;
         let job = Checkout {
             keep_git: false,
             rules: None,
@@ -119,7 +119,7 @@ impl Service {
             pool: None,
             progress: &progress,
         };
-        let done = checkout(store, host, &index, empty, &job).map_err(of_materializer)?;
+        let done = checkout(store, host, &index, empty, &job)?;
         match done.notices.iter().find(|notice| notice.why.is_failure()) {
             Some(notice) => Err(refused(&notice.path)),
             None => Ok(()),
@@ -154,8 +154,8 @@ fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
     while offset < *length {
         let block = usize::try_from(length - offset).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut expected, mut found) = (vec![0; block], vec![0; block]);
-        read_at(store, content, *size, offset, &mut expected).map_err(of_engine)?;
-        read_at(store, there, *length, offset, &mut found).map_err(of_engine)?;
+        read_at(store, content, *size, offset, &mut expected)?;
+        read_at(store, there, *length, offset, &mut found)?;
         if expected != found {
             return Ok(false);
         }

@@ -16,13 +16,13 @@ use amalgam_engine::{Time, TreePath};
 use amalgam_gc::retention::AUTOMATIC;
 use amalgam_materializer::{Dirty, Progress, Watcher};
 use amalgam_proto::v1::watch_directory_response::Event;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::capture::{CAPTURE, Saying};
-use crate::failure::{Result, of_materializer};
+use crate::error::{Error, Result};
 use crate::registry::Record;
 use crate::service::Service;
 
@@ -94,7 +94,7 @@ struct Eye {
     /// How many times something had happened when somebody looked. Each session remembers its own.
     events: watch::Sender<u64>,
     /// Why watches in the foreground end, once they do.
-    lost: watch::Sender<Option<Failure>>,
+    lost: watch::Sender<Option<Arc<Error>>>,
     /// Whether a task reads what the kernel noted.
     is_tended: AtomicBool,
     ended: AtomicBool,
@@ -144,14 +144,14 @@ impl Eye {
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
-        self.lose(Failure::new(Reason::NoDirectory, message));
+        self.lose(Error::new(Reason::NoDirectory, message));
     }
 
     /// Ends the watches in the foreground. The first reason counts.
-    fn lose(&self, why: Failure) {
+    fn lose(&self, why: Error) {
         self.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
-            lost.get_or_insert(why);
+            lost.get_or_insert_with(|| Arc::new(why));
             is_first
         });
     }
@@ -209,7 +209,7 @@ impl Service {
             return Ok(Arc::clone(&watch.eye));
         }
         let rules = self.rules(&grasp.record)?;
-        let watcher = Watcher::start(&grasp.host, &rules).map_err(of_materializer)?;
+        let watcher = Watcher::start(&grasp.host, &rules)?;
         // What happened before the watcher began is found by one look everywhere.
         let since = Mutex::new(Dirty::Everything);
         let eye = Arc::new(Eye {
@@ -247,7 +247,7 @@ impl Service {
     /// Writes the index that was kept in memory while its directory was watched.
     fn save_watched_index(&self, live: &super::Live, id: &str) -> Result<()> {
         match &live.index {
-            Some(index) => index.save(&self.inner.registry.index_file(id)).map_err(of_materializer),
+            Some(index) => Ok(index.save(&self.inner.registry.index_file(id))?),
             None => Ok(()),
         }
     }
@@ -267,7 +267,7 @@ impl Service {
         let mut first = Some(last);
         let mut seen = *eye.events.borrow();
         while !over() {
-            if eye.watcher.wait(pace.look_every()).map_err(of_materializer)? {
+            if eye.watcher.wait(pace.look_every())? {
                 eye.gather();
             }
             let events = *eye.events.borrow();
@@ -287,8 +287,8 @@ impl Service {
             match self.capture_by_itself(name, actor) {
                 Ok(Some(result)) => tell(Event::Captured(result))?,
                 Ok(None) => {}
-                Err(failure) if is_lost(failure.reason) => return Err(failure),
-                Err(failure) => tell(Event::Problem(failure.message))?,
+                Err(failure) if is_lost(failure.reason()) => return Err(failure),
+                Err(failure) => tell(Event::Problem(failure.to_string()))?,
             }
         }
         Ok(())
@@ -388,7 +388,7 @@ impl Service {
             };
             let ended = self.watch_in_background(id, &wanted);
             if let Err(failure) = ended {
-                watches.note(id, |state| state.problem = Some(failure.message));
+                watches.note(id, |state| state.problem = Some(failure.to_string()));
                 let mut supervised = watches.supervised.lock();
                 if !watches.is_ending() {
                     watches.changed.wait_for(&mut supervised, RETRY_DELAY);

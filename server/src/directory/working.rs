@@ -5,7 +5,7 @@ use amalgam_engine::{Act, RootId, SnapshotId};
 use amalgam_materializer::Captured;
 
 use super::Grasp;
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
 use crate::left_alone::GitScope;
 use crate::service::Service;
 
@@ -34,7 +34,7 @@ pub(crate) fn wrote_git(action: &str) -> bool {
 impl Service {
     /// The tree that a workspace's files had after the last recorded operation.
     pub(crate) fn state_root(&self, workspace: &WorkspaceName) -> Result<Option<RootId>> {
-        self.head_root(self.inner.workspaces.get(workspace).map_err(of_engine)?.state())
+        self.head_root(self.inner.workspaces.get(workspace)?.state())
     }
 
     /// Records what was captured as the state of a workspace's files, if it is not recorded yet. The head stays where it is.
@@ -54,7 +54,7 @@ impl Service {
         let change = Change::new(format!("before {before}"));
         let workspaces = &self.inner.workspaces;
         let recorded = workspaces.record_working(&grasp.workspace, &captured.tree, &change, &act, EDIT);
-        recorded.map(Some).map_err(of_engine)
+        Ok(recorded.map(Some)?)
     }
 
     /// Whether a request was carried out before. What it asked for is there; doing it again would undo what came since.

@@ -12,7 +12,7 @@ use amalgam_engine::TreePath;
 use amalgam_materializer::{Staging, clean_leftovers};
 
 use super::Grasp;
-use crate::failure::{Result, of_io, of_materializer};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// What the first part of a note begins with; the token follows.
@@ -35,7 +35,7 @@ impl Service {
         // No name holds a NUL.
         let parts = std::iter::once(&token[..]).chain(directories.iter().map(TreePath::as_bytes));
         let text: Vec<_> = parts.collect();
-        fs::write(&file, text.join(&0)).map_err(|source| of_io("note that a directory is written to", &source))?;
+        fs::write(&file, text.join(&0)).map_err(Error::io("note that a directory is written to"))?;
         Ok(Writing(file))
     }
 
@@ -47,7 +47,7 @@ impl Service {
         let token = parts.next().and_then(|part| part.strip_prefix(TOKEN)).map(String::from_utf8_lossy);
         if let Some(token) = token {
             let paths: Vec<_> = parts.filter_map(|path| TreePath::new(path).ok()).collect();
-            clean_leftovers(&grasp.host, &paths, &token).map_err(of_materializer)?;
+            clean_leftovers(&grasp.host, &paths, &token)?;
         }
         let _ = fs::remove_file(file);
         Ok(())

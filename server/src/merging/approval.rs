@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{ChunkId, Time};
-use amalgam_proto::{Failure, Reason, timestamp, v1};
+use amalgam_proto::{Reason, timestamp, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
 use crate::service::Service;
 
@@ -57,10 +57,10 @@ impl Approvals {
         let approved = match std::fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                 let message = format!("{}: {error}; remove it, and approve commands again", file.display());
-                Failure::new(Reason::Invalid, message)
+                Error::new(Reason::Invalid, message)
             })?,
             Err(source) if source.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(source) => return Err(of_io(&action, &source)),
+            Err(source) => return Err(Error::io(action)(source)),
         };
         Ok(Self { file, approved: Mutex::new(approved) })
     }
@@ -76,7 +76,7 @@ impl Approvals {
         let mut changed = approved.clone();
         change(&mut changed);
         let bytes = serde_json::to_vec_pretty(&changed).expect("approvals are plain values");
-        replace_file(&self.file, &bytes).map_err(|source| of_io(&format!("write {}", self.file.display()), &source))?;
+        replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))?;
         *approved = changed;
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Service {
         let found = listed.into_iter().find(|one| one.hash == request.hash && !one.source.is_empty());
         let found = found.ok_or_else(|| {
             let message = format!("no rule of the project has a command with the hash {}", request.hash);
-            Failure::new(Reason::NotFound, message)
+            Error::new(Reason::NotFound, message)
         })?;
         let Time(time) = self.now();
         let approval = Approval { command: found.command.clone(), actor: actor.to_owned(), time };
@@ -124,7 +124,7 @@ impl Service {
     pub(crate) fn revoke_rule_command(&self, hash: &str) -> Result<()> {
         let approvals = &self.inner.merging.approvals;
         if !approvals.approved.lock().contains_key(hash) {
-            return Err(Failure::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
+            return Err(Error::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
         }
         approvals.change(|approved| drop(approved.remove(hash)))
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use amalgam_engine::queue::TestVerdict;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::settings::CommandSettings;
 
 /// How often the end of a command is looked for.
@@ -45,7 +45,7 @@ pub(super) struct Job<'a> {
 /// Runs a command to its end, or until `is_over` returns true: then the command is ended with everything that it started.
 pub(super) fn run(job: &Job<'_>, settings: &CommandSettings, is_over: &dyn Fn() -> bool) -> Result<TestVerdict> {
     let what = job.what;
-    let failed = |source: io::Error| of_io("make a file for a command's output", &source);
+    let failed = |source: std::io::Error| Error::io("make a file for a command's output")(source);
     let sink = fs::File::create(job.output).map_err(failed)?;
     let other = sink.try_clone().map_err(failed)?;
     let mut command = settings.command(&job.words);
@@ -54,9 +54,8 @@ pub(super) fn run(job: &Job<'_>, settings: &CommandSettings, is_over: &dyn Fn() 
         Ok(child) => Running { child, is_supervised: !settings.supervisor.is_empty() },
         Err(error) => return Ok(not_started(what, &error.to_string(), job.hint)),
     };
-    let ended = child
-        .wait(Duration::from_secs(u64::from(job.seconds)), is_over)
-        .map_err(|source| of_io("wait for a command", &source))?;
+    let ended =
+        child.wait(Duration::from_secs(u64::from(job.seconds)), is_over).map_err(Error::io("wait for a command"))?;
     let said = tail(job.output);
     Ok(match ended {
         Some(status) if status.success() => TestVerdict::Passed,

@@ -69,11 +69,11 @@ impl Regenerate for Maker<'_> {
         let inner = &self.service.inner;
         let settings = match self.service.settings() {
             Ok(settings) => settings.commands,
-            Err(failure) => return Ok(Err(failure.message)),
+            Err(failure) => return Ok(Err(failure.to_string())),
         };
         let number = inner.merging.places.fetch_add(1, Ordering::Relaxed);
         let place = TestPlace::new(&inner.home, &format!("made-{number}"));
         // What the machine refuses is told as the reason.
-        Ok(place.regenerate(&inner.store, tree, &made, &settings).unwrap_or_else(|failure| Err(failure.message)))
+        Ok(place.regenerate(&inner.store, tree, &made, &settings).unwrap_or_else(|failure| Err(failure.to_string())))
     }
 }

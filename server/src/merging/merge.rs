@@ -5,13 +5,13 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, MergeOptions, SnapshotId};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1, workspace_id};
 
 use super::made::Maker;
 use super::queue::turn_of;
 use super::{conflicts_message, files_message, path_bytes};
 use crate::api::Caller;
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::{Marks, Service};
 
 impl Service {
@@ -23,19 +23,19 @@ impl Service {
         act: &Act,
         caller: &Caller,
     ) -> Result<v1::Merge> {
-        let target = workspace_id(&request.target).map_err(of_engine)?;
+        let target = workspace_id(&request.target)?;
         let sources = request.sources.iter().map(|name| workspace_id(name)).collect::<Result<Vec<_>, _>>();
-        let sources = sources.map_err(of_engine)?;
+        let sources = sources?;
         if sources.is_empty() || sources.contains(&target) {
             let message = format!("name workspaces other than {target} to merge into it");
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         if request.capture && !request.dry_run {
             for source in &sources {
                 self.capture_of(source, &format!("a merge into {target}"), act)?;
             }
         }
-        let agent = |name: &WorkspaceName| self.inner.workspaces.get(name).map(|found| found.agent).map_err(of_engine);
+        let agent = |name: &WorkspaceName| Ok::<_, Error>(self.inner.workspaces.get(name)?.agent);
         let theirs = if let [only] = &sources[..] { agent(only)? } else { String::new() };
         if request.dry_run {
             let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
@@ -62,8 +62,7 @@ impl Service {
         merge.use_remembered = !request.no_remembered;
         merge.options = options;
         merge.message = request.message.clone();
-        let done =
-            caller.walking(|| self.inner.workspaces.merge(&self.inner.history, &merge, act)).map_err(of_engine)?;
+        let done = caller.walking(|| self.inner.workspaces.merge(&self.inner.history, &merge, act))?;
         let mut message = v1::Merge {
             how: how(done.how).into(),
             target: request.target.clone(),
@@ -96,7 +95,7 @@ impl Service {
             ([_] | [], _) => return Ok(true),
             _ => return Ok(false),
         };
-        let is = |one, of| self.inner.history.is_ancestor(one, of).map_err(of_engine);
+        let is = |one, of| Ok::<_, Error>(self.inner.history.is_ancestor(one, of)?);
         Ok(is(target, source)? || is(source, target)?)
     }
 
@@ -108,11 +107,11 @@ impl Service {
         }
         let store = &self.inner.store;
         let Some(ours) = heads.target else { return Ok(options) };
-        let our_root = store.snapshot(ours).map_err(of_engine)?.root;
+        let our_root = store.snapshot(ours)?.root;
         for (_, theirs) in &heads.sources {
-            let base = merge_base(&self.inner.history, &[ours], *theirs, contents, &options).map_err(of_engine)?;
-            let their_root = store.snapshot(*theirs).map_err(of_engine)?.root;
-            let units = units_of(rules, store, base.root, [our_root, their_root]).map_err(of_engine)?;
+            let base = merge_base(&self.inner.history, &[ours], *theirs, contents, &options)?;
+            let their_root = store.snapshot(*theirs)?.root;
+            let units = units_of(rules, store, base.root, [our_root, their_root])?;
             options.units.extend(units);
         }
         Ok(options)
@@ -157,7 +156,7 @@ impl Service {
         let mut merge = MergeRequest::new(target, sources, contents);
         merge.options = options;
         merge.use_remembered = !request.no_remembered;
-        let done = self.inner.workspaces.preview_merge(&self.inner.history, &merge, &heads, act).map_err(of_engine)?;
+        let done = self.inner.workspaces.preview_merge(&self.inner.history, &merge, &heads, act)?;
         message.how = how(done.how).into();
         message.files = files_message(&done.report.files);
         message.conflicts = conflicts_message(&done.conflicts);
@@ -174,7 +173,7 @@ impl Service {
         options: &MergeOptions,
     ) -> Result<Vec<v1::MergeSource>> {
         let ids: Vec<_> = heads.sources.iter().map(|(_, head)| *head).collect();
-        let plan = plan_octopus(&self.inner.history, ours, &ids, contents, options).map_err(of_engine)?;
+        let plan = plan_octopus(&self.inner.history, ours, &ids, contents, options)?;
         let mut messages = Vec::new();
         for (at, (name, _)) in heads.sources.iter().enumerate() {
             let place = plan.order.iter().position(|source| *source == at).map_or(0, |place| place as u32 + 1);
@@ -191,7 +190,7 @@ impl Service {
 
     /// A merge that changed nothing.
     pub(super) fn nothing_done(&self, target: &WorkspaceName, how: v1::MergeHow) -> Result<v1::Merge> {
-        let head = self.inner.workspaces.get(target).map_err(of_engine)?.head;
+        let head = self.inner.workspaces.get(target)?.head;
         Ok(v1::Merge {
             how: how.into(),
             target: amalgam_proto::workspace_name(target),

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{Act, Time};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1, workspace_id};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use super::queue::TARGETS_AT_ONCE;
 use crate::api::Caller;
-use crate::failure::{Result, of_engine, of_io};
+use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
 use crate::service::Service;
 
@@ -87,20 +87,20 @@ impl Publishing {
     /// What is kept in a home; also what is wrong with it. A file that cannot be read is set aside.
     pub(crate) fn open(home: &Home) -> Result<(Self, Option<String>)> {
         let file = home.path().join("publishing.json");
-        let failed = |source: &std::io::Error| of_io(&format!("read {}", file.display()), source);
+        let failed = || Error::io(format!("read {}", file.display()));
         let mut problem = None;
         let plans = match std::fs::read(&file) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(plans) => plans,
                 Err(error) => {
                     let aside = file.with_extension("unreadable");
-                    std::fs::rename(&file, &aside).map_err(|source| failed(&source))?;
+                    std::fs::rename(&file, &aside).map_err(failed())?;
                     problem = Some(format!("nothing is published by itself: {}: {error}", aside.display()));
                     BTreeMap::new()
                 }
             },
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(source) => return Err(failed(&source)),
+            Err(source) => return Err(failed()(source)),
         };
         let publishing = Self { file, plans: Mutex::new(plans), ending: Mutex::new(false), changed: Condvar::new() };
         Ok((publishing, problem))
@@ -114,8 +114,7 @@ impl Publishing {
         let done = change(&mut plans);
         let bytes = text(&plans);
         if bytes != before {
-            replace_file(&self.file, &bytes)
-                .map_err(|source| of_io(&format!("write {}", self.file.display()), &source))?;
+            replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))?;
         }
         Ok(done)
     }
@@ -135,8 +134,8 @@ impl Service {
         act: &Act,
     ) -> Result<v1::Workspace> {
         let asked = request.submission.clone().unwrap_or_default();
-        let name = workspace_id(&asked.workspace).map_err(of_engine)?;
-        let workspace = self.inner.workspaces.get(&name).map_err(of_engine)?;
+        let name = workspace_id(&asked.workspace)?;
+        let workspace = self.inner.workspaces.get(&name)?;
         let plan = self.plan_asked_for(&name, request, asked.clone(), act)?;
         if asked.dry_run {
             let publishing = plan.map(|plan| self.plan_message(&workspace, plan)).transpose()?;
@@ -163,14 +162,14 @@ impl Service {
             return Ok(None);
         }
         if request.every_seconds > EVERY_SECONDS_MAX {
-            return Err(Failure::new(Reason::Invalid, "the longest interval is a year"));
+            return Err(Error::new(Reason::Invalid, "the longest interval is a year"));
         }
         super::test::refuse_long_test(asked.test_seconds)?;
         super::test::refuse_unstartable(&asked.test, &self.settings()?.commands)?;
         let target = self.target_of(name, &asked.target)?;
-        self.inner.workspaces.get(&target).map_err(of_engine)?;
+        self.inner.workspaces.get(&target)?;
         if target == *name {
-            return Err(Failure::new(Reason::Invalid, format!("{name} cannot be published into itself")));
+            return Err(Error::new(Reason::Invalid, format!("{name} cannot be published into itself")));
         }
         Ok(Some(Plan {
             every_seconds: request.every_seconds,
@@ -207,7 +206,7 @@ impl Service {
 
     /// What of a workspace waits for a person before it can be in a target.
     fn waiting(&self, source: &WorkspaceName, target: &WorkspaceName) -> Result<Option<String>> {
-        let reviews = self.inner.merging.queue.reviews(Some(target)).map_err(of_engine)?;
+        let reviews = self.inner.merging.queue.reviews(Some(target))?;
         let found = reviews.into_iter().find(|review| review.entry.source == *source);
         Ok(found.map(|review| format!("{}{}", super::review::REVIEWS, review.entry.id)))
     }
@@ -224,8 +223,8 @@ impl Service {
         let plans = self.inner.merging.publishing.plans.lock().clone();
         let mut due: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for (name, plan) in plans {
-            let name = WorkspaceName::new(name).map_err(of_engine)?;
-            let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else {
+            let name = WorkspaceName::new(name)?;
+            let Some(workspace) = self.inner.workspaces.find(&name)? else {
                 self.forget_ended_publishing(&name)?;
                 continue;
             };
@@ -257,7 +256,7 @@ impl Service {
                 Err(failure) => {
                     kept.not_before = again;
                     let how = "failed".to_owned();
-                    kept.last = Some(Last { time: now.0, how, reason: failure.message });
+                    kept.last = Some(Last { time: now.0, how, reason: failure.to_string() });
                 }
             }
         })
@@ -273,7 +272,7 @@ impl Service {
         if plan.every_seconds > 0 {
             self.capture_of(name, &format!("a merge into {target}"), &act)?;
         }
-        let head = head_of(&self.inner.workspaces.get(name).map_err(of_engine)?);
+        let head = head_of(&self.inner.workspaces.get(name)?);
         if head == plan.tried || head.is_empty() {
             return Ok(None);
         }
@@ -290,8 +289,8 @@ impl Service {
         let merge = match self.submit(&submission, false, &act, &Caller::default()) {
             Ok(done) => done.merge,
             // The test was tried with these files, and will not start with them the next time either.
-            Err(failure) if failure.reason == Reason::TestNotStarted && failure.details.contains_key("entry") => {
-                return Ok(Some((head, Last { time: 0, how: "failed".to_owned(), reason: failure.message })));
+            Err(failure) if failure.reason() == Reason::TestNotStarted && failure.details().contains_key("entry") => {
+                return Ok(Some((head, Last { time: 0, how: "failed".to_owned(), reason: failure.to_string() })));
             }
             Err(failure) => return Err(failure),
         };
@@ -365,7 +364,7 @@ impl Service {
     /// An undo may have taken a workspace away; what was asked for goes with it, unless it has another name now.
     fn forget_ended_publishing(&self, workspace: &WorkspaceName) -> Result<()> {
         let _turn = self.inner.registry.turn();
-        match self.inner.workspaces.find(workspace).map_err(of_engine)? {
+        match self.inner.workspaces.find(workspace)? {
             Some(_) => Ok(()),
             None => self.forget_publishing(workspace),
         }

@@ -10,7 +10,7 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1, workspace_id};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::made::Maker;
@@ -19,7 +19,7 @@ use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
 use super::{conflicts_message, files_message};
 use crate::api::Caller;
 use crate::directory::Free;
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::{Marks, Service};
 
 /// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
@@ -89,7 +89,7 @@ impl Judge for Referee<'_> {
             // Whether it failed or was ended cannot be told: its entry waits on.
             return Err(amalgam_engine::Error::Interrupted);
         }
-        Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.message)) {
+        Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.to_string())) {
             // Without a submitter who could be told, a person has to be.
             TestVerdict::NotStarted(reason) if !self.service.inner.merging.is_awaited(&entry.id) => {
                 TestVerdict::Failed(reason)
@@ -109,8 +109,8 @@ pub(crate) struct Submitted {
 impl Service {
     /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
     pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act, caller: &Caller) -> Result<Submitted> {
-        let source = workspace_id(&asked.workspace).map_err(of_engine)?;
-        if let Some(entry) = self.inner.merging.queue.find_submitted(act).map_err(of_engine)? {
+        let source = workspace_id(&asked.workspace)?;
+        if let Some(entry) = self.inner.merging.queue.find_submitted(act)? {
             return self.submitted(&entry, asked.detach, act, caller);
         }
         let target = self.target_of(&source, &asked.target)?;
@@ -131,7 +131,7 @@ impl Service {
             self.secure_place(&target, "a merge", &Act { request: None, ..act.clone() })?;
             self.merge_rules(Some(&target), None)?;
         }
-        let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
+        let entry = self.inner.merging.queue.submit(&source, &target, &wish, act)?;
         self.submitted(&entry, asked.detach, act, caller)
     }
 
@@ -150,8 +150,8 @@ impl Service {
             self.fold_soon();
         }
         let (folded, merge) = waited?;
-        let is_ended = folded.is_some_and(|folded| folded.is_ended)
-            && self.inner.workspaces.find(&entry.source).map_err(of_engine)?.is_none();
+        let is_ended =
+            folded.is_some_and(|folded| folded.is_ended) && self.inner.workspaces.find(&entry.source)?.is_none();
         Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended })
     }
 
@@ -173,7 +173,7 @@ impl Service {
             None => self.head(source)?,
         };
         let queue = &self.inner.merging.queue;
-        let entry = queue.draft(source, target, head, &wish_of(asked, ends), act).map_err(of_engine)?;
+        let entry = queue.draft(source, target, head, &wish_of(asked, ends), act)?;
         let mut merge = self.preview_entry(&entry, act, caller)?;
         merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
@@ -185,7 +185,7 @@ impl Service {
         let into = self.look_ahead(target, act)?;
         let referee = Referee::new(self, target, caller)?;
         let preview = || self.inner.merging.queue.preview_on(into.head, entry, &referee, act);
-        let folded = caller.walking(preview).map_err(of_engine)?;
+        let folded = caller.walking(preview)?;
         // What it would be has no name: the message is about the head that is.
         let Folded { files, conflicts, changed, .. } = &folded;
         let (how, reason) = match &folded.fate {
@@ -208,11 +208,11 @@ impl Service {
     /// What a workspace's changes are merged into.
     pub(super) fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
         if !asked.is_empty() {
-            return workspace_id(asked).map_err(of_engine);
+            return Ok(workspace_id(asked)?);
         }
-        self.inner.workspaces.get(source).map_err(of_engine)?.target.ok_or_else(|| {
+        self.inner.workspaces.get(source)?.target.ok_or_else(|| {
             let message = format!("{source} has no target to merge into; name one with --into");
-            Failure::new(Reason::Invalid, message)
+            Error::new(Reason::Invalid, message)
         })
     }
 
@@ -246,7 +246,7 @@ impl Service {
                     };
                     return Ok((None, self.nothing_done(&entry.target, how)?));
                 }
-                Err(error) => return Err(of_engine(error)),
+                Err(error) => return Err(error.into()),
             }
             if let Some(along) = self.fold_target(&entry.target, act, caller)?
                 && let Some(folded) = merging.result_of(&entry.id)
@@ -256,7 +256,7 @@ impl Service {
                 return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
             }
         }
-        Err(Failure::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
+        Err(Error::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
     }
 
     /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
@@ -267,10 +267,10 @@ impl Service {
         let place = self.secure_place(target, "a merge", act)?;
         let safety = place.safety();
         let referee = Referee::new(self, target, caller)?;
-        let is_long = referee.maker.has_commands() || queue.is_next_tested(target).map_err(of_engine)?;
+        let is_long = referee.maker.has_commands() || queue.is_next_tested(target)?;
         let place = if is_long { self.let_go_of_place(place) } else { Ok(place) };
         let act = Act { request: None, ..act.clone() };
-        let fold = caller.walking(|| queue.fold(target, &referee, &act)).map_err(of_engine)?;
+        let fold = caller.walking(|| queue.fold(target, &referee, &act))?;
         if fold.done.is_empty() {
             return Ok(None);
         }
@@ -293,7 +293,7 @@ impl Service {
     /// Folds all that waits: what a process that ended left, and what nobody waited for. Targets are folded side by side, so that a
     /// test of one does not stop the others.
     pub(crate) fn fold_all(&self) -> Result<()> {
-        let targets = self.inner.merging.queue.targets().map_err(of_engine)?;
+        let targets = self.inner.merging.queue.targets()?;
         // One that cannot be merged into keeps no other waiting; one that went wrong is told.
         side_by_side(targets, |target| self.fold_whole(&target))
     }
@@ -370,7 +370,7 @@ impl Service {
         };
         let head = match head {
             Some(head) => Some(head),
-            None => self.inner.workspaces.get(&folded.entry.target).map_err(of_engine)?.head,
+            None => self.inner.workspaces.get(&folded.entry.target)?.head,
         };
         Ok(v1::Merge {
             how: how.into(),
@@ -392,8 +392,8 @@ impl Service {
     /// What waits, for the wire.
     pub(crate) fn list_queue(&self, target: &str) -> Result<v1::ListQueueResponse> {
         let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
-        let entries = queue.list(target.as_ref()).map_err(of_engine)?;
-        let unreadable = queue.unreadable_entries().map_err(of_engine)?;
+        let entries = queue.list(target.as_ref())?;
+        let unreadable = queue.unreadable_entries()?;
         Ok(v1::ListQueueResponse {
             entries: entries.iter().map(|entry| entry_message(entry, QUEUE)).collect(),
             problems: unreadable.iter().map(|one| problem_of(one, "amalgam queue withdraw")).collect(),
@@ -402,7 +402,7 @@ impl Service {
 
     /// One entry, for the wire.
     pub(crate) fn queue_entry(&self, name: &str) -> Result<v1::QueueEntry> {
-        let entry = self.inner.merging.queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        let entry = self.inner.merging.queue.find(id_of(name, QUEUE))?;
         Ok(entry_message(&entry, QUEUE))
     }
 }
@@ -411,13 +411,13 @@ impl Service {
     /// Merges an entry that an undo brought back.
     pub(crate) fn release_entry(&self, name: &str, dry_run: bool, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let queue = &self.inner.merging.queue;
-        let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        let entry = queue.find(id_of(name, QUEUE))?;
         if dry_run {
             return self.preview_entry(&entry, act, caller);
         }
         refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
         let entry = match entry.is_held {
-            true => queue.release(&entry, act).map_err(of_engine)?,
+            true => queue.release(&entry, act)?,
             false => entry,
         };
         let act = Act { request: None, ..act.clone() };
@@ -428,16 +428,16 @@ impl Service {
     pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::QueueEntry> {
         let queue = &self.inner.merging.queue;
         let id = id_of(name, QUEUE);
-        let unreadable = queue.unreadable_entries().map_err(of_engine)?;
+        let unreadable = queue.unreadable_entries()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
             if !dry_run {
                 self.remove_unreadable(&found, "withdraw", act)?;
             }
             return Ok(v1::QueueEntry { name: format!("{QUEUE}{id}"), ..Default::default() });
         }
-        let entry = queue.find(id).map_err(of_engine)?;
+        let entry = queue.find(id)?;
         if !dry_run {
-            queue.withdraw(&entry, act).map_err(of_engine)?;
+            queue.withdraw(&entry, act)?;
         }
         Ok(entry_message(&entry, QUEUE))
     }
@@ -446,7 +446,7 @@ impl Service {
 impl Service {
     /// Removes a reference that cannot be read.
     pub(super) fn remove_unreadable(&self, found: &Unreadable, action: &str, act: &Act) -> Result<()> {
-        remove_reference(&self.inner.store, &found.name, act, action).map(drop).map_err(of_engine)
+        Ok(remove_reference(&self.inner.store, &found.name, act, action).map(drop)?)
     }
 }
 

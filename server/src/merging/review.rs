@@ -8,13 +8,13 @@ use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
 use amalgam_engine::queue::{Review, Side, Take};
 use amalgam_engine::{Act, Entry, OperationCursor, SnapshotId, TreePath, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::path_bytes;
 use super::queue::{entry_message, id_of, problem_of};
 use crate::api::Caller;
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 pub(super) const REVIEWS: &str = "reviews/";
@@ -39,8 +39,8 @@ impl Service {
     /// What waits for a person, for the wire.
     pub(crate) fn list_reviews(&self, target: &str) -> Result<v1::ListReviewsResponse> {
         let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
-        let reviews = queue.reviews(target.as_ref()).map_err(of_engine)?;
-        let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
+        let reviews = queue.reviews(target.as_ref())?;
+        let unreadable = queue.unreadable_reviews()?;
         Ok(v1::ListReviewsResponse {
             reviews: reviews.iter().map(review_message).collect(),
             problems: unreadable.iter().map(|one| problem_of(one, "amalgam review reject")).collect(),
@@ -48,7 +48,7 @@ impl Service {
     }
 
     fn review(&self, name: &str) -> Result<Review> {
-        self.inner.merging.queue.find_review(id_of(name, REVIEWS)).map_err(of_engine)
+        Ok(self.inner.merging.queue.find_review(id_of(name, REVIEWS))?)
     }
 
     /// One review, with who made each version.
@@ -76,8 +76,8 @@ impl Service {
         let store = &self.inner.store;
         let at = |snapshot: Option<SnapshotId>| -> Result<Vec<Option<Entry>>> {
             let Some(snapshot) = snapshot else { return Ok(vec![None]) };
-            let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root)).map_err(of_engine)?;
-            Ok(match entry_at(store, &root, path).map_err(of_engine)? {
+            let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root))?;
+            Ok(match entry_at(store, &root, path)? {
                 Some(Entry { node: Node::Conflict(conflict), .. }) => conflict.terms().to_vec(),
                 entry => vec![entry.map(|entry| entry.with_extra(|extra| extra.link = None))],
             })
@@ -89,14 +89,14 @@ impl Service {
         let Ok(Settled::Conflicted(conflict)) = Conflict::settle(terms) else { return Ok(Bytes::new()) };
         let mut caption = Caption::of(path);
         if let Some(ours) = review.ours.filter(|_| !is_plain) {
-            caption.names = side_names(&self.inner.history, ours, path, &conflict).map_err(of_engine)?;
+            caption.names = side_names(&self.inner.history, ours, path, &conflict)?;
         }
         caption.names.resize(conflict.added().count(), String::new());
         if let [first, .., last] = &mut caption.names[..] {
             let both = [(first, &review.entry.target), (last, &review.entry.source)];
             both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
         }
-        let rendered = render(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
+        let rendered = render(store, &conflict, &caption)?.map(|rendered| rendered.bytes);
         Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
     }
 
@@ -111,7 +111,7 @@ impl Service {
         if wanted.is_empty() {
             return Ok(());
         }
-        let newest = OperationCursor::at_end(store).map_err(of_engine)?.position();
+        let newest = OperationCursor::at_end(store)?.position();
         for sequence in (newest.saturating_sub(OPERATIONS_MAX)..=newest).rev() {
             // The log may begin later than at its first operation.
             let Ok(made) = operation(store, sequence) else { break };
@@ -134,16 +134,16 @@ impl Service {
     /// A path in a snapshot, and who brought it there.
     fn version(&self, at: SnapshotId, path: &TreePath, workspace: &str) -> Result<v1::PathVersion> {
         let store = &self.inner.store;
-        let root = store.snapshot(at).and_then(|snapshot| store.root(snapshot.root)).map_err(of_engine)?;
-        let entry = entry_at(store, &root, path).map_err(of_engine)?;
+        let root = store.snapshot(at).and_then(|snapshot| store.root(snapshot.root))?;
+        let entry = entry_at(store, &root, path)?;
         let (content, size) = match entry.map(|entry| entry.node) {
             Some(Node::File { size, .. }) => ("file".to_owned(), size),
             Some(Node::Directory(_)) => ("directory".to_owned(), 0),
             Some(_) => ("other".to_owned(), 0),
             None => (String::new(), 0),
         };
-        let mut versions = self.inner.history.versions(at, path, false).map_err(of_engine)?;
-        let brought = versions.next().transpose().map_err(of_engine)?;
+        let mut versions = self.inner.history.versions(at, path, false)?;
+        let brought = versions.next().transpose()?;
         let mut message = v1::PathVersion { content, size, ..v1::PathVersion::default() };
         if let Some(brought) = brought {
             message.snapshot = amalgam_proto::snapshot_name(brought.id);
@@ -168,7 +168,7 @@ impl Service {
             (_, word) => self.side_named(&request.name, word)?,
         };
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-        let paths = paths.map_err(|source| of_engine(source.into()))?;
+        let paths = paths?;
         let takes: Vec<_> = match paths.is_empty() {
             true => vec![Take { path: None, side }],
             false => paths.into_iter().map(|path| Take { path: Some(path), side }).collect(),
@@ -193,7 +193,7 @@ impl Service {
                     "" => format!("say which version is to be taken: {words}"),
                     word => format!("there is no version {word}; there is {words}"),
                 };
-                Err(Failure::new(Reason::Invalid, message))
+                Err(Error::new(Reason::Invalid, message))
             }
         }
     }
@@ -201,12 +201,12 @@ impl Service {
     fn try_again(&self, name: &str, how: &Again<'_>, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.inner.merging.queue;
-        let entry = queue.again(&review, how.keep, how.takes, act).map_err(of_engine)?;
+        let entry = queue.again(&review, how.keep, how.takes, act)?;
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }
         super::test::refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
-        queue.resubmit(&review, &entry, act).map_err(of_engine)?;
+        queue.resubmit(&review, &entry, act)?;
         let act = Act { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
@@ -214,7 +214,7 @@ impl Service {
     /// Does not merge it.
     pub(crate) fn reject_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<Option<v1::Workspace>> {
         let (queue, id) = (&self.inner.merging.queue, id_of(name, REVIEWS));
-        let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
+        let unreadable = queue.unreadable_reviews()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
             if !dry_run {
                 self.remove_unreadable(&found, "reject", act)?;
@@ -223,9 +223,9 @@ impl Service {
         }
         let review = self.review(name)?;
         if !dry_run {
-            queue.reject(&review, act).map_err(of_engine)?;
+            queue.reject(&review, act)?;
         }
-        let source = self.inner.workspaces.find(&review.entry.source).map_err(of_engine)?;
+        let source = self.inner.workspaces.find(&review.entry.source)?;
         source.map(|source| self.workspace_message(&source.name)).transpose()
     }
 }

@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use amalgam_engine::Time;
 use amalgam_fuse::{Mount, MountOptions};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
 use rustix::process::Pid;
 
 use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::Way;
-use super::mounting::{mount_options, of_mount};
+use super::mounting::{mount_error, mount_options};
 use super::private::Whereabouts;
 use super::{Mounted, Shows, kernel, view_name};
 use crate::directory::path_bytes;
-use crate::failure::{Result, of_engine, of_io};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// How long whoever connects may take to hand a device over.
@@ -42,15 +42,15 @@ impl Service {
     /// Readies a mount of a workspace that the caller makes himself.
     pub(crate) fn prepare_mount(&self, request: &v1::PrepareMountRequest) -> Result<v1::PrepareMountResponse> {
         self.demand_lasting()?;
-        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+        let workspace = amalgam_proto::workspace_id(&request.workspace)?;
         let grasp = self.open_for_mount(&workspace)?;
         self.place_local(&grasp, request.options.as_ref(), Way::Mount)?;
         let bindings = self.bindings(&grasp)?;
         let view = grasp.id;
         // The same place each time, so that what a build wrote about paths stays true.
         let path = self.inner.home.path().join("mnt").join(view.to_string());
-        std::fs::create_dir_all(&path).map_err(|error| of_io("make the place for the mount", &error))?;
-        let token = kernel::token().map_err(|error| of_io("make a token", &error))?;
+        std::fs::create_dir_all(&path).map_err(Error::io("make the place for the mount"))?;
+        let token = kernel::token().map_err(Error::io("make a token"))?;
         let options = mount_options(request.options.as_ref());
         let expected = Expected { view, path: path.clone(), options, since: self.now() };
         let mut waiting = self.inner.views.expected.lock();
@@ -83,7 +83,7 @@ impl Service {
 
     /// Answers on a device that a process has mounted in its own namespace.
     fn take_over(&self, token: &[u8], device: OwnedFd, process: Pid) -> Result<()> {
-        let unknown = || Failure::new(Reason::NotFound, "unknown mount token, or one that was used before");
+        let unknown = || Error::new(Reason::NotFound, "unknown mount token, or one that was used before");
         let view = self.inner.views.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
         let _using = self.using();
         // Held until the mount is there: nobody closes the view meanwhile.
@@ -100,7 +100,7 @@ impl Service {
             remounted: false,
         };
         let mount = Mount::on(&grasp.live.view, &expected.path, device, &expected.options);
-        let mount = mount.map_err(|error| of_mount(&error, &expected.options))?;
+        let mount = mount.map_err(|error| mount_error(&error, &expected.options))?;
         let number = self.inner.views.book.add_mount(record.clone())?;
         let namespace = u32::try_from(process.as_raw_nonzero().get()).ok().and_then(kernel::mount_namespace);
         let private = Some(Whereabouts { token: token.to_vec(), namespace });
@@ -123,7 +123,7 @@ pub(crate) fn answer(service: &Service, mut stream: UnixStream) -> io::Result<()
     match receive(&stream) {
         Ok((token, device)) => match service.take_over(&token, device, peer.pid) {
             Ok(()) => Ok(()),
-            Err(failure) => stream.write_all(failure.message.as_bytes()),
+            Err(failure) => stream.write_all(failure.to_string().as_bytes()),
         },
         Err(error) => stream.write_all(format!("no device arrived: {error}").as_bytes()),
     }

@@ -10,7 +10,7 @@ use amalgam_view::View;
 
 use super::{LiveView, Shows};
 use crate::complaints::Complaints;
-use crate::failure::{Result, of_engine, of_view};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// How long the keeper waits for an operation before it looks around.
@@ -52,7 +52,7 @@ impl Service {
             let _using = self.using();
             match self.look_after_views() {
                 Ok(()) => looking.clear(),
-                Err(failure) => complain(&mut looking, &failure.message),
+                Err(failure) => complain(&mut looking, &failure.to_string()),
             }
             let is_in_use = self.mounted() > 0 || !self.inner.views.state.lock().open.is_empty();
             looks_since_mounted = if is_in_use { Some(0) } else { looks_since_mounted.map(|looks| looks + 1) };
@@ -65,10 +65,10 @@ impl Service {
 
     /// Nothing is mounted any more: what the store remembers of it is given back.
     fn release_memory(&self, tell: &dyn Fn(&str)) {
-        match self.inner.store.release_memory().map_err(of_engine) {
+        match self.inner.store.release_memory().map_err(Error::from) {
             // There is no room for rows that are in no file yet, and they stay where they are.
-            Err(failure) if failure.reason == Reason::Full => {}
-            Err(failure) => tell(&failure.message),
+            Err(failure) if failure.reason() == Reason::Full => {}
+            Err(failure) => tell(&failure.to_string()),
             Ok(()) => {}
         }
     }
@@ -91,7 +91,7 @@ impl Service {
         self.close_view_if_unused(id)?;
         let Some(live) = find() else { return Ok(()) };
         let workspace = self.view_workspace(id)?;
-        let found = self.inner.workspaces.find(&workspace).map_err(of_engine)?;
+        let found = self.inner.workspaces.find(&workspace)?;
         let is_behind = found.is_some_and(|found| live.view.base() != found.head && *live.behind.lock() != found.head);
         if is_behind || live.view.is_checkpoint_due() {
             let grasp = self.grasp_view(id)?;
@@ -106,12 +106,12 @@ impl Service {
     fn make_room(&self, id: u64, live: &LiveView) -> Result<()> {
         let (room, moment) = (live.view.room(), live.view.moment());
         let is_short = room.free_bytes < (room.total_bytes / SHORT_ONE_IN).min(SHORT_BYTES_MAX);
-        if !is_short || *live.crowded.lock() == Some(moment) || !live.view.is_mostly_garbage().map_err(of_view)? {
+        if !is_short || *live.crowded.lock() == Some(moment) || !live.view.is_mostly_garbage()? {
             return Ok(());
         }
         let grasp = self.grasp_view(id)?;
         match self.checkpoint(&grasp) {
-            Err(failure) if failure.reason == Reason::Full => *live.crowded.lock() = Some(live.view.moment()),
+            Err(failure) if failure.reason() == Reason::Full => *live.crowded.lock() = Some(live.view.moment()),
             done => done?,
         }
         Ok(())
@@ -151,11 +151,11 @@ impl Service {
             following.collect()
         };
         for (number, view, shown, workspace) in following {
-            let workspace = WorkspaceName::new(workspace).map_err(of_engine)?;
+            let workspace = WorkspaceName::new(workspace)?;
             // A workspace that was deleted is shown as it was.
-            let Some(found) = self.inner.workspaces.find(&workspace).map_err(of_engine)? else { continue };
+            let Some(found) = self.inner.workspaces.find(&workspace)? else { continue };
             let Some(head) = found.head.filter(|head| *head != shown) else { continue };
-            view.show(head).map_err(of_view)?;
+            view.show(head)?;
             if let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
                 mounted.shows = Shows::Following(view, head);
             }

@@ -4,13 +4,13 @@
 use std::path::Path;
 
 use amalgam_fuse::unmount;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 
 use super::book::MountRecord;
 use super::kernel;
 use super::mounting::{mode_message, words_of};
 use crate::directory::path_bytes;
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// A mount that was left dead so soon after it was mounted again may be what ends the process: it is not mounted again.
@@ -23,7 +23,7 @@ impl Service {
             let words = self.remount_one(&record);
             // Only now: a process that dies in between leaves the record to the next one.
             let removed = self.inner.views.book.remove_mount(number);
-            let words = words.into_iter().chain(removed.err().map(|failure| failure.message));
+            let words = words.into_iter().chain(removed.err().map(|failure| failure.to_string()));
             let told = words.map(|words| (record.path.clone(), words));
             self.inner.views.problems.lock().extend(told);
         }
@@ -66,7 +66,7 @@ impl Service {
                  in there along)"
             ),
             Err(failure) => {
-                let why = failure.message;
+                let why = failure.to_string();
                 format!(
                     "the background process had died, and {what} could not be mounted again at {path}: {why}{by_hand}"
                 )
@@ -76,7 +76,7 @@ impl Service {
 
     fn remount(&self, record: &MountRecord) -> Result<()> {
         let path = &record.path;
-        unmount(path, true).map_err(|error| of_io(&format!("unmount {}", path.display()), &error))?;
+        unmount(path, true).map_err(Error::io(format!("unmount {}", path.display())))?;
         let workspace = match record.workspace.as_str() {
             "" => String::new(),
             name => format!("workspaces/{name}"),
@@ -95,7 +95,7 @@ impl Service {
     pub(crate) fn refuse_left(&self, path: &Path) -> Result<()> {
         let problems = self.inner.views.problems.lock();
         match problems.iter().find(|(place, _)| path.starts_with(place)) {
-            Some((_, words)) => Err(Failure::new(Reason::NoDirectory, words.clone())),
+            Some((_, words)) => Err(Error::new(Reason::NoDirectory, words.clone())),
             None => Ok(()),
         }
     }

@@ -8,13 +8,13 @@ use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
     Act, DiffOptions, EntryKind, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::{Difference, Folding, differences, holds_same};
 use bytes::Bytes;
 
 use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
 use crate::directory::{CAPTURE, Tally, is_directory, renamed_message};
-use crate::failure::{Result, of_engine, of_view};
+use crate::error::{Error, Result};
 use crate::left_alone::without_holders_of_git;
 use crate::service::{Held, Marks, Service};
 
@@ -44,19 +44,19 @@ impl Service {
     /// Writes a tree of a view, with the room that its journal has set aside where there is no other.
     pub(super) fn hold_pressed(&self, grasp: &ViewGrasp, tree: &WorkingTree) -> Result<Held> {
         match self.hold_tree(tree) {
-            Err(failure) if failure.reason == Reason::Full && grasp.live.view.release_ahead() => self.hold_tree(tree),
+            Err(failure) if failure.reason() == Reason::Full && grasp.live.view.release_ahead() => self.hold_tree(tree),
             held => held,
         }
     }
 
     pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
-        let (root, pin) = tree.freeze().hold().map_err(of_engine)?;
+        let (root, pin) = tree.freeze().hold()?;
         Ok(Held { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
     /// The head of a view's workspace. One that was taken away leaves its view where it is.
     pub(super) fn head_behind_view(&self, grasp: &ViewGrasp) -> Result<Option<SnapshotId>> {
-        let found = self.inner.workspaces.find(&grasp.workspace).map_err(of_engine)?;
+        let found = self.inner.workspaces.find(&grasp.workspace)?;
         Ok(found.map_or(grasp.live.view.base(), |found| found.head))
     }
 
@@ -74,15 +74,15 @@ impl Service {
         }
         let other = match self.working_tree(snapshot) {
             // What cannot be read is not what the view holds.
-            Err(failure) if failure.reason == Reason::Corrupt => return Ok(true),
+            Err(failure) if failure.reason() == Reason::Corrupt => return Ok(true),
             other => other?,
         };
-        Ok(!holds_same(&other, &view.fork()).map_err(of_view)?)
+        Ok(!holds_same(&other, &view.fork())?)
     }
 
     pub(super) fn working_tree(&self, snapshot: Option<SnapshotId>) -> Result<WorkingTree> {
         let opened = snapshot.map(|snapshot| WorkingTree::open(&self.inner.store, snapshot)).transpose();
-        Ok(opened.map_err(of_engine)?.unwrap_or_else(|| WorkingTree::new(&self.inner.store)))
+        Ok(opened?.unwrap_or_else(|| WorkingTree::new(&self.inner.store)))
     }
 
     /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
@@ -98,10 +98,10 @@ impl Service {
         let held = self.hold_live(grasp)?;
         let secured = held.root.expect("a live tree has a root");
         // What was written in this moment is a change of its own; the next look finds it.
-        let gone = view.go_to_unless_changed(moment, head, Some(head)).map_err(of_view)?;
+        let gone = view.go_to_unless_changed(moment, head, Some(head))?;
         let Some((before, _)) = gone else { return Ok(()) };
         self.record_late_edits(grasp, &before, secured, &Act::new(KEEPER, self.now()))?;
-        view.settled_at(head).map_err(of_view)?;
+        view.settled_at(head)?;
         self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Service {
              here is captured first)",
             grasp.workspace
         );
-        Err(Failure::new(Reason::StaleHead, message))
+        Err(Error::new(Reason::StaleHead, message))
     }
 
     /// Takes a snapshot of a live view, for a request.
@@ -129,7 +129,7 @@ impl Service {
         act: &Act,
     ) -> Result<v1::CaptureResult> {
         let grasp = self.grasp_view(id)?;
-        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>()?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.check_etag(&grasp.workspace, &request.etag)?;
@@ -146,7 +146,7 @@ impl Service {
             warnings.extend(self.check_quota(&grasp.workspace, held.root)?);
         }
         let (snapshot, is_new) = self.commit_view(&grasp, &change, act)?;
-        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        let root = self.inner.store.snapshot(snapshot)?.root;
         let tally = self.tally(self.head_root(head)?, Some(root))?;
         Ok(v1::CaptureResult {
             snapshot: Some(self.snapshot_message(snapshot, &Marks::default())?),
@@ -188,7 +188,7 @@ impl Service {
             None => None,
         };
         let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let done = view.commit_folded(workspaces, name, &change, act, CAPTURE, folding.as_ref()).map_err(of_view)?;
+        let done = view.commit_folded(workspaces, name, &change, act, CAPTURE, folding.as_ref())?;
         self.drop_checkpoint(grasp)?;
         Ok((done.snapshot, done.is_new))
     }
@@ -203,7 +203,7 @@ impl Service {
             return Ok(None);
         }
         let known = Known { faced: &faced, is_written: false, paths: None };
-        read_back(&self.inner.store, found, &[known]).map(Some).map_err(of_engine)
+        Ok(read_back(&self.inner.store, found, &[known]).map(Some)?)
     }
 
     /// Takes what a view holds into a snapshot, if none has it yet.
@@ -226,9 +226,9 @@ impl Service {
             }
             tree.rebase(head);
             let done = self.inner.workspaces.commit_as(&grasp.workspace, &mut tree, &change, &act, CAPTURE);
-            done.map_err(of_engine)?.snapshot
+            done?.snapshot
         };
-        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        let root = self.inner.store.snapshot(snapshot)?.root;
         Ok(Secured { snapshot: Some(snapshot), root, _held: held })
     }
 
@@ -247,14 +247,14 @@ impl Service {
             return Ok(());
         }
         let act = Act::new(KEEPER, self.now());
-        grasp.live.view.checkpoint(&checkpoint_reference(grasp.id), &act).map_err(of_view)
+        Ok(grasp.live.view.checkpoint(&checkpoint_reference(grasp.id), &act)?)
     }
 
     /// The journal rests on a commit now.
     pub(super) fn drop_checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
         let act = Act::new(KEEPER, self.now()).buffered();
         let name = checkpoint_reference(grasp.id);
-        operation::remove_reference(&self.inner.store, &name, &act, "drop a checkpoint").map(drop).map_err(of_engine)
+        Ok(operation::remove_reference(&self.inner.store, &name, &act, "drop a checkpoint").map(drop)?)
     }
 
     /// What differs between a live view and its workspace's head.
@@ -263,7 +263,7 @@ impl Service {
         let head = self.head(&grasp.workspace)?;
         let held = match self.hold_tree(&grasp.live.view.fork()) {
             // Without room nothing is written for a look.
-            Err(failure) if failure.reason == Reason::Full => None,
+            Err(failure) if failure.reason() == Reason::Full => None,
             held => Some(held?),
         };
         let mut status = v1::DirectoryStatus {
@@ -274,7 +274,7 @@ impl Service {
             ..v1::DirectoryStatus::default()
         };
         let Some(held) = held else {
-            let found = differences(&self.working_tree(head)?, &grasp.live.view.fork()).map_err(of_view)?;
+            let found = differences(&self.working_tree(head)?, &grasp.live.view.fork())?;
             for (path, difference) in found {
                 let path = Bytes::copy_from_slice(path.as_bytes());
                 match difference {
@@ -287,8 +287,8 @@ impl Service {
         };
         let diff = diff_roots(&self.inner.store, self.head_root(head)?, held.root, DiffOptions::default());
         let (mut modified, mut added, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
-        for change in diff.map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff? {
+            let change = change?;
             if is_directory(&change) {
                 status.directories.push(Bytes::copy_from_slice(change.path.as_bytes()));
             }
@@ -335,8 +335,8 @@ impl Service {
         after: Option<RootId>,
     ) -> Result<(Vec<v1::PlannedChange>, Tally)> {
         let (mut changes, mut tally) = (Vec::new(), Tally::default());
-        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default())? {
+            let change = change?;
             let kind = match change.what {
                 What::Added => v1::ChangeKind::Added,
                 What::Removed => v1::ChangeKind::Removed,

@@ -14,13 +14,13 @@ use std::time::Duration;
 use amalgam_engine::TreePath;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_materializer::remove_tree;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::Placed;
 use bytes::Bytes;
 
 use super::ViewGrasp;
 use crate::directory::path_bytes;
-use crate::failure::{Result, of_io, of_view};
+use crate::error::{Error, Result};
 use crate::service::Service;
 use crate::settings::local_paths;
 
@@ -46,19 +46,19 @@ impl Service {
             return Ok(());
         }
         let message = "only a workspace that is mounted to be changed has local paths; leave --local out";
-        Err(Failure::new(Reason::Invalid, message))
+        Err(Error::new(Reason::Invalid, message))
     }
 
     /// Shows the local paths in a view that is about to be mounted.
     pub(super) fn place_local(&self, grasp: &ViewGrasp, asked: Option<&v1::MountOptions>, way: Way) -> Result<()> {
         let asked = local_paths(asked.into_iter().flat_map(|asked| &asked.local));
-        let asked = asked.map_err(|why| Failure::new(Reason::Invalid, why))?;
+        let asked = asked.map_err(|why| Error::new(Reason::Invalid, why))?;
         let view = &grasp.live.view;
         if self.is_shown(grasp.id) {
             return self.refuse_other_paths(grasp, &asked, way);
         }
         for path in &asked {
-            view.demand_placeable(path).map_err(of_view)?;
+            view.demand_placeable(path)?;
         }
         let mut paths = asked;
         for path in self.settings()?.local {
@@ -77,7 +77,7 @@ impl Service {
             };
             placed.insert(path, what);
         }
-        view.place(placed).map_err(of_view)
+        Ok(view.place(placed)?)
     }
 
     /// A workspace that is mounted keeps the local paths that it has.
@@ -88,14 +88,14 @@ impl Service {
                 "workspace {} is mounted already, and there {path} is not local; `amalgam umount {0}` first",
                 grasp.workspace
             );
-            return Err(Failure::new(Reason::Mounted, message));
+            return Err(Error::new(Reason::Mounted, message));
         }
         if way == Way::Link && placed.values().any(|placed| *placed == Placed::Directory) {
             let message = format!(
                 "workspace {} has local paths in a namespace of its own, where a command runs; wait until that has ended",
                 grasp.workspace
             );
-            return Err(Failure::new(Reason::Mounted, message));
+            return Err(Error::new(Reason::Mounted, message));
         }
         Ok(())
     }
@@ -131,11 +131,11 @@ impl Service {
         let name = escaped(path);
         if name.len() > NAME_BYTES_MAX {
             let message = format!("{path} is too long for a local path; use a shorter one");
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         let source = self.local_directory(id).join(name);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&source);
-        made.map_err(|error| of_io(&format!("make {}", source.display()), &error))?;
+        made.map_err(Error::io(format!("make {}", source.display())))?;
         Ok(source)
     }
 
@@ -148,7 +148,7 @@ impl Service {
         let path = self.local_directory(id);
         remove_tree(&path).map_err(|error| {
             let what = format!("remove {}, where the workspace's local paths lie; remove it by hand", path.display());
-            of_io(&what, &error)
+            Error::io(what)(error)
         })
     }
 }

@@ -5,7 +5,7 @@ use amalgam_proto::v1;
 
 use super::ViewGrasp;
 use super::live::Secured;
-use crate::failure::Result;
+use crate::error::Result;
 use crate::service::{Held, Service};
 
 /// How often what was written meanwhile is taken along before whoever writes has to give way.

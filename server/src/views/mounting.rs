@@ -7,14 +7,14 @@ use std::time::Duration;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{SnapshotId, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions, unmount};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::View;
 
 use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::Way;
 use super::{Mounted, Shows, ViewGrasp, follower_name, kernel, view_name};
 use crate::directory::{canonical, host_path, make_empty, path_bytes};
-use crate::failure::{Result, of_engine, of_io, of_view};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 impl Service {
@@ -69,7 +69,7 @@ impl Service {
             Ok(mount) => Ok((number, mount)),
             Err(error) => {
                 self.inner.views.book.remove_mount(number)?;
-                Err(of_mount(&error, &options))
+                Err(mount_error(&error, &options))
             }
         });
         let (number, mount) = match mounted {
@@ -102,7 +102,7 @@ impl Service {
         let asked = request.options.as_ref();
         match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
-                let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                let workspace = amalgam_proto::workspace_id(&request.workspace)?;
                 self.await_private_end(&workspace)?;
                 let grasp = self.open_for_mount(&workspace)?;
                 self.place_local(&grasp, asked, Way::Link)?;
@@ -119,10 +119,10 @@ impl Service {
             }
             v1::MountMode::Follow => {
                 self.refuse_local(asked)?;
-                let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                let workspace = amalgam_proto::workspace_id(&request.workspace)?;
                 let head = self.head(&workspace)?.ok_or_else(|| {
                     let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
-                    Failure::new(Reason::NotFound, message)
+                    Error::new(Reason::NotFound, message)
                 })?;
                 let view = self.read_only_view(head)?;
                 let shows = Shows::Following(view.clone(), head);
@@ -168,14 +168,14 @@ impl Service {
     pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<ViewGrasp> {
         // Nobody gives it a directory, another name or an end until there is a view that tells of the mount.
         let _turn = self.inner.registry.turn();
-        self.inner.workspaces.get(workspace).map_err(of_engine)?;
+        self.inner.workspaces.get(workspace)?;
         if let Some(record) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let path = record.path.display();
             let message = format!(
                 "workspace {workspace} has its directory at {path}, and has one live tree only; fork it and mount the fork: `amalgam \
                  fork --from {workspace} --mount DIR`"
             );
-            return Err(Failure::new(Reason::AlreadyExists, message));
+            return Err(Error::new(Reason::AlreadyExists, message));
         }
         let id = self.inner.views.book.ensure_view(workspace.as_str())?;
         self.grasp_view(id)
@@ -195,8 +195,8 @@ impl Service {
     }
 
     fn read_only_view(&self, snapshot: SnapshotId) -> Result<View> {
-        let workspace = WorkspaceName::new("snapshot").map_err(of_engine)?;
-        View::of_snapshot(&self.inner.store, snapshot, self.view_options(&workspace)?).map_err(of_view)
+        let workspace = WorkspaceName::new("snapshot")?;
+        Ok(View::of_snapshot(&self.inner.store, snapshot, self.view_options(&workspace)?)?)
     }
 
     /// A mount lasts longer than one command.
@@ -205,13 +205,13 @@ impl Service {
             return Ok(());
         }
         let message = "a mount needs the background process; run this without --in-process";
-        Err(Failure::new(Reason::MountRefused, message))
+        Err(Error::new(Reason::MountRefused, message))
     }
 
     fn refuse_mount_point(&self, path: &Path) -> Result<()> {
         if path.starts_with(self.inner.home.path()) && !path.starts_with(self.inner.home.forks_path()) {
             let message = format!("{} lies in Amalgam's own store; choose another directory", path.display());
-            return Err(Failure::new(Reason::NestedDirectory, message));
+            return Err(Error::new(Reason::NestedDirectory, message));
         }
         let state = self.inner.views.state.lock();
         let around = state.mounts.values().find(|mounted| !mounted.leaving && path.starts_with(&mounted.record.path));
@@ -222,7 +222,7 @@ impl Service {
                     words_of(&mounted.record),
                     path.display()
                 );
-                Err(Failure::new(Reason::AlreadyExists, message))
+                Err(Error::new(Reason::AlreadyExists, message))
             }
             Some(mounted) => {
                 let message = format!(
@@ -230,7 +230,7 @@ impl Service {
                     path.display(),
                     words_of(&mounted.record)
                 );
-                Err(Failure::new(Reason::NestedDirectory, message))
+                Err(Error::new(Reason::NestedDirectory, message))
             }
             None => Ok(()),
         }
@@ -251,7 +251,7 @@ impl Service {
         if mount.directory.is_empty() {
             let path = String::from_utf8_lossy(&mount.path).into_owned();
             let message = format!("{path} shows a snapshot and belongs to no workspace");
-            return Err(Failure::new(Reason::NoDirectory, message));
+            return Err(Error::new(Reason::NoDirectory, message));
         }
         Ok(v1::Directory {
             name: mount.directory,
@@ -290,7 +290,7 @@ impl Service {
 
     /// A mount for the wire.
     pub(super) fn mount_message(&self, number: u64) -> Result<v1::MountPoint> {
-        let gone = || Failure::new(Reason::NotFound, "it is no longer mounted");
+        let gone = || Error::new(Reason::NotFound, "it is no longer mounted");
         let (record, shown, leaving) = {
             let state = self.inner.views.state.lock();
             let mounted = state.mounts.get(&number).ok_or_else(gone)?;
@@ -317,7 +317,7 @@ impl Service {
         };
         let workspace = match record.workspace.as_str() {
             "" => String::new(),
-            name => amalgam_proto::workspace_name(&WorkspaceName::new(name).map_err(of_engine)?),
+            name => amalgam_proto::workspace_name(&WorkspaceName::new(name)?),
         };
         Ok(v1::MountPoint {
             name: amalgam_proto::mount_name(number),
@@ -343,7 +343,7 @@ impl Service {
             match self.mount_message(number) {
                 Ok(mount) => mounts.push(mount),
                 // It went in this moment.
-                Err(failure) if failure.reason == Reason::NotFound => {}
+                Err(failure) if failure.reason() == Reason::NotFound => {}
                 Err(failure) => return Err(failure),
             }
         }
@@ -369,7 +369,7 @@ impl Service {
             response.mounts.push(message);
         }
         for workspace in uncommitted {
-            let workspace = amalgam_proto::workspace_id(&workspace).map_err(of_engine)?;
+            let workspace = amalgam_proto::workspace_id(&workspace)?;
             response.uncommitted.push(self.workspace_message(&workspace)?);
         }
         Ok(response)
@@ -377,10 +377,10 @@ impl Service {
 
     fn mounts_meant(&self, request: &v1::UnmountRequest) -> Result<Vec<u64>> {
         use v1::unmount_request::Target;
-        let nothing = |what: String| Failure::new(Reason::NotFound, format!("{what}; `amalgam mounts` lists what is"));
+        let nothing = |what: String| Error::new(Reason::NotFound, format!("{what}; `amalgam mounts` lists what is"));
         match &request.target {
             Some(Target::Name(name)) => {
-                let number = amalgam_proto::mount_number(name).map_err(of_engine)?;
+                let number = amalgam_proto::mount_number(name)?;
                 let is_there = self.inner.views.state.lock().mounts.contains_key(&number);
                 is_there.then(|| vec![number]).ok_or_else(|| nothing(format!("{name} is not mounted")))
             }
@@ -392,14 +392,14 @@ impl Service {
                 found.ok_or_else(|| nothing(format!("nothing of ours is mounted at {}", path.display())))
             }
             Some(Target::Workspace(name)) => {
-                let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                let workspace = amalgam_proto::workspace_id(name)?;
                 let state = self.inner.views.state.lock();
                 let of_it = state.mounts.iter().filter(|(_, mounted)| mounted.record.workspace == workspace.as_str());
                 let numbers: Vec<_> = of_it.map(|(number, _)| *number).collect();
                 if numbers.is_empty() { Err(nothing(format!("{workspace} is not mounted"))) } else { Ok(numbers) }
             }
             Some(Target::Token(_)) | None => {
-                Err(Failure::new(Reason::Invalid, "target: name a mount, a path or a workspace"))
+                Err(Error::new(Reason::Invalid, "target: name a mount, a path or a workspace"))
             }
         }
     }
@@ -424,7 +424,7 @@ impl Service {
                 }
                 done => done,
             };
-            done.map_err(|error| of_unmount(&record.path, &error))?;
+            done.map_err(|error| unmount_error(&record.path, error))?;
         }
         if self.await_end(number, looks) { self.put_away(number) } else { Ok(()) }
     }
@@ -512,13 +512,13 @@ impl Service {
             };
             if let Some(path) = there {
                 let done = unmount(&path, true);
-                said.extend(done.err().map(|error| of_unmount(&path, &error).message));
+                said.extend(done.err().map(|error| unmount_error(&path, error).to_string()));
             }
             let _ = self.inner.views.book.remove_mount(number);
         }
         let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
         for id in open {
-            said.extend(self.end_view(id).err().map(|failure| failure.message));
+            said.extend(self.end_view(id).err().map(|failure| failure.to_string()));
         }
         said
     }
@@ -590,7 +590,7 @@ const ENDED_EVERY: Duration = Duration::from_millis(2);
 const ENDED_LOOKS: u32 = 1_000;
 
 /// Why something could not be mounted, and what to do.
-pub(super) fn of_mount(error: &MountError, options: &MountOptions) -> Failure {
+pub(super) fn mount_error(error: &MountError, options: &MountOptions) -> Error {
     let (MountError::Refused { source, .. } | MountError::Busy { source, .. }) = error;
     let hint = match source.kind() {
         io::ErrorKind::PermissionDenied if options.allow_other => {
@@ -602,16 +602,16 @@ pub(super) fn of_mount(error: &MountError, options: &MountOptions) -> Failure {
         _ => "`amalgam doctor` says what is missing; `amalgam checkout` works without".to_owned(),
     };
     // The helper's words end with a line of their own.
-    Failure::new(Reason::MountRefused, format!("{}; {hint}", error.to_string().trim_end()))
+    Error::new(Reason::MountRefused, format!("{}; {hint}", error.to_string().trim_end()))
 }
 
-fn of_unmount(path: &Path, error: &io::Error) -> Failure {
+fn unmount_error(path: &Path, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::ResourceBusy {
         let message = format!(
             "{} is in use; leave it (`fuser -m {0}` says who is in there), or `amalgam umount --lazy {0}`",
             path.display()
         );
-        return Failure::new(Reason::MountBusy, message);
+        return Error::new(Reason::MountBusy, message);
     }
-    of_io(&format!("unmount {}", path.display()), error)
+    Error::io(format!("unmount {}", path.display()))(error)
 }

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 
 use super::{Shows, kernel};
-use crate::failure::Result;
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// How long the kernel may take to end a mount that no process is in.
@@ -81,7 +81,7 @@ impl Service {
                     private.words(),
                     super::mounting::words_of(&record)
                 );
-                return Err(Failure::new(Reason::MountBusy, message));
+                return Err(Error::new(Reason::MountBusy, message));
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -99,7 +99,7 @@ impl Service {
         for number in private {
             match self.await_private(number) {
                 // Whoever asks is told of it with its own words.
-                Err(failure) if failure.reason == Reason::MountBusy => return Ok(()),
+                Err(failure) if failure.reason() == Reason::MountBusy => return Ok(()),
                 done => done?,
             }
         }

@@ -3,13 +3,13 @@
 
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{Act, RootId, TreePath, WorkingTree, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::{Difference, differences};
 
 use super::live::Secured;
 use super::{Shows, ViewGrasp};
 use crate::directory::{Direction, EDIT, Reverted, cleared_action, renaming, restore_action, words_of};
-use crate::failure::{Result, of_engine, of_view};
+use crate::error::{Error, Result};
 use crate::left_alone::GitScope;
 use crate::service::{Held, Marks, Service};
 
@@ -41,7 +41,7 @@ impl Service {
     ) -> Result<v1::RestoreResult> {
         let grasp = self.grasp_view(id)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-        let paths = paths.map_err(|source| of_engine(source.into()))?;
+        let paths = paths?;
         let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
         let snapshot = wanted.snapshot.expect("a revision is a snapshot");
         let wanted_root = wanted.root.expect("a revision has a tree");
@@ -97,7 +97,7 @@ impl Service {
         if paths.is_empty() {
             return self.hold_with_git_of(wanted, live, git);
         }
-        let tree = with_paths_of(store, live, wanted, paths, Taken::At(act.time)).map_err(of_engine)?;
+        let tree = with_paths_of(store, live, wanted, paths, Taken::At(act.time))?;
         let made = self.hold_tree(&tree)?;
         self.hold_with_git_of(made.root.expect("it was written"), live, git)
     }
@@ -107,7 +107,7 @@ impl Service {
         match self.with_git_of(tree, other, git)? {
             Some(tree) => self.hold_tree(&tree),
             None => {
-                let pin = self.inner.store.hold(tree).map_err(of_engine)?;
+                let pin = self.inner.store.hold(tree)?;
                 Ok(Held { root: Some(tree), snapshot: None, lean: None, _pin: Some(pin) })
             }
         }
@@ -127,10 +127,10 @@ impl Service {
         }
         // The request belongs to what comes after it.
         let act = Act { request: None, ..act.clone() };
-        let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
+        let tree = WorkingTree::open_root(&self.inner.store, live.edited)?;
         let change = Change::new(format!("before {before}"));
         let recorded = self.inner.workspaces.record_working(&grasp.workspace, &tree, &change, &act, EDIT);
-        recorded.map(Some).map_err(of_engine)
+        Ok(recorded.map(Some)?)
     }
 
     /// Records what a restore makes of a mount. Returns whether anything was recorded.
@@ -147,29 +147,29 @@ impl Service {
         let head = self.head(name)?;
         if !self.differs(self.head_root(head)?, Some(root), git)? {
             let action = cleared_action(git, words);
-            return Ok(workspaces.set_working(name, None, act, &action).map_err(of_engine)?.is_some());
+            return Ok(workspaces.set_working(name, None, act, &action)?.is_some());
         }
         let change = Change::new(words);
-        let mut tree = WorkingTree::open_root(&self.inner.store, root).map_err(of_engine)?;
+        let mut tree = WorkingTree::open_root(&self.inner.store, root)?;
         if paths.is_empty() {
             tree.rebase(head);
-            return Ok(workspaces.commit_as(name, &mut tree, &change, act, action).map_err(of_engine)?.is_new);
+            return Ok(workspaces.commit_as(name, &mut tree, &change, act, action)?.is_new);
         }
         if !self.differs(self.state_root(name)?, Some(root), git)? {
             return Ok(false);
         }
-        workspaces.record_working(name, &tree, &change, act, action).map_err(of_engine)?;
+        workspaces.record_working(name, &tree, &change, act, action)?;
         Ok(true)
     }
 
     /// A path that is in neither tree is a slip of the hand.
     fn check_view_paths(&self, grasp: &ViewGrasp, root: RootId, paths: &[TreePath]) -> Result<()> {
-        let wanted = self.inner.store.root(root).map_err(of_engine)?;
+        let wanted = self.inner.store.root(root)?;
         let live = grasp.live.view.fork();
         for path in paths {
-            let there = entry_at(&self.inner.store, &wanted, path).map_err(of_engine)?.is_some();
-            if !there && live.stat(path.as_bytes()).map_err(of_engine)?.is_none() {
-                return Err(of_engine(amalgam_engine::Error::NotFound { path: path.clone() }));
+            let there = entry_at(&self.inner.store, &wanted, path)?.is_some();
+            if !there && live.stat(path.as_bytes())?.is_none() {
+                return Err(amalgam_engine::Error::NotFound { path: path.clone() }.into());
             }
         }
         Ok(())
@@ -187,7 +187,7 @@ impl Service {
             Ok((live, recorded))
         });
         let (live, recorded) = match looked {
-            Err(failure) if failure.reason == Reason::Full => return self.undo_without_room(&grasp, git, failure),
+            Err(failure) if failure.reason() == Reason::Full => return self.undo_without_room(&grasp, git, failure),
             looked => looked?,
         };
         let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
@@ -203,23 +203,23 @@ impl Service {
 
     /// Takes back changes that are in no snapshot where there is no room to keep them: the journal gives back what they took, and they
     /// cannot be done again. `full` is why they could not be kept, for when nothing is taken back.
-    fn undo_without_room(&self, grasp: &ViewGrasp, git: GitScope, full: Failure) -> Result<v1::RevertResult> {
+    fn undo_without_room(&self, grasp: &ViewGrasp, git: GitScope, full: Error) -> Result<v1::RevertResult> {
         let view = &grasp.live.view;
-        let workspace = self.inner.workspaces.get(&grasp.workspace).map_err(of_engine)?;
+        let workspace = self.inner.workspaces.get(&grasp.workspace)?;
         let (Some(head), Some(state)) = (workspace.head, workspace.state()) else { return Err(full) };
-        let found = differences(&self.working_tree(Some(state))?, &view.fork()).map_err(of_view)?;
+        let found = differences(&self.working_tree(Some(state))?, &view.fork())?;
         // A tree with the `.git` of another one would have to be written.
         if found.is_empty() || (!git.includes() && found.iter().any(|(path, _)| path.is_in_git())) {
             return Err(full);
         }
-        view.go_to(state, Some(head)).map_err(of_view)?;
+        view.go_to(state, Some(head))?;
         // What there is no room for is done by the next commit or checkpoint.
         let unless_full = |done: Result<()>| match done {
-            Err(failure) if failure.reason == Reason::Full => Ok(()),
+            Err(failure) if failure.reason() == Reason::Full => Ok(()),
             done => done,
         };
         if state == head {
-            unless_full(view.settled_at(head).map_err(of_view))?;
+            unless_full(view.settled_at(head).map_err(Error::from))?;
             unless_full(self.drop_checkpoint(grasp))?;
         } else {
             unless_full(self.checkpoint(grasp))?;
@@ -257,9 +257,9 @@ impl Service {
         }
         let mut safety = None;
         if git.includes() && self.differs(self.state_root(&grasp.workspace)?, Some(live.edited), git)? {
-            let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
+            let tree = WorkingTree::open_root(&self.inner.store, live.edited)?;
             let aside = self.inner.workspaces.keep_aside(&grasp.workspace, &tree, "before redo", act);
-            safety = Some(aside.map_err(of_engine)?);
+            safety = Some(aside?);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, live.edited, git, Direction::Redo, act)?;
         let mut result = self.view_reverted(&grasp, &reverted, &live, act)?;
@@ -289,11 +289,11 @@ impl Service {
     /// Lets a mount show a tree. The next commit follows the head of its workspace.
     fn show_tree(&self, grasp: &ViewGrasp, root: RootId, live: &Live, act: &Act) -> Result<v1::RestoreResult> {
         let (workspaces, name, view) = (&self.inner.workspaces, &grasp.workspace, &grasp.live.view);
-        let workspace = workspaces.get(name).map_err(of_engine)?;
+        let workspace = workspaces.get(name)?;
         let Some(head) = workspace.head else { return Err(no_snapshot()) };
         let mut shown = None;
         for snapshot in [Some(head), workspace.working].into_iter().flatten() {
-            if self.inner.store.snapshot(snapshot).map_err(of_engine)?.root == root {
+            if self.inner.store.snapshot(snapshot)?.root == root {
                 shown = Some(snapshot);
                 break;
             }
@@ -302,14 +302,14 @@ impl Service {
         let shown = match shown {
             Some(shown) => shown,
             None => {
-                let tree = WorkingTree::open_root(&self.inner.store, root).map_err(of_engine)?;
-                workspaces.keep_aside(name, &tree, "shown by a mount", act).map_err(of_engine)?
+                let tree = WorkingTree::open_root(&self.inner.store, root)?;
+                workspaces.keep_aside(name, &tree, "shown by a mount", act)?
             }
         };
-        let (before, _) = view.go_to(shown, Some(head)).map_err(of_view)?;
+        let (before, _) = view.go_to(shown, Some(head))?;
         self.record_late_edits(grasp, &before, live.root(), act)?;
         if shown == head {
-            view.settled_at(head).map_err(of_view)?;
+            view.settled_at(head)?;
             self.drop_checkpoint(grasp)?;
         } else {
             // The journal rests on a name of its own, whatever becomes of the workspace.
@@ -349,10 +349,10 @@ impl Service {
         }
         let act = Act { request: None, ..act.clone() };
         let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let working = workspaces.get(name).map_err(of_engine)?.working;
+        let working = workspaces.get(name)?.working;
         let change = Change::new("written while the workspace was moved");
-        workspaces.record_working(name, before, &change, &act, EDIT).map_err(of_engine)?;
-        workspaces.set_working(name, working, &act, EDIT).map(drop).map_err(of_engine)
+        workspaces.record_working(name, before, &change, &act, EDIT)?;
+        Ok(workspaces.set_working(name, working, &act, EDIT).map(drop)?)
     }
 
     /// Brings a view to its workspace's head, whatever it holds. What it held is recorded, but for what was written since that was
@@ -361,7 +361,7 @@ impl Service {
         let Some(head) = self.head_root(self.head(&grasp.workspace)?)? else { return Err(no_snapshot()) };
         let git = self.git_scope(&grasp.workspace, false)?;
         let made = self.hold_with_git_of(head, secured.root, git)?;
-        let pin = self.inner.store.hold(secured.root).map_err(of_engine)?;
+        let pin = self.inner.store.hold(secured.root)?;
         let held = Held { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
         let live = Live { held, edited: secured.root };
         self.show_tree(grasp, made.root.expect("it was written"), &live, act)
@@ -385,6 +385,6 @@ impl Service {
     }
 }
 
-fn no_snapshot() -> Failure {
-    Failure::new(Reason::NothingToRevert, "the workspace has no snapshot any more; the mount is left as it is")
+fn no_snapshot() -> Error {
+    Error::new(Reason::NothingToRevert, "the workspace has no snapshot any more; the mount is left as it is")
 }

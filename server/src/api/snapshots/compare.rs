@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::super::Sender;
 use super::{is_wanted, tree_paths};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::{Held, Service};
 
 const AT_ONCE: usize = 256;
@@ -75,14 +75,12 @@ fn send_changes(
     let options = DiffOptions { times: request.times, without_git: request.without_git };
     let store = &service.inner.store;
     let found: Box<dyn Iterator<Item = amalgam_engine::Result<Change>>> = match request.renames {
-        true => {
-            Box::new(diff_with_renames(store, before.root, after.root, options).map_err(of_engine)?.into_iter().map(Ok))
-        }
-        false => Box::new(diff_roots(store, before.root, after.root, options).map_err(of_engine)?),
+        true => Box::new(diff_with_renames(store, before.root, after.root, options)?.into_iter().map(Ok)),
+        false => Box::new(diff_roots(store, before.root, after.root, options)?),
     };
     let mut changes = Vec::new();
     for change in found {
-        let change = change.map_err(of_engine)?;
+        let change = change?;
         if is_wanted(&change.path, wanted) {
             changes.push(change_message(&change));
         }
@@ -98,8 +96,8 @@ fn send_changes(
 fn git_changes(service: &Service, before: &Held, after: &Held, wanted: &[TreePath]) -> Result<u64> {
     let mut count = 0;
     let diff = diff_roots(&service.inner.store, before.root, after.root, DiffOptions::default());
-    for change in diff.map_err(of_engine)? {
-        let path = change.map_err(of_engine)?.path;
+    for change in diff? {
+        let path = change?.path;
         count += u64::from(path.is_in_git() && is_wanted(&path, wanted));
     }
     Ok(count)
@@ -124,10 +122,10 @@ fn send_insight(
     sender: &Sender<v1::InspectChangeResponse>,
 ) -> Result<()> {
     let options = InsightOptions { without_git: request.without_git, ..InsightOptions::default() };
-    let mut found = insight(&service.inner.store, before.root, after.root, &options).map_err(of_engine)?;
+    let mut found = insight(&service.inner.store, before.root, after.root, &options)?;
     let mut files = Vec::new();
     for file in found.by_ref() {
-        let file = file.map_err(of_engine)?;
+        let file = file?;
         if is_wanted(&file.change.path, wanted) {
             files.push(file_message(&file));
         }
@@ -220,7 +218,7 @@ pub(super) fn patch(
     let report = sender.caller.walking(|| {
         let faces = service.faces_of_difference(before.root, after.root)?;
         let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.face));
-        amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)
+        Ok::<_, Error>(amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out)?)
     })?;
     let data = Bytes::from(std::mem::take(&mut out.waiting));
     let left_out = report.left_out.iter().map(|left| v1::PatchOmission {

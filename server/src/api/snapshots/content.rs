@@ -3,13 +3,13 @@
 use amalgam_conflicts::{Style, shown_as};
 use amalgam_engine::content::read_at;
 use amalgam_engine::object::{Content, Node};
-use amalgam_engine::{Entry, Error, TreePath, entry_at, list_directory};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_engine::{Entry, Error as EngineError, TreePath, entry_at, list_directory};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::super::Sender;
 use super::tree_path;
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 const ENTRIES_AT_ONCE: usize = 256;
@@ -25,8 +25,8 @@ fn at(
     let held = service.hold_state(state, here.as_ref())?;
     let not_found = || held.not_found(path);
     let root = held.root.ok_or_else(not_found)?;
-    let root = service.inner.store.root(root).map_err(of_engine)?;
-    let entry = entry_at(&service.inner.store, &root, path).map_err(of_engine)?.ok_or_else(not_found)?;
+    let root = service.inner.store.root(root)?;
+    let entry = entry_at(&service.inner.store, &root, path)?.ok_or_else(not_found)?;
     Ok((held, entry))
 }
 
@@ -56,9 +56,9 @@ fn send_entries(
             continue;
         };
         let mut below = Vec::new();
-        for item in list_directory(&service.inner.store, contents).map_err(of_engine)? {
-            let (name, entry) = item.map_err(of_engine)?;
-            count.add(1).map_err(of_engine)?;
+        for item in list_directory(&service.inner.store, contents)? {
+            let (name, entry) = item?;
+            count.add(1)?;
             let path = path.join(&name);
             entries.push(amalgam_proto::entry(&path, &entry));
             if is_recursive && matches!(entry.node, Node::Directory(_)) {
@@ -88,7 +88,7 @@ pub(super) fn read(
         Node::Conflict(conflict) => {
             let caption = service.captioner().caption(&path, conflict);
             let shown = shown_as(&service.inner.store, &session, conflict, Style::Markers, &caption);
-            shown.map_err(of_engine)?.unwrap_or(entry)
+            shown?.unwrap_or(entry)
         }
         _ => entry,
     };
@@ -97,9 +97,9 @@ pub(super) fn read(
         Node::Symlink(target) => {
             return sender.send(v1::ReadFileResponse { entry: Some(message), data: target.clone() });
         }
-        Node::Directory(_) => return Err(of_engine(Error::IsADirectory { path })),
+        Node::Directory(_) => return Err(EngineError::IsADirectory { path }.into()),
         _ => {
-            return Err(Failure::new(
+            return Err(Error::new(
                 Reason::Invalid,
                 format!("{path} is {}, which has no contents", entry.kind().word()),
             ));
@@ -117,10 +117,10 @@ pub(super) fn read(
         if content != Content::Empty {
             let read = read_at(&service.inner.store, &content, size, offset, &mut block);
             read.map_err(|error| match error {
-                Error::Purged { tombstone, .. } => {
-                    Failure::new(Reason::Purged, format!("{path} was purged {tombstone}"))
+                EngineError::Purged { tombstone, .. } => {
+                    Error::new(Reason::Purged, format!("{path} was purged {tombstone}"))
                 }
-                other => of_engine(other),
+                other => other.into(),
             })?;
         }
         sender.send(v1::ReadFileResponse { entry: entry.take(), data: Bytes::from(block) })?;

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use amalgam_engine::history::{LogOrder, PathChange};
-use amalgam_engine::{Error, SnapshotId, WorkspaceName};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_engine::{Error as EngineError, SnapshotId, WorkspaceName};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::super::{Sender, page_size};
 use super::{tree_path, tree_paths};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::{Marks, Service};
 
 /// A page of a log. The token says how many came before and where the log began, so that what is committed meanwhile does not
@@ -30,19 +30,19 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     let is_listed = |id: &amalgam_engine::Result<SnapshotId>| id.as_ref().map_or(true, |id| !excluded.contains(id));
     let mut found: Vec<SnapshotId> = match &paths[..] {
         [] => {
-            let log = history.log(&heads, LogOrder::Time).map_err(of_engine)?;
+            let log = history.log(&heads, LogOrder::Time)?;
             let ids = log.map(|entry| entry.map(|entry| entry.id)).filter(is_listed);
-            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>().map_err(of_engine)?
+            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>()?
         }
         [path] => {
             let [head] = heads[..] else {
-                return Err(Failure::new(Reason::Invalid, "with a path, name one revision at most"));
+                return Err(Error::new(Reason::Invalid, "with a path, name one revision at most"));
             };
-            let versions = history.versions(head, path, false).map_err(of_engine)?;
+            let versions = history.versions(head, path, false)?;
             let ids = versions.map(|version| version.map(|version| version.id)).filter(is_listed);
-            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>().map_err(of_engine)?
+            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>()?
         }
-        _ => return Err(Failure::new(Reason::Invalid, "name one path at most")),
+        _ => return Err(Error::new(Reason::Invalid, "name one path at most")),
     };
     let is_last = found.len() <= limit;
     found.truncate(limit);
@@ -70,9 +70,9 @@ pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceN
     }
     if from.revisions.is_empty() {
         let Some(here) = here else {
-            return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot to begin from"));
+            return Err(Error::new(Reason::Invalid, "name a workspace or a snapshot to begin from"));
         };
-        let head = service.inner.workspaces.get(here).map_err(of_engine)?.head;
+        let head = service.inner.workspaces.get(here)?.head;
         return Ok(head.into_iter().collect());
     }
     from.revisions.iter().map(|revision| service.resolve(revision, here)).collect()
@@ -81,16 +81,16 @@ pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceN
 /// These snapshots and all that led to them.
 fn ancestors(service: &Service, revisions: &[String], here: Option<&WorkspaceName>) -> Result<HashSet<SnapshotId>> {
     let heads = revisions.iter().map(|revision| service.resolve(revision, here)).collect::<Result<Vec<_>>>()?;
-    let log = service.inner.history.log(&heads, LogOrder::Generation).map_err(of_engine)?;
-    log.map(|entry| entry.map(|entry| entry.id)).collect::<Result<_, _>>().map_err(of_engine)
+    let log = service.inner.history.log(&heads, LogOrder::Generation)?;
+    Ok(log.map(|entry| entry.map(|entry| entry.id)).collect::<Result<_, _>>()?)
 }
 
 /// Those of some heads whose history meets that of a workspace, its own included.
 fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
     let Some(here) = here else {
-        return Err(Failure::new(Reason::Invalid, "name the workspace whose project is meant"));
+        return Err(Error::new(Reason::Invalid, "name the workspace whose project is meant"));
     };
-    let Some(head) = service.inner.workspaces.get(here).map_err(of_engine)?.head else { return Ok(Vec::new()) };
+    let Some(head) = service.inner.workspaces.get(here)?.head else { return Ok(Vec::new()) };
     let mut related = ancestors(service, &[head.to_string()], None)?;
     let mut unrelated = HashSet::new();
     let mut found = Vec::new();
@@ -103,8 +103,8 @@ fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceNam
                 match service.inner.store.snapshot(id) {
                     Ok(snapshot) => open.extend(&snapshot.parents),
                     // Its record was collected; history ends here.
-                    Err(Error::Missing { .. }) => {}
-                    Err(error) => return Err(of_engine(error)),
+                    Err(EngineError::Missing { .. }) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
@@ -131,7 +131,7 @@ fn token(heads: &[SnapshotId], skip: usize) -> String {
 }
 
 fn read_token(token: &str) -> Result<(Vec<SnapshotId>, usize)> {
-    let wrong = || Failure::new(Reason::Invalid, "page_token: not one of this call's");
+    let wrong = || Error::new(Reason::Invalid, "page_token: not one of this call's");
     let mut parts = token.split('.');
     let skip = parts.next().and_then(|skip| skip.parse().ok()).ok_or_else(wrong)?;
     let heads = parts.map(|head| SnapshotId::from_hex(head).ok_or_else(wrong)).collect::<Result<_>>()?;
@@ -149,9 +149,9 @@ pub(super) fn versions(
     let path = tree_path(&request.path)?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     let marks = service.marks();
-    let versions = service.inner.history.versions(head, &path, request.follow).map_err(of_engine)?;
+    let versions = service.inner.history.versions(head, &path, request.follow)?;
     for version in versions.take(limit) {
-        let version = version.map_err(of_engine)?;
+        let version = version?;
         let (kind, from) = match &version.change {
             PathChange::Added => (v1::ChangeKind::Added, None),
             PathChange::Removed => (v1::ChangeKind::Removed, None),
@@ -173,7 +173,7 @@ pub(super) fn versions(
 pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result<v1::BlameFileResponse> {
     let here = service.here(&request.workspace)?;
     let head = service.resolve(&request.revision, here.as_ref())?;
-    let blame = service.inner.history.blame(head, &tree_path(&request.path)?).map_err(of_engine)?;
+    let blame = service.inner.history.blame(head, &tree_path(&request.path)?)?;
     let marks = Marks::default();
     let run = |run: &amalgam_engine::history::BlamedLines| {
         Ok(v1::BlamedLines {
@@ -197,7 +197,7 @@ pub(super) fn bisect_step(
         |names: &[String]| names.iter().map(|name| service.resolve(name, here.as_ref())).collect::<Result<Vec<_>>>();
     let (good, skipped) = (all(&request.good)?, all(&request.skipped)?);
     let bad = service.resolve(&request.bad, here.as_ref())?;
-    let step = service.inner.history.bisect_step(&good, bad, &skipped).map_err(of_engine)?;
+    let step = service.inner.history.bisect_step(&good, bad, &skipped)?;
     let marks = service.marks();
     let message = |id: SnapshotId| service.snapshot_message(id, &marks);
     let first_bad = if step.next.is_none() { &step.candidates[..] } else { &[] };

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use amalgam_proto::v1::watch_directory_response::Event;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use tokio::net::unix::pipe;
 
 use super::{BACKGROUND, BackgroundWatch, CHECK_DIRECTORY_EVERY, Eye, LOOK_EVERY, Pace, is_lost};
 use crate::api::Subscriber;
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 /// How long what the kernel notes is gathered before it is read.
@@ -72,7 +72,7 @@ impl Service {
             let _permit = permit;
             work(&service)
         });
-        done.await.unwrap_or_else(|error| Err(Failure::new(Reason::Fault, format!("a bug in the server: {error}"))))
+        done.await.unwrap_or_else(|error| Err(Error::new(Reason::Fault, format!("a bug in the server: {error}"))))
     }
 
     /// Begins or ends what a request asks for; the session of a watch in the foreground.
@@ -83,7 +83,7 @@ impl Service {
         let watches = &self.inner.watches;
         if request.detach && !watches.is_lasting.load(Ordering::Relaxed) {
             let message = "a watch in the background needs the background process; run this without --in-process";
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         let number = match request.detach {
             true => BACKGROUND,
@@ -125,7 +125,7 @@ impl Service {
                 why = listener.ended() => return ended(&why),
                 found = lost.wait_for(Option::is_some) => {
                     let why = found.ok().and_then(|why| why.clone());
-                    return Err(why.unwrap_or_else(|| Failure::new(Reason::NoDirectory, "the watch ended")));
+                    return Err(why.map_or_else(|| Error::new(Reason::NoDirectory, "the watch ended"), Error::from));
                 }
                 changed = events.changed() => {
                     if changed.is_ok() {
@@ -141,9 +141,9 @@ impl Service {
             match self.aside(listener, move |service| service.capture_by_itself(&directory, &author)).await {
                 Ok(Some(result)) => tell(listener, Event::Captured(result)).await?,
                 Ok(None) => {}
-                Err(failure) if is_lost(failure.reason) => return Err(failure),
-                Err(failure) if failure.reason == Reason::Cancelled => return Ok(()),
-                Err(failure) => tell(listener, Event::Problem(failure.message)).await?,
+                Err(failure) if is_lost(failure.reason()) => return Err(failure),
+                Err(failure) if failure.reason() == Reason::Cancelled => return Ok(()),
+                Err(failure) => tell(listener, Event::Problem(failure.to_string())).await?,
             }
         }
     }
@@ -171,7 +171,7 @@ impl Service {
 
     /// Reads what the kernel noted for as long as somebody watches in the foreground, and looks whether the directory is still there.
     async fn keep_reading(&self, name: &str, eye: &Arc<Eye>) -> Result<()> {
-        let failed = |source: std::io::Error| of_io("watch the directory", &source);
+        let failed = |source: std::io::Error| Error::io("watch the directory")(source);
         let noted = eye.watcher.as_fd().try_clone_to_owned().map_err(failed)?;
         // Only waited on: what is read is read by the watcher.
         let noted = pipe::Receiver::from_owned_fd_unchecked(noted).map_err(failed)?;
@@ -204,7 +204,7 @@ impl Service {
                 if is_check_due { service.open_host(&service.record(&name)?).map(drop) } else { Ok(()) }
             });
             match looked.await {
-                Ok(Err(failure)) if is_lost(failure.reason) => return Err(failure),
+                Ok(Err(failure)) if is_lost(failure.reason()) => return Err(failure),
                 _ => {}
             }
         }
@@ -213,10 +213,10 @@ impl Service {
 }
 
 /// How a watch ends that nobody listens to, or that ends with the process.
-fn ended(why: &Failure) -> Result<()> {
-    match why.reason {
+fn ended(why: &Error) -> Result<()> {
+    match why.reason() {
         Reason::Cancelled => Ok(()),
-        _ => Err(Failure::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again")),
+        _ => Err(Error::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again")),
     }
 }
 
