@@ -171,7 +171,7 @@ impl Calls {
         self.is_forced.load(Ordering::Relaxed)
     }
 
-    /// Returns when somebody asked the server to end.
+    /// Waits for a request to end the server.
     pub(crate) async fn asked_to_stop(&self) {
         self.stop.notified().await;
     }

@@ -51,7 +51,7 @@ impl Home {
         self.path.join("views")
     }
 
-    /// Where views keep what is in no snapshot.
+    /// The directory in which views keep uncommitted work.
     pub fn local_path(&self) -> PathBuf {
         self.path.join("local")
     }
@@ -71,7 +71,7 @@ impl Home {
         self.path.join("log")
     }
 
-    /// Opens the store, making it where there is none. Readable by nobody else: it holds everything that was ever captured.
+    /// Opens the store, and creates it if needed. Only its user can read it: it holds everything that was ever captured.
     pub fn open(&self) -> Result<Store> {
         let make = |path: &Path| {
             use std::os::unix::fs::DirBuilderExt;
@@ -85,7 +85,7 @@ impl Home {
     }
 
     /// Takes the rights of other users away from the home and the store in it, if they have any: both hold everything that was ever
-    /// captured, whatever the modes of its files were. Returns the mode that the home had, if that was changed. A home of another
+    /// captured, including private files. Returns the mode that the home had, if that was changed. A home of another
     /// user stays as it is.
     pub fn close_to_others(&self) -> std::io::Result<Option<u32>> {
         let home = close(&self.path)?;
@@ -93,7 +93,7 @@ impl Home {
         Ok(home)
     }
 
-    /// Rebuilds what keeps the store from being opened. Returns what was done, in words. Where there is no store, or another process has it
+    /// Repairs damage that prevents the store from opening. Returns the repairs, in words. Where there is no store, or another process has it
     /// open, nothing is done.
     pub fn recover(&self) -> Result<Vec<String>> {
         if !self.store_path().join("db").is_dir() {

@@ -8,12 +8,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_engine::{SnapshotId, Time};
+use amalgam_engine::{RootId, SnapshotId, Time};
 use amalgam_materializer::Identity;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use crate::directory::BackgroundWatch;
 use crate::error::{Error, Result};
 use crate::home::replace_file;
 
@@ -29,9 +28,9 @@ pub(crate) struct Record {
     pub(crate) workspace: String,
     #[serde(default)]
     pub(crate) exclude: Vec<String>,
-    /// The snapshot that the directory was last in step with, in hex.
-    #[serde(default)]
-    pub(crate) snapshot: Option<String>,
+    /// The snapshot that the directory was last in step with.
+    #[serde(default, with = "hex_id")]
+    pub(crate) snapshot: Option<SnapshotId>,
     /// When it was last looked at, in nanoseconds since 1970.
     #[serde(default)]
     pub(crate) looked: i64,
@@ -41,12 +40,12 @@ pub(crate) struct Record {
     /// How conflicts are shown in it, if not with markers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) conflicts: String,
-    /// A tree that it is being made into, in hex: until that is done, what is in it may be of this tree or of the snapshot's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) aim: Option<String>,
-    /// The tree of the snapshot, in hex, if that is known to have no conflict.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) whole: Option<String>,
+    /// The tree that it is being brought to: until that is done, its files may be of this tree or of the snapshot's.
+    #[serde(default, with = "hex_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) aim: Option<RootId>,
+    /// The tree of the snapshot, if that is known to have no conflict.
+    #[serde(default, with = "hex_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) whole: Option<RootId>,
     /// The watch of it that runs in the background, in every process that holds the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) background: Option<BackgroundWatch>,
@@ -62,14 +61,23 @@ impl Record {
     }
 
     pub(crate) fn snapshot(&self) -> Option<SnapshotId> {
-        self.snapshot.as_deref().and_then(SnapshotId::from_hex)
+        self.snapshot
     }
 
     pub(crate) fn in_step(&mut self, snapshot: Option<SnapshotId>, now: Time) {
-        self.snapshot = snapshot.map(|snapshot| snapshot.to_string());
+        self.snapshot = snapshot;
         self.looked = now.0;
         self.aim = None;
     }
+}
+
+/// A watch in the background, as the record of a directory keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BackgroundWatch {
+    pub(crate) quiet_milliseconds: u64,
+    pub(crate) interval_milliseconds: u64,
+    /// The actor that asked for the watch.
+    pub(crate) actor: String,
 }
 
 /// All records of a home.
@@ -114,7 +122,7 @@ impl Registry {
     }
 
     /// The turn of a call that decides by the records what to add or to take away: no other call decides meanwhile. Taken before the lock
-    /// of a directory or the grasp of a view, never after.
+    /// of a directory or the lock of a view, never after.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -145,7 +153,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes a record over that says what has happened already, and writes it. One that cannot be written holds in memory all the same,
+    /// Takes over a record of the past, and writes it. One that cannot be written is kept in memory,
     /// and the next call writes it.
     pub(crate) fn note(&self, record: &Record) -> Result<()> {
         let mut records = self.records.lock();
@@ -202,6 +210,42 @@ impl Registry {
 
     fn file(&self, id: &str, kind: &str) -> PathBuf {
         self.place.join(format!("{id}.{kind}"))
+    }
+}
+
+/// Ids as hex text. Text that is no id reads as no id.
+mod hex_id {
+    use std::fmt::Display;
+
+    use amalgam_engine::{RootId, SnapshotId};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) trait FromHex: Sized {
+        fn from_hex(text: &str) -> Option<Self>;
+    }
+
+    impl FromHex for RootId {
+        fn from_hex(text: &str) -> Option<Self> {
+            Self::from_hex(text)
+        }
+    }
+
+    impl FromHex for SnapshotId {
+        fn from_hex(text: &str) -> Option<Self> {
+            Self::from_hex(text)
+        }
+    }
+
+    pub(super) fn serialize<T: Display, S: Serializer>(id: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match id {
+            Some(id) => to.serialize_some(&id.to_string()),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T: FromHex, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        Ok(text.as_deref().and_then(T::from_hex))
     }
 }
 

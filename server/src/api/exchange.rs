@@ -20,16 +20,17 @@ use tonic::{Request, Response, Status, Streaming};
 use super::transfer::bridge::{Arriving, Pieces, STALL_MAX, arriving};
 use super::{Answers, Api, Sender, Watched, actor};
 use crate::calls::Kind;
-use crate::directory::host_path;
 use crate::error::{Error, Result};
+use crate::host_path::host_path;
+use crate::messages::Phase;
 use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Watched for Progress {
-    fn message(&self, phase: &str) -> v1::Progress {
+    fn message(&self, phase: Phase) -> v1::Progress {
         v1::Progress {
-            phase: phase.to_owned(),
+            phase: phase.word().to_owned(),
             names: self.items.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             ..v1::Progress::default()
@@ -64,7 +65,7 @@ impl ExchangeService for Api {
             let result = import(service, &options, data, &actor, progress)?;
             Ok(v1::ImportTreeResponse { event: Some(Event::Result(result)) })
         };
-        self.watch(&caller, Kind::Transfer, "import", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Import, tell, work)
     }
 
     async fn export_tree(&self, request: Request<v1::ExportTreeRequest>) -> Answer<Self::ExportTreeStream> {
@@ -91,7 +92,7 @@ impl ExchangeService for Api {
             let result = export(service, &request, out, progress)?;
             Ok(v1::ExportTreeResponse { event: Some(Event::Result(result)) })
         };
-        self.watch(&caller, Kind::Transfer, "export", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Export, tell, work)
     }
 }
 
@@ -137,11 +138,15 @@ fn import(
     let name = WorkspaceName::new(options.workspace_id.as_str())?;
     let onto = match options.onto.as_str() {
         "" => None,
-        revision => Some(service.resolve(revision, None)?),
+        revision => Some(service.context.resolve(revision, None)?),
     };
-    let (store, dry_run) = (&service.inner.store, options.dry_run);
-    let words =
-        Words { author: actor.to_owned(), time: service.now(), message: options.message.clone(), ..Words::default() };
+    let (store, dry_run) = (&service.context.store, options.dry_run);
+    let words = Words {
+        author: actor.to_owned(),
+        time: service.context.now(),
+        message: options.message.clone(),
+        ..Words::default()
+    };
     let source = options.source.as_ref().ok_or_else(|| invalid("say what to import"))?;
     if onto.is_some() && matches!(source, Source::Git(_) | Source::Oci(_)) {
         return Err(invalid(
@@ -161,7 +166,7 @@ fn import(
             import_zip(store, &file, ZipImport { onto, dry_run, words, ..ZipImport::default() }, progress)
         }
         Source::Git(git) => {
-            let known = service.inner.workspaces.find(&name)?.and_then(|found| found.head);
+            let known = service.context.workspaces.find(&name)?.and_then(|found| found.head);
             let path = host_path(&git.path)?;
             let options = GitImport {
                 reference: some(&git.reference),
@@ -195,19 +200,19 @@ fn import(
     Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })
 }
 
-/// Makes what was imported visible: as a new workspace, or as the new head of one that it continues.
+/// Makes an import visible: as a new workspace, or as the new head of the one that it continues.
 fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &str) -> Result<bool> {
-    let act = service.act(actor);
-    let workspaces = &service.inner.workspaces;
+    let act = service.context.act(actor);
+    let workspaces = &service.context.workspaces;
     imported.mark_foreign(&act)?;
     if workspaces.find(name)?.is_none() {
-        service.begin_without(std::slice::from_ref(name))?;
+        service.directories.detach_ended_workspaces(std::slice::from_ref(name))?;
         let new = NewWorkspace { from: Some(imported.head), ..NewWorkspace::default() };
         workspaces.create(name, &new, &act)?;
         return Ok(true);
     }
-    let history = amalgam_engine::History::of(&service.inner.store);
-    service.move_head(name, "import", &act, || {
+    let history = amalgam_engine::History::of(&service.context.store);
+    service.views.move_head(name, "import", &act, || {
         let moved = workspaces.fast_forward(&history, name, imported.head, &act)?;
         moved.ok_or_else(|| {
             let message = format!(
@@ -227,9 +232,9 @@ fn export(
     progress: &Progress,
 ) -> Result<v1::ExportResult> {
     use v1::export_tree_request::Target;
-    let here = service.here(&request.workspace)?;
-    let held = service.resolve(&request.revision, here.as_ref())?;
-    let store = &service.inner.store;
+    let here = service.context.here(&request.workspace)?;
+    let held = service.context.resolve(&request.revision, here.as_ref())?;
+    let store = &service.context.store;
     let root = store.snapshot(held)?.root;
     let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
     let paths = paths?;
@@ -252,7 +257,7 @@ fn export(
         Target::Oci(oci) => {
             let mut layers = Vec::<SnapshotId>::new();
             for base in &oci.bases {
-                layers.push(service.resolve(base, here.as_ref())?);
+                layers.push(service.context.resolve(base, here.as_ref())?);
             }
             layers.push(held);
             let compression = compression(oci.compression).unwrap_or(Compression::Gzip);

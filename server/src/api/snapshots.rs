@@ -5,15 +5,14 @@ mod content;
 mod find;
 mod past;
 
-use amalgam_engine::workspace::{LabelName, WorkspaceName};
-use amalgam_engine::{Act, SnapshotId, TreePath};
+use amalgam_engine::TreePath;
+use amalgam_engine::workspace::LabelName;
 use amalgam_proto::v1::snapshot_service_server::SnapshotService;
 use amalgam_proto::{label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
 use crate::error::Result;
-use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -31,24 +30,6 @@ pub(super) fn tree_paths(paths: &[bytes::Bytes]) -> Result<Vec<TreePath>> {
     paths.iter().map(|path| tree_path(path)).collect()
 }
 
-impl Service {
-    /// Puts a label on a snapshot, or takes it away. Done in a workspace, an undo there takes it back.
-    fn set_label(
-        &self,
-        here: Option<&WorkspaceName>,
-        label: &LabelName,
-        snapshot: Option<SnapshotId>,
-        act: &Act,
-    ) -> Result<()> {
-        let labels = &self.inner.labels;
-        let done = match here {
-            Some(workspace) => labels.set_in(workspace, label, snapshot, act),
-            None => labels.set(label, snapshot, act),
-        };
-        Ok(done.map(drop)?)
-    }
-}
-
 #[tonic::async_trait]
 impl SnapshotService for Api {
     type ListEntriesStream = Answers<v1::ListEntriesResponse>;
@@ -63,9 +44,9 @@ impl SnapshotService for Api {
     async fn get_snapshot(&self, request: Request<v1::GetSnapshotRequest>) -> Answer<v1::GetSnapshotResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.read(&caller, move |service| {
-            let here = service.here(&request.workspace)?;
-            let found = service.resolve(&request.revision, here.as_ref())?;
-            Ok(v1::GetSnapshotResponse { snapshot: Some(service.one_snapshot(found)?) })
+            let here = service.context.here(&request.workspace)?;
+            let found = service.context.resolve(&request.revision, here.as_ref())?;
+            Ok(v1::GetSnapshotResponse { snapshot: Some(service.context.one_snapshot(found)?) })
         })
         .await
     }
@@ -141,10 +122,10 @@ impl SnapshotService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let label = LabelName::new(request.label_id.as_str())?;
-            let here = service.here(&request.workspace)?;
-            let snapshot = service.resolve(&request.revision, here.as_ref())?;
-            let act = service.act_for(&actor, &request)?;
-            service.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
+            let here = service.context.here(&request.workspace)?;
+            let snapshot = service.context.resolve(&request.revision, here.as_ref())?;
+            let act = service.context.act_for(&actor, &request)?;
+            service.context.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
         })
@@ -155,9 +136,9 @@ impl SnapshotService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let label = label_id(&request.name)?;
-            let here = service.here(&request.workspace)?;
-            let act = service.act_for(&actor, &request)?;
-            service.set_label(here.as_ref(), &label, None, &act)?;
+            let here = service.context.here(&request.workspace)?;
+            let act = service.context.act_for(&actor, &request)?;
+            service.context.set_label(here.as_ref(), &label, None, &act)?;
             Ok(v1::DeleteLabelResponse {})
         })
         .await
@@ -171,7 +152,7 @@ impl SnapshotService for Api {
                 token => Some(LabelName::new(token)?),
             };
             let limit = page_size(request.page_size);
-            let found = service.inner.labels.list(&request.prefix, after.as_ref(), limit)?;
+            let found = service.context.labels.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|(last, _)| last.as_str().to_owned()) } else { None };
             let label = |(label, snapshot): &(LabelName, _)| v1::Label {
                 name: label_name(label),

@@ -6,9 +6,10 @@ use amalgam_proto::v1::workspace_service_server::WorkspaceService;
 use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
-use super::{Api, actor, operation_message, page_size};
+use super::{Api, actor, page_size};
 use crate::calls::Kind;
 use crate::error::{Error, Result};
+use crate::messages::operation_message;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -23,15 +24,15 @@ impl WorkspaceService for Api {
             let name = WorkspaceName::new(request.workspace_id.as_str())?;
             let from = match request.from.as_str() {
                 "" => None,
-                revision => Some(service.resolve(revision, None)?),
+                revision => Some(service.context.resolve(revision, None)?),
             };
-            let act = service.act_for(&actor, &request)?;
+            let act = service.context.act_for(&actor, &request)?;
             let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
-            if service.done_before(&act)?.is_none() {
-                service.begin_without(std::slice::from_ref(&name))?;
-                service.inner.workspaces.create(&name, &new, &act)?;
+            if service.context.done_before(&act)?.is_none() {
+                service.directories.detach_ended_workspaces(std::slice::from_ref(&name))?;
+                service.context.workspaces.create(&name, &new, &act)?;
             }
-            Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            Ok(v1::CreateWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }
@@ -40,7 +41,7 @@ impl WorkspaceService for Api {
         let request = request.into_inner();
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            Ok(v1::GetWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            Ok(v1::GetWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }
@@ -53,9 +54,10 @@ impl WorkspaceService for Api {
                 token => Some(WorkspaceName::new(token)?),
             };
             let limit = page_size(request.page_size);
-            let found = service.inner.workspaces.list(&request.prefix, after.as_ref(), limit)?;
+            let found = service.context.workspaces.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
-            let workspaces = found.iter().map(|found| service.workspace_message(&found.name)).collect::<Result<_>>()?;
+            let workspaces =
+                found.iter().map(|found| service.views.workspace_message(&found.name)).collect::<Result<_>>()?;
             Ok(v1::ListWorkspacesResponse { workspaces, next_page_token: next.unwrap_or_default() })
         })
         .await
@@ -67,16 +69,16 @@ impl WorkspaceService for Api {
             let from = workspace_id(&request.name)?;
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
             let into = into.collect::<Result<Vec<_>, _>>()?;
-            let act = service.act_for(&actor, &request)?;
-            let done = match service.done_before(&act)? {
+            let act = service.context.act_for(&actor, &request)?;
+            let done = match service.context.done_before(&act)? {
                 Some(done) => done,
                 None => {
-                    service.secure_live(&from, "a fork", &act)?;
-                    service.begin_without(&into)?;
-                    service.inner.workspaces.fork(&from, &into, &act)?
+                    service.views.secure_live(&from, "a fork", &act)?;
+                    service.directories.detach_ended_workspaces(&into)?;
+                    service.context.workspaces.fork(&from, &into, &act)?
                 }
             };
-            let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
+            let workspaces = into.iter().map(|name| service.views.workspace_message(name)).collect::<Result<_>>()?;
             Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
         })
         .await
@@ -89,9 +91,9 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            let snapshot = service.resolve(&request.revision, Some(&name))?;
-            let act = service.act_for(&actor, &request)?;
-            let workspaces = &service.inner.workspaces;
+            let snapshot = service.context.resolve(&request.revision, Some(&name))?;
+            let act = service.context.act_for(&actor, &request)?;
+            let workspaces = &service.context.workspaces;
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths?;
             let restore = || match paths.is_empty() {
@@ -99,8 +101,8 @@ impl WorkspaceService for Api {
                 false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
             };
             let words = format!("restore {}", snapshot.short());
-            let changed = service.move_head(&name, &words, &act, restore)?.is_new;
-            Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.workspace_message(&name)?), changed })
+            let changed = service.views.move_head(&name, &words, &act, restore)?.is_new;
+            Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?), changed })
         })
         .await
     }
@@ -113,11 +115,11 @@ impl WorkspaceService for Api {
         self.short(move |service| {
             let from = workspace_id(&request.name)?;
             let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
-            let act = service.act_for(&actor, &request)?;
-            if service.done_before(&act)?.is_none() {
-                service.rename_workspace(&from, &to, &act)?;
+            let act = service.context.act_for(&actor, &request)?;
+            if service.context.done_before(&act)?.is_none() {
+                service.directories.rename_workspace(&from, &to, &act)?;
             }
-            Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
+            Ok(v1::RenameWorkspaceResponse { workspace: Some(service.views.workspace_message(&to)?) })
         })
         .await
     }
@@ -129,9 +131,9 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            let act = service.act_for(&actor, &request)?;
-            service.inner.workspaces.describe(&name, &request.agent, &request.project, &act)?;
-            Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            let act = service.context.act_for(&actor, &request)?;
+            service.context.workspaces.describe(&name, &request.agent, &request.project, &act)?;
+            Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }
@@ -143,10 +145,10 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            let act = service.act_for(&actor, &request)?;
-            let done = match service.done_before(&act)? {
+            let act = service.context.act_for(&actor, &request)?;
+            let done = match service.context.done_before(&act)? {
                 Some(done) => done,
-                None => service.delete_workspace(&name, &request.etag, &act)?,
+                None => service.directories.delete_workspace(&name, &request.etag, &act)?,
             };
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
@@ -160,11 +162,11 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            let act = service.act_for(&actor, &request)?;
-            if service.done_before(&act)?.is_none() {
-                service.inner.workspaces.undelete(&name, &act)?;
+            let act = service.context.act_for(&actor, &request)?;
+            if service.context.done_before(&act)?.is_none() {
+                service.context.workspaces.undelete(&name, &act)?;
             }
-            Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }

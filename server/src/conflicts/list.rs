@@ -9,22 +9,23 @@ use amalgam_engine::{Act, Bare, Entry, RootId, TreePath};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use super::Conflicts;
+use crate::context::HeldTree;
 use crate::error::{Error, Result};
-use crate::service::Service;
 
 const BLOCK_BYTES: u64 = 1 << 20;
 const PAGE: usize = 500;
 
-/// What is listed: an entry of the tree, or what a merge left undecided.
-enum Found<'a> {
+/// A listed conflict: an entry of the tree, or a matter that a merge left undecided.
+enum ListedConflict<'a> {
     Entry(&'a PlacedConflict),
     Matter(&'a OpenMatter),
 }
 
-impl Service {
+impl Conflicts {
     /// A conflict for the wire.
     pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let whole = without_draft(store, &placed.conflict)?;
         let caption = self.captioner().caption(&placed.path, &placed.conflict);
         let terms = terms(store, &placed.conflict)?.into_iter().enumerate();
@@ -47,14 +48,14 @@ impl Service {
         })
     }
 
-    /// The conflicts of a state.
+    /// Lists the conflicts of a state, whose tree the caller holds.
     pub(crate) fn list_conflicts(
         &self,
         request: &v1::ListConflictsRequest,
+        held: &HeldTree,
         limit: usize,
     ) -> Result<v1::ListConflictsResponse> {
-        let here = self.here(&request.workspace)?;
-        let held = self.hold_state(request.state.as_ref(), here.as_ref())?;
+        let here = self.context.here(&request.workspace)?;
         let Some(root) = held.root else { return Ok(v1::ListConflictsResponse::default()) };
         let paths = tree_paths(&request.paths)?;
         let placed = self.conflicts_of(root, None)?;
@@ -64,26 +65,26 @@ impl Service {
         };
         let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
         let matters = self.matters_of(head, root)?;
-        let found = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).map(Found::Entry);
+        let found = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).map(ListedConflict::Entry);
         let undecided = matters.iter().filter(|matter| is_wanted(&paths, &matter.undecided.path));
-        let page: Vec<_> = found.chain(undecided.map(Found::Matter)).skip(before).take(limit).collect();
+        let page: Vec<_> = found.chain(undecided.map(ListedConflict::Matter)).skip(before).take(limit).collect();
         let next = (page.len() == limit).then(|| before.saturating_add(limit).to_string());
         let message = |found| match found {
-            Found::Entry(placed) => self.conflict_message(placed),
-            Found::Matter(matter) => self.matter_message(matter, root),
+            ListedConflict::Entry(placed) => self.conflict_message(placed),
+            ListedConflict::Matter(matter) => self.matter_message(matter, root),
         };
         let conflicts = page.into_iter().map(message).collect::<Result<_>>()?;
         Ok(v1::ListConflictsResponse { conflicts, next_page_token: next.unwrap_or_default() })
     }
 
-    /// One conflict, and the bytes of one of its versions.
+    /// Sends one conflict of a state, whose tree the caller holds, and the bytes of one of its versions.
     pub(crate) fn read_conflict(
         &self,
         request: &v1::ReadConflictRequest,
+        held: &HeldTree,
         mut send: impl FnMut(v1::ReadConflictResponse) -> Result<()>,
     ) -> Result<()> {
-        let here = self.here(&request.workspace)?;
-        let held = self.hold_state(request.state.as_ref(), here.as_ref())?;
+        let here = self.context.here(&request.workspace)?;
         let path = TreePath::new(&request.path[..])?;
         let none = || Error::new(Reason::NotFound, format!("there is no conflict at {path}"));
         let root = held.root.ok_or_else(none)?;
@@ -95,7 +96,7 @@ impl Service {
             return self.read_matter(&self.matter_message(matter, root)?, root, &request.version, send);
         };
         let mut message = Some(self.conflict_message(placed)?);
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let session = store.session();
         let entry = if request.version.is_empty() {
             let caption = self.captioner().caption(&path, &placed.conflict);
@@ -113,7 +114,7 @@ impl Service {
         mut message: Option<v1::Conflict>,
         send: &mut impl FnMut(v1::ReadConflictResponse) -> Result<()>,
     ) -> Result<()> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         match entry {
             Some(Entry { node: Node::File { size, content }, .. }) => {
                 let mut offset = 0;
@@ -162,7 +163,7 @@ impl Service {
             let data = found.and_then(|found| found.value.clone()).unwrap_or_default();
             return send(v1::ReadConflictResponse { conflict, data });
         };
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let root = store.root(root)?;
         let entry = amalgam_engine::entry_at(store, &root, &place)?;
         self.send_entry(entry, conflict, &mut send)
@@ -178,7 +179,7 @@ impl Service {
             "" => None,
             token => Some(Bare::from_hex(token).ok_or_else(|| Error::new(Reason::Invalid, "page_token: no hash"))?),
         };
-        let found = conflict::remembered(&self.inner.store, after, limit)?;
+        let found = conflict::remembered(&self.context.store, after, limit)?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
         let resolutions = found.iter().map(resolution_message).collect();
         Ok(v1::ListResolutionsResponse { resolutions, next_page_token: next.unwrap_or_default() })
@@ -196,7 +197,7 @@ impl Service {
         let mut known: Vec<Remembered> = Vec::new();
         loop {
             let after = known.last().map(|found| found.id);
-            let page = conflict::remembered(&self.inner.store, after, PAGE)?;
+            let page = conflict::remembered(&self.context.store, after, PAGE)?;
             if page.is_empty() {
                 break;
             }
@@ -224,7 +225,7 @@ impl Service {
         let act = Act { request: None, ..act.clone() };
         let mut response = v1::ForgetResolutionsResponse::default();
         for found in wanted {
-            if request.dry_run || conflict::forget(&self.inner.store, found.id, &act)?.is_some() {
+            if request.dry_run || conflict::forget(&self.context.store, found.id, &act)?.is_some() {
                 response.resolutions.push(resolution_message(found));
             }
         }

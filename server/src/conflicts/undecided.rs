@@ -9,8 +9,8 @@ use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use super::Conflicts;
 use crate::error::{Error, Result};
-use crate::service::Service;
 
 /// Of so many heads it is remembered.
 const HEADS_KEPT: usize = 16;
@@ -19,15 +19,15 @@ const THEIRS: &str = "theirs";
 /// Both names of what both moved.
 const UNION: &str = "union";
 
-impl Service {
-    /// What merges before a snapshot left undecided and is so still in a tree that came of it.
+impl Conflicts {
+    /// The matters that merges before a snapshot left undecided and that are still open in a tree made from it.
     pub(crate) fn matters_of(&self, head: Option<SnapshotId>, root: RootId) -> Result<Vec<OpenMatter>> {
         let Some(head) = head else { return Ok(Vec::new()) };
         let recorded = self.recorded_matters(head)?;
         if recorded.is_empty() {
             return Ok(Vec::new());
         }
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let tree = WorkingTree::open_root(store, root)?;
         let mut merged: BTreeMap<SnapshotId, Option<WorkingTree>> = BTreeMap::new();
         let mut open = Vec::new();
@@ -44,11 +44,11 @@ impl Service {
     }
 
     fn recorded_matters(&self, head: SnapshotId) -> Result<Arc<Vec<OpenMatter>>> {
-        let matters = &self.inner.faces.matters;
+        let matters = &self.faces.matters;
         if let Some((_, known)) = matters.lock().iter().find(|(known, _)| *known == head) {
             return Ok(Arc::clone(known));
         }
-        let found = Arc::new(undecided_before(&self.inner.history, head)?);
+        let found = Arc::new(undecided_before(&self.context.history, head)?);
         let mut matters = matters.lock();
         matters.push_back((head, Arc::clone(&found)));
         if matters.len() > HEADS_KEPT {
@@ -79,7 +79,7 @@ impl Service {
     }
 
     fn matter_versions(&self, matter: &OpenMatter, root: RootId) -> Result<Vec<v1::ConflictVersion>> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let tree = WorkingTree::open_root(store, root)?;
         let of_value = |name: &str, value: Option<Vec<u8>>| v1::ConflictVersion {
             name: name.to_owned(),
@@ -126,13 +126,13 @@ impl Service {
         let Some(v1::state::State::Directory(name)) = state.and_then(|state| state.state.as_ref()) else {
             return Ok(snapshot);
         };
-        let records = self.inner.registry.all();
+        let records = self.context.registry.all();
         let record = records.iter().find(|record| amalgam_proto::directory_name(&record.id) == *name);
         match (record, here) {
-            (Some(record), _) => self.here(&format!("workspaces/{}", record.workspace)),
+            (Some(record), _) => self.context.here(&format!("workspaces/{}", record.workspace)),
             (None, here) => Ok(here.cloned()),
         }?
-        .map_or(Ok(None), |workspace| self.head(&workspace))
+        .map_or(Ok(None), |workspace| self.context.head(&workspace))
     }
 }
 

@@ -16,8 +16,8 @@ use amalgam_materializer::{
 use amalgam_proto::Reason;
 use serde::{Deserialize, Serialize};
 
+use super::Directories;
 use crate::error::{Error, Result};
-use crate::service::Service;
 
 /// How much of a file is compared at once.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 struct Note {
     /// The tree that was being written, in hex.
     root: String,
-    /// What is in all its temporary names.
+    /// The part that all its temporary names contain.
     token: String,
 }
 
@@ -42,7 +42,7 @@ impl Begun {
     }
 }
 
-impl Service {
+impl Directories {
     /// Notes that a tree is about to be written into an empty directory.
     pub(super) fn begin_checkout(&self, host: &HostDir, root: RootId, staging: &Staging<'_>) -> Result<Begun> {
         let file = self.unfinished_file(host.identity());
@@ -64,8 +64,8 @@ impl Service {
             return Err(Error::new(Reason::Busy, message));
         }
         self.let_go_of_unfinished(host.identity())?;
-        let is_whole = self.inner.registry.all().iter().any(|record| record.identity() == host.identity());
-        let root = RootId::from_hex(&note.root).filter(|root| self.inner.store.hold(*root).is_ok());
+        let is_whole = self.context.registry.all().iter().any(|record| record.identity() == host.identity());
+        let root = RootId::from_hex(&note.root).filter(|root| self.context.store.hold(*root).is_ok());
         if let (Some(root), false) = (root, is_whole) {
             self.remove_written(&host, root, &note.token)?;
         }
@@ -75,8 +75,8 @@ impl Service {
 
     /// Forgets the record of a directory that was being written for its workspace when the process died.
     fn let_go_of_unfinished(&self, identity: Identity) -> Result<()> {
-        let _turn = self.inner.registry.turn();
-        let records = self.inner.registry.all();
+        let _turn = self.context.registry.turn();
+        let records = self.context.registry.all();
         let unfinished = records
             .iter()
             .find(|record| record.identity() == identity && record.snapshot().is_none() && record.aim.is_some());
@@ -85,10 +85,11 @@ impl Service {
 
     /// Empties a directory in which everything came from a tree; refuses one that holds anything else.
     fn remove_written(&self, host: &HostDir, root: RootId, token: &str) -> Result<()> {
-        let (store, progress) = (&self.inner.store, Progress::default());
+        let (store, progress) = (&self.context.store, Progress::default());
         let (rules, known) = (Rules::default(), Known::default());
         let mut index = Index::new(host.identity());
-        let job = Capture { rules: &rules, scope: Scope::All, known: &known, now: self.now(), progress: &progress };
+        let job =
+            Capture { rules: &rules, scope: Scope::All, known: &known, now: self.context.now(), progress: &progress };
         let captured = capture(store, host, &mut index, &job)?;
         let refused = |path: &TreePath| {
             let message = format!(
@@ -128,7 +129,7 @@ impl Service {
 
     fn unfinished_file(&self, identity: Identity) -> PathBuf {
         let Identity { device, inode, birth } = identity;
-        self.inner.registry.unfinished_file(&format!("{device:x}-{inode:x}-{birth:x}"))
+        self.context.registry.unfinished_file(&format!("{device:x}-{inode:x}-{birth:x}"))
     }
 }
 

@@ -11,9 +11,9 @@ use amalgam_proto::{Reason, timestamp, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::Merging;
 use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
-use crate::service::Service;
 
 const FILE: &str = "approved-commands.json";
 /// Keeps the hash of a command apart from that of a file with the same text.
@@ -27,7 +27,7 @@ pub(crate) struct Approvals {
     approved: Mutex<BTreeMap<String, Approval>>,
 }
 
-/// Who approved a command, and when.
+/// The approval of a command: its actor and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Approval {
     command: String,
@@ -82,12 +82,12 @@ impl Approvals {
     }
 }
 
-impl Service {
+impl Merging {
     /// The commands of a project's rules, and those that were approved before and are in no rule of it now.
     pub(crate) fn list_rule_commands(&self, workspace: &str) -> Result<Vec<v1::RuleCommand>> {
         let mut listed = Vec::new();
-        let mut approved = self.inner.merging.approvals.approved.lock().clone();
-        for (command, place) in self.project_commands(workspace)? {
+        let mut approved = self.inner.approvals.approved.lock().clone();
+        for (command, place) in self.rules.project_commands(workspace)? {
             let hash = hash_of(&command);
             if listed.iter().any(|one: &v1::RuleCommand| one.hash == hash) {
                 continue;
@@ -114,15 +114,15 @@ impl Service {
             let message = format!("no rule of the project has a command with the hash {}", request.hash);
             Error::new(Reason::NotFound, message)
         })?;
-        let Time(time) = self.now();
+        let Time(time) = self.context.now();
         let approval = Approval { command: found.command.clone(), actor: actor.to_owned(), time };
-        self.inner.merging.approvals.change(|approved| drop(approved.insert(found.hash.clone(), approval.clone())))?;
+        self.inner.approvals.change(|approved| drop(approved.insert(found.hash.clone(), approval.clone())))?;
         Ok(v1::RuleCommand { approved: true, ..message(found.hash, found.command, None, Some(approval)) })
     }
 
     /// Takes an approval back, by the whole hash of the command's text.
     pub(crate) fn revoke_rule_command(&self, hash: &str) -> Result<()> {
-        let approvals = &self.inner.merging.approvals;
+        let approvals = &self.inner.approvals;
         if !approvals.approved.lock().contains_key(hash) {
             return Err(Error::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
         }

@@ -1,4 +1,4 @@
-//! What waits for a person: shown with who made each version, and decided.
+//! Reviews: merges that wait for a person, shown with the makers of each version, and decided.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ use amalgam_engine::{Act, Entry, OperationCursor, SnapshotId, TreePath, entry_at
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use super::Merging;
 use super::path_bytes;
 use super::queue::{entry_message, id_of, problem_of};
-use crate::api::Caller;
+use crate::caller::Caller;
 use crate::error::{Error, Result};
-use crate::service::Service;
 
 pub(super) const REVIEWS: &str = "reviews/";
 /// How references of workspaces begin.
@@ -35,10 +35,10 @@ struct Again<'a> {
     dry_run: bool,
 }
 
-impl Service {
-    /// What waits for a person, for the wire.
+impl Merging {
+    /// The reviews, for the wire.
     pub(crate) fn list_reviews(&self, target: &str) -> Result<v1::ListReviewsResponse> {
-        let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
+        let (target, queue) = (self.context.here(target)?, &self.context.queue);
         let reviews = queue.reviews(target.as_ref())?;
         let unreadable = queue.unreadable_reviews()?;
         Ok(v1::ListReviewsResponse {
@@ -48,7 +48,7 @@ impl Service {
     }
 
     fn review(&self, name: &str) -> Result<Review> {
-        Ok(self.inner.merging.queue.find_review(id_of(name, REVIEWS))?)
+        Ok(self.context.queue.find_review(id_of(name, REVIEWS))?)
     }
 
     /// One review, with who made each version.
@@ -71,9 +71,9 @@ impl Service {
         Ok(message)
     }
 
-    /// What a path that conflicts would look like in the target, with markers; nothing where that is no text or too long.
+    /// The text of a conflicting path in the target, with markers; nothing for a binary or a long file.
     fn shown_in_review(&self, review: &Review, path: &TreePath) -> Result<Bytes> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let at = |snapshot: Option<SnapshotId>| -> Result<Vec<Option<Entry>>> {
             let Some(snapshot) = snapshot else { return Ok(vec![None]) };
             let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root))?;
@@ -89,7 +89,7 @@ impl Service {
         let Ok(Settled::Conflicted(conflict)) = Conflict::settle(terms) else { return Ok(Bytes::new()) };
         let mut caption = Caption::of(path);
         if let Some(ours) = review.ours.filter(|_| !is_plain) {
-            caption.names = side_names(&self.inner.history, ours, path, &conflict)?;
+            caption.names = side_names(&self.context.history, ours, path, &conflict)?;
         }
         caption.names.resize(conflict.added().count(), String::new());
         if let [first, .., last] = &mut caption.names[..] {
@@ -100,9 +100,9 @@ impl Service {
         Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
     }
 
-    /// Says of versions in which workspace and by which operation they were made: what first made a head of their snapshots.
+    /// Adds the workspace and the operation that made each version: the first operation that made its snapshot a head.
     fn name_makers(&self, versions: &mut [v1::ReviewVersions]) -> Result<()> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let all = versions.iter_mut().flat_map(|paths| [&mut paths.base, &mut paths.ours, &mut paths.theirs]);
         let mut wanted: HashMap<String, Vec<&mut v1::PathVersion>> = HashMap::new();
         for version in all.flatten().filter(|version| !version.snapshot.is_empty()) {
@@ -133,7 +133,7 @@ impl Service {
 
     /// A path in a snapshot, and who brought it there.
     fn version(&self, at: SnapshotId, path: &TreePath, workspace: &str) -> Result<v1::PathVersion> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let root = store.snapshot(at).and_then(|snapshot| store.root(snapshot.root))?;
         let entry = entry_at(store, &root, path)?;
         let (content, size) = match entry.map(|entry| entry.node) {
@@ -142,7 +142,7 @@ impl Service {
             Some(_) => ("other".to_owned(), 0),
             None => (String::new(), 0),
         };
-        let mut versions = self.inner.history.versions(at, path, false)?;
+        let mut versions = self.context.history.versions(at, path, false)?;
         let brought = versions.next().transpose()?;
         let mut message = v1::PathVersion { content, size, ..v1::PathVersion::default() };
         if let Some(brought) = brought {
@@ -200,12 +200,12 @@ impl Service {
 
     fn try_again(&self, name: &str, how: &Again<'_>, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
-        let queue = &self.inner.merging.queue;
+        let queue = &self.context.queue;
         let entry = queue.again(&review, how.keep, how.takes, act)?;
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        super::test::refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
+        super::test::refuse_unstartable(&entry.wish.test, &self.context.settings()?.commands)?;
         queue.resubmit(&review, &entry, act)?;
         let act = Act { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
@@ -213,7 +213,7 @@ impl Service {
 
     /// Does not merge it.
     pub(crate) fn reject_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<Option<v1::Workspace>> {
-        let (queue, id) = (&self.inner.merging.queue, id_of(name, REVIEWS));
+        let (queue, id) = (&self.context.queue, id_of(name, REVIEWS));
         let unreadable = queue.unreadable_reviews()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
             if !dry_run {
@@ -225,8 +225,8 @@ impl Service {
         if !dry_run {
             queue.reject(&review, act)?;
         }
-        let source = self.inner.workspaces.find(&review.entry.source)?;
-        source.map(|source| self.workspace_message(&source.name)).transpose()
+        let source = self.context.workspaces.find(&review.entry.source)?;
+        source.map(|source| self.views.workspace_message(&source.name)).transpose()
     }
 }
 

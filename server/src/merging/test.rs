@@ -72,7 +72,7 @@ impl TestPlace {
         command::run(&job, settings, is_over)
     }
 
-    /// Runs commands of rules with a tree, each for its files, and reads what they made; why not, if something is wrong.
+    /// Runs commands of rules with a tree, each for its files, and reads the files that they made; returns the reason if one fails.
     pub(super) fn regenerate(
         &self,
         store: &Store,
@@ -185,7 +185,7 @@ pub(super) fn not_started(message: impl Into<String>) -> Error {
     Error::new(Reason::TestNotStarted, message)
 }
 
-/// Whether the shell ends well, and what it complains of.
+/// Whether the shell succeeds, and its error output.
 fn ask_shell(words: &[&str], settings: &CommandSettings) -> Result<(bool, String)> {
     let words: Vec<_> = std::iter::once("sh").chain(words.iter().copied()).map(OsStr::new).collect();
     let mut shell = CommandSettings { supervisor: Vec::new(), ..settings.clone() }.command(&words);

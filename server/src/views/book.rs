@@ -1,4 +1,4 @@
-//! The book of views and mounts: which view belongs to which workspace, and what is mounted where. One small file, written whole and
+//! The book of views and mounts: which view belongs to which workspace, and where views are mounted. One small file, written whole and
 //! renamed into place, so that a crash leaves the old page or the new one.
 
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::directory::path_bytes;
 use crate::error::{Error, Result};
+use crate::messages::path_bytes;
 use crate::registry::path_text;
 
-/// What is written in it.
+/// The contents of the book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pages {
     /// The last number given to a view or a mount; none is given twice.
     pub(super) last: u64,
     /// The workspace of each view.
     pub(super) views: BTreeMap<u64, String>,
-    /// What is mounted, and what was when a process died.
+    /// The mounts, including those of a process that died.
     pub(super) mounts: BTreeMap<u64, MountRecord>,
 }
 
@@ -86,7 +86,7 @@ impl RecordedOptions {
     }
 }
 
-/// What a mount shows.
+/// The tree that a mount shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Mode {

@@ -1,4 +1,4 @@
-//! What is in a tree.
+//! The entries and contents of a tree.
 
 use amalgam_conflicts::{Style, shown_as};
 use amalgam_engine::content::read_at;
@@ -9,24 +9,20 @@ use bytes::Bytes;
 
 use super::super::Sender;
 use super::tree_path;
+use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::service::Service;
 
 const ENTRIES_AT_ONCE: usize = 256;
 const BLOCK_BYTES: u64 = 256 << 10;
 
-fn at(
-    service: &Service,
-    state: Option<&v1::State>,
-    workspace: &str,
-    path: &TreePath,
-) -> Result<(crate::service::Held, Entry)> {
-    let here = service.here(workspace)?;
-    let held = service.hold_state(state, here.as_ref())?;
+fn at(service: &Service, state: Option<&v1::State>, workspace: &str, path: &TreePath) -> Result<(HeldTree, Entry)> {
+    let here = service.context.here(workspace)?;
+    let held = service.directories.hold_state(state, here.as_ref())?;
     let not_found = || held.not_found(path);
     let root = held.root.ok_or_else(not_found)?;
-    let root = service.inner.store.root(root)?;
-    let entry = entry_at(&service.inner.store, &root, path)?.ok_or_else(not_found)?;
+    let root = service.context.store.root(root)?;
+    let entry = entry_at(&service.context.store, &root, path)?.ok_or_else(not_found)?;
     Ok((held, entry))
 }
 
@@ -49,14 +45,14 @@ fn send_entries(
 ) -> Result<()> {
     let mut entries = Vec::new();
     let mut open = vec![top];
-    let mut count = service.inner.store.path_count();
+    let mut count = service.context.store.path_count();
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
             entries.push(amalgam_proto::entry(&path, &entry));
             continue;
         };
         let mut below = Vec::new();
-        for item in list_directory(&service.inner.store, contents)? {
+        for item in list_directory(&service.context.store, contents)? {
             let (name, entry) = item?;
             count.add(1)?;
             let path = path.join(&name);
@@ -83,11 +79,11 @@ pub(super) fn read(
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
     let message = amalgam_proto::entry(&path, &entry);
     // A conflict is read as it is shown.
-    let session = service.inner.store.session();
+    let session = service.context.store.session();
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
-            let caption = service.captioner().caption(&path, conflict);
-            let shown = shown_as(&service.inner.store, &session, conflict, Style::Markers, &caption);
+            let caption = service.conflicts.captioner().caption(&path, conflict);
+            let shown = shown_as(&service.context.store, &session, conflict, Style::Markers, &caption);
             shown?.unwrap_or(entry)
         }
         _ => entry,
@@ -115,7 +111,7 @@ pub(super) fn read(
         let step = BLOCK_BYTES.min(end.saturating_sub(offset));
         let mut block = vec![0; step as usize];
         if content != Content::Empty {
-            let read = read_at(&service.inner.store, &content, size, offset, &mut block);
+            let read = read_at(&service.context.store, &content, size, offset, &mut block);
             read.map_err(|error| match error {
                 EngineError::Purged { tombstone, .. } => {
                     Error::new(Reason::Purged, format!("{path} was purged {tombstone}"))
@@ -141,8 +137,10 @@ mod tests {
 
     use super::super::super::Api;
     use super::*;
+    use crate::context::Clock;
     use crate::home::Home;
     use crate::serve::Calls;
+    use crate::settings::Settings;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_listing_of_all_below_ends_at_a_limit() {
@@ -153,7 +151,6 @@ mod tests {
         for (paths_max, is_refused) in [(300, false), (299, true)] {
             let store = store(paths_max);
             let home = Home::new(around.path().join(format!("home-{paths_max}")));
-            let mut service = Service::open(&home, || Time(5), &[]).expect("opened");
             let mut tree = WorkingTree::new(&store);
             for number in 0..290 {
                 tree.create_directories(format!("{}", number % 10)).expect("made");
@@ -163,7 +160,10 @@ mod tests {
             let root = tree.freeze().write(&session).expect("written");
             session.commit(root, amalgam_engine::RefMove::default()).expect("committed");
             let entry = store.root(root).expect("a root").directory.clone();
-            Arc::get_mut(&mut service.inner).expect("nobody else has it").store = store;
+            drop(home.open().expect("a home"));
+            let clock: Clock = || Time(5);
+            let settings = Arc::new(|| Ok(Settings::default()));
+            let service = Service::with_store(store, &home, clock.into(), &[], settings).expect("opened");
             let api = Api::new(service, Calls::new(), true);
             let list = move |service: &Service, sender: &Sender<v1::ListEntriesResponse>| {
                 send_entries(service, true, (TreePath::root(), entry), sender)

@@ -11,9 +11,9 @@ use crate::api::page_size;
 use crate::error::{Error, Result};
 use crate::service::Service;
 
-/// What a purge would do.
+/// Plans a purge.
 pub(super) fn plan(service: &Service, request: &v1::PlanPurgeRequest) -> Result<v1::PurgePlan> {
-    let store = &service.inner.store;
+    let store = &service.context.store;
     let (target, options) = meant(service, request.target.as_ref(), request.everywhere)?;
     let operation = store.last_operation()?;
     let plan = purge::plan_purge(store, &target, &options)?;
@@ -40,9 +40,9 @@ pub(super) fn plan(service: &Service, request: &v1::PlanPurgeRequest) -> Result<
     })
 }
 
-/// Does it. Whoever calls has the store alone.
+/// Purges contents. The caller has exclusive use of the store.
 pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor: &str) -> Result<v1::PurgeResult> {
-    let store = &service.inner.store;
+    let store = &service.context.store;
     let (target, options) = meant(service, request.target.as_ref(), request.everywhere)?;
     let operation = store.last_operation()?;
     if !request.etag.is_empty() && request.etag != operation.to_string() {
@@ -51,11 +51,11 @@ pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor:
     }
     let plan = purge::plan_purge(store, &target, &options)?;
     refuse_nothing(&target, &plan)?;
-    let act = service.act(actor);
+    let act = service.context.act(actor);
     let done = purge::purge(store, &plan, &request.reason, &act)?;
-    if service.inner.home.pool_path().exists() {
-        // Files there are known by their hashes alone; whatever is needed again is made again.
-        let cleared = service.pool()?.clear();
+    if service.context.home.pool_path().exists() {
+        // The pool knows files by their hashes alone; a file that is needed again is written again.
+        let cleared = service.context.pool()?.clear();
         cleared.map_err(Error::io("remove the files that directories share"))?;
     }
     Ok(v1::PurgeResult { chunks: done.chunks, bytes: done.bytes })
@@ -68,7 +68,7 @@ pub(super) fn list(service: &Service, request: &v1::ListTombstonesRequest) -> Re
         token => Some(buried(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?),
     };
     let limit = page_size(request.page_size);
-    let all = purge::tombstones(&service.inner.store)?;
+    let all = purge::tombstones(&service.context.store)?;
     let rest = all.iter().filter(|(id, _)| after.is_none_or(|after| *id > after));
     let tombstones: Vec<_> = rest.take(limit).map(|(id, tombstone)| tombstone_message(*id, tombstone)).collect();
     let last = tombstones.last().filter(|_| tombstones.len() == limit);
@@ -82,9 +82,9 @@ pub(super) fn forget(
     request: &v1::ForgetTombstoneRequest,
     actor: &str,
 ) -> Result<v1::ForgetTombstoneResponse> {
-    let (store, id) = (&service.inner.store, buried(&request.object)?);
+    let (store, id) = (&service.context.store, buried(&request.object)?);
     let found = store.tombstone(id)?;
-    let act = service.act(actor);
+    let act = service.context.act(actor);
     match found {
         Some(tombstone) if purge::forget_tombstone(store, id, &act)? => {
             Ok(v1::ForgetTombstoneResponse { tombstone: Some(tombstone_message(id, &tombstone)) })
@@ -96,7 +96,7 @@ pub(super) fn forget(
     }
 }
 
-/// What a tombstone is of: chunks have them, nothing else.
+/// The object of a tombstone: always a chunk.
 fn buried(text: &str) -> Result<ObjectId> {
     let wrong = || Error::new(Reason::Invalid, format!("`{text}` is not chunk:ID with 64 hex digits"));
     let hex = text.strip_prefix("chunk:").unwrap_or(text);
@@ -149,7 +149,7 @@ fn object(service: &Service, text: &str) -> Result<ObjectId> {
     let hash = ChunkId::from_hex(hex).ok_or_else(wrong)?.object().hash;
     for kind in kinds {
         let id = ObjectId { kind: *kind, hash };
-        match service.inner.store.canonical(id) {
+        match service.context.store.canonical(id) {
             Ok(_) | Err(EngineError::Purged { .. }) => return Ok(id),
             Err(EngineError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),

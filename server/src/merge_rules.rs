@@ -14,21 +14,31 @@ use amalgam_merge::rules::{Content, NoMatch, Place};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::service::Service;
 
 /// The file of a store's rules.
 const FILE: &str = "merge.toml";
 /// The file of a project's rules, in its tree.
-pub(super) const PROJECT_FILE: &str = ".amalgam/rules.toml";
+pub(crate) const PROJECT_FILE: &str = ".amalgam/rules.toml";
 /// The largest file of rules that is read.
 const RULES_BYTES_MAX: u64 = 1 << 20;
-/// What places in the rules of a call are called by.
+/// The source name of rules that come with a call.
 const CALL: &str = "this call";
 
-impl Service {
+/// Reads the merge rules of the store and of projects.
+#[derive(Clone)]
+pub(crate) struct MergeRules {
+    context: Arc<Context>,
+}
+
+impl MergeRules {
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        Self { context: Arc::clone(context) }
+    }
+
     fn rules_path(&self) -> PathBuf {
-        self.inner.home.path().join(FILE)
+        self.context.home.path().join(FILE)
     }
 
     /// The store's own rules as they are written; empty without any.
@@ -51,7 +61,7 @@ impl Service {
         let source = format!("{PROJECT_FILE} of {of}");
         let refused = |why: &str| Err(Error::new(Reason::Invalid, format!("{source} {why}")));
         let Some(head) = head else { return Ok((String::new(), source)) };
-        let tree = WorkingTree::open(&self.inner.store, head)?;
+        let tree = WorkingTree::open(&self.context.store, head)?;
         let Some(stat) = tree.stat(PROJECT_FILE)? else { return Ok((String::new(), source)) };
         match stat.kind {
             EntryKind::File if stat.size <= RULES_BYTES_MAX => {}
@@ -65,8 +75,8 @@ impl Service {
         }
     }
 
-    /// What is wrong with the rules that a snapshot brings into a project, if something is: nothing could be merged after it.
-    pub(super) fn complaint_about(&self, snapshot: SnapshotId, of: &WorkspaceName) -> Option<String> {
+    /// The error in the rules that a snapshot brings into a project, if there is one: it would block every later merge.
+    pub(crate) fn complaint_about(&self, snapshot: SnapshotId, of: &WorkspaceName) -> Option<String> {
         let read = |(text, source): (String, String)| Ok(Rules::read(&text, &source)?);
         self.project_text(Some(snapshot), of).and_then(read).err().map(|failure| failure.to_string())
     }
@@ -85,7 +95,7 @@ impl Service {
             rules = rules.and(Rules::read(&text, &name)?);
         }
         if let Some(target) = target {
-            let head = self.inner.workspaces.get(target)?.head;
+            let head = self.context.workspaces.get(target)?.head;
             let (text, source) = self.project_text(head, target)?;
             rules = rules.and(Rules::read(&text, &source)?);
         }
@@ -98,14 +108,14 @@ impl Service {
     }
 
     /// Whether rules of this source are the user's own: those of the store, which nothing but its user can write to.
-    pub(super) fn is_own_source(&self, source: &str) -> bool {
+    pub(crate) fn is_own_source(&self, source: &str) -> bool {
         source == self.rules_path().display().to_string()
     }
 
     /// The commands of the rules of a project, as the head of a workspace has them; none without a workspace.
-    pub(super) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, Place)>> {
-        let Some(name) = self.here(workspace)? else { return Ok(Vec::new()) };
-        let head = self.inner.workspaces.get(&name)?.head;
+    pub(crate) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, Place)>> {
+        let Some(name) = self.context.here(workspace)? else { return Ok(Vec::new()) };
+        let head = self.context.workspaces.get(&name)?.head;
         let (text, source) = self.project_text(head, &name)?;
         let rules = Rules::read(&text, &source)?;
         Ok(rules.commands().map(|(command, place)| (command.to_owned(), place.clone())).collect())
@@ -113,9 +123,9 @@ impl Service {
 
     pub(crate) fn get_rules(&self, request: &v1::GetRulesRequest) -> Result<v1::GetRulesResponse> {
         use std::os::unix::ffi::OsStrExt as _;
-        let (project, project_source) = match self.here(&request.workspace)? {
+        let (project, project_source) = match self.context.here(&request.workspace)? {
             Some(name) => {
-                let head = self.inner.workspaces.get(&name)?.head;
+                let head = self.context.workspaces.get(&name)?.head;
                 self.project_text(head, &name)?
             }
             None => Default::default(),
@@ -130,7 +140,7 @@ impl Service {
     }
 
     pub(crate) fn explain_rules(&self, request: &v1::ExplainRulesRequest) -> Result<v1::ExplainRulesResponse> {
-        let rules = self.merge_rules(self.here(&request.workspace)?.as_ref(), request.rules.as_ref())?;
+        let rules = self.merge_rules(self.context.here(&request.workspace)?.as_ref(), request.rules.as_ref())?;
         let content = if request.binary { Content::Binary } else { Content::Text };
         let found = rules.explain(&request.path, content);
         let found = found.ok_or_else(|| Error::new(Reason::NotFound, "no rule matches this path"))?;
@@ -150,7 +160,7 @@ fn tried_message(place: &amalgam_merge::rules::Place, why: NoMatch) -> v1::Tried
     v1::TriedRule { source: place.source.clone(), line: place.line as u32, other_content: why == NoMatch::Content }
 }
 
-/// What is wrong with some rules.
+/// Checks the text of rules.
 pub(crate) fn check_rules(request: &v1::CheckRulesRequest) -> v1::CheckRulesResponse {
     let complaints = match Rules::read(&request.text, &request.source) {
         Ok(_) => Vec::new(),

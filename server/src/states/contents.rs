@@ -4,20 +4,20 @@ use amalgam_engine::object::Node;
 use amalgam_engine::{Error as EngineError, Pin, RootId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Reason, v1};
 
+use super::States;
 use crate::error::{Error, Result};
-use crate::service::Service;
 
-impl Service {
+impl States {
     /// A tree with other contents in some of its files, kept in the store for as long as the pin lives.
     pub(crate) fn with_contents(&self, root: RootId, contents: &[v1::FileContents]) -> Result<(RootId, Pin)> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         if contents.is_empty() {
             return Ok((root, store.pin(root)));
         }
         let session = store.session();
         let stored = store.root(root)?;
         let mut tree = WorkingTree::open_root(store, root)?;
-        tree.set_now(self.now());
+        tree.set_now(self.context.now());
         for file in contents {
             let path = TreePath::new(&file.path)?;
             match entry_at(store, &stored, &path)?.map(|entry| entry.node) {
