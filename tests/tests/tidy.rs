@@ -520,7 +520,7 @@ const VAGUE_MAX: [(&str, usize); 12] = [
     ("materializer/src/", 120),
     ("merge/src/", 1),
     ("nfs/src/", 5),
-    ("server/src/", 180),
+    ("server/src/", 5),
     ("transfer/src/", 165),
     ("view/src/", 165),
 ];
