@@ -316,7 +316,7 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
             settings.commands.supervisor = environment::supervisor();
             Ok(settings)
         });
-        settings.map_err(|error| Failure::new(Reason::Invalid, error.to_string()))
+        settings.map_err(|error| amalgam_server::Error::new(Reason::Invalid, error.to_string()))
     };
     let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], Arc::new(settings))?;
     service.set_utc_offset(utc_offset);

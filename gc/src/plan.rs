@@ -69,7 +69,12 @@ impl Plan {
     /// snapshots keep their trees.
     ///
     /// A full tree is dropped only after its lean tree was made from it, or compared with it, in this call.
-    pub fn make_lean(&mut self, store: &Store, act: &OperationContext, should_continue: &mut dyn FnMut() -> bool) -> Result<u64> {
+    pub fn make_lean(
+        &mut self,
+        store: &Store,
+        act: &OperationContext,
+        should_continue: &mut dyn FnMut() -> bool,
+    ) -> Result<u64> {
         forget_lean(store, self.thinned().map(|planned| planned.id), act)?;
         let (mut finder, mut made) = (CacheFinder::default(), 0);
         for planned in self.snapshots.iter().filter(|planned| planned.without_caches) {

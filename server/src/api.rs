@@ -2,36 +2,35 @@
 
 mod collection;
 mod conflicts;
-mod description;
 mod directories;
 mod exchange;
 mod merges;
 mod mounts;
 mod operations;
 mod snapshots;
+mod status;
 mod store;
 mod transfer;
 mod workspaces;
 
-pub(crate) use operations::operation_message;
-
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use amalgam_engine::Cancellation;
 use amalgam_materializer::Progress;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
+use crate::caller::{Caller, ends, gone};
 use crate::calls::{Calls, Kind};
-use crate::failure::Result;
+use crate::error::{Error, Result};
+use crate::messages::{Phase, progress_message};
 use crate::service::Service;
+use crate::subscriber::Subscriber;
 
 /// Who calls, in the metadata of a request.
 pub const ACTOR_HEADER: &str = "amalgam-actor";
@@ -76,7 +75,7 @@ impl Api {
             work(&service)
         });
         let done = done.await.map_err(|error| panicked(&error))?;
-        done.map(tonic::Response::new).map_err(Failure::into_status)
+        done.map(tonic::Response::new).map_err(Error::into_status)
     }
 
     /// Reads something that may take long.
@@ -109,7 +108,7 @@ impl Api {
         kind: Kind,
         work: impl FnOnce(&Service, &Caller) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<T>, Status> {
-        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let permit = tokio::select! {
             permit = self.calls.permit(kind) => permit,
             () = self.calls.cancelled() => return Err(ends().into_status()),
@@ -131,7 +130,7 @@ impl Api {
                 done.await
             }
         };
-        done.map_err(|error| panicked(&error))?.map(tonic::Response::new).map_err(Failure::into_status)
+        done.map_err(|error| panicked(&error))?.map(tonic::Response::new).map_err(Error::into_status)
     }
 
     /// Does something with the store to itself.
@@ -173,7 +172,7 @@ impl Api {
     pub(crate) fn long<T: Send + 'static>(
         &self,
         caller: &str,
-        phase: &'static str,
+        phase: Phase,
         tell: fn(v1::Progress) -> T,
         work: impl FnOnce(&Service, &Progress, &Sender<T>) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<Answers<T>>, Status> {
@@ -188,7 +187,7 @@ impl Api {
         &self,
         caller: &str,
         kind: Kind,
-        phase: &'static str,
+        phase: Phase,
         tell: fn(v1::Progress) -> T,
         work: impl FnOnce(&Service, &P, &Sender<T>) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<Answers<T>>, Status> {
@@ -209,7 +208,7 @@ impl Api {
         follow: impl Fn(Step<'_, T>) + Send + 'static,
         work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
     ) -> Result<tonic::Response<Answers<T>>, Status> {
-        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (service, calls) = (self.service.clone(), Arc::clone(&self.calls));
         let (send, receive) = mpsc::channel(QUEUE);
         tokio::spawn(async move {
@@ -257,9 +256,9 @@ impl Api {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (send, receive) = mpsc::channel(QUEUE);
-        let subscriber = Subscriber { send: send.clone(), calls: Arc::clone(&self.calls) };
+        let subscriber = Subscriber::new(send.clone(), &self.calls);
         let following = follow(self.service.clone(), subscriber);
         tokio::spawn(async move {
             let _stream = stream;
@@ -277,21 +276,21 @@ impl Api {
             return Ok(());
         }
         let message = "calls with paths of the host exist only on the Unix socket, for the same user";
-        Err(Failure::new(Reason::LocalOnly, message).into_status())
+        Err(Error::new(Reason::LocalOnly, message).into_status())
     }
 }
 
-/// Work that somebody watches and may stop.
+/// Work that reports progress to its client and that the client can stop.
 pub(crate) trait Watched: Default + Send + Sync + 'static {
     /// How far it is.
-    fn message(&self, phase: &str) -> v1::Progress;
+    fn message(&self, phase: Phase) -> v1::Progress;
     /// Asks it to stop.
     fn stop(&self);
 }
 
 impl Watched for Progress {
-    fn message(&self, phase: &str) -> v1::Progress {
-        crate::directory::progress_message(phase, self)
+    fn message(&self, phase: Phase) -> v1::Progress {
+        progress_message(phase, self)
     }
 
     fn stop(&self) {
@@ -299,41 +298,12 @@ impl Watched for Progress {
     }
 }
 
-/// What happens while work is under way.
+/// An event while work runs.
 enum Step<'a, T> {
     /// It is time to tell progress.
     Tick(&'a mpsc::Sender<Result<T, Status>>),
     /// The caller is gone, or the process ends.
     Gone,
-}
-
-/// The caller of a call under way, who may go away.
-#[derive(Clone, Default)]
-pub(crate) struct Caller {
-    interrupt: Cancellation,
-    is_gone: Arc<AtomicBool>,
-}
-
-impl Caller {
-    fn leave(&self) {
-        self.is_gone.store(true, Ordering::Relaxed);
-        self.interrupt.cancel();
-    }
-
-    /// Whether nobody waits for the answer any more, or the process ends.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
-    }
-
-    /// An error when nobody waits for the answer any more.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.is_gone() { Err(gone()) } else { Ok(()) }
-    }
-
-    /// Does work that only reads. It ends when the caller is gone.
-    pub(crate) fn walking<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.interrupt.during(walk)
-    }
 }
 
 /// Tells the work of a call when its future is dropped.
@@ -355,7 +325,7 @@ pub(crate) struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends one; an error when nobody listens any more. While a caller does not read, others have the turn.
+    /// Sends one answer; an error when the client disconnected. While a client does not read, its permit goes to others.
     pub(crate) fn send(&self, answer: T) -> Result<()> {
         let answer = match self.send.try_send(Ok(answer)) {
             Ok(()) => return Ok(()),
@@ -380,47 +350,10 @@ impl<T> Sender<T> {
         })
     }
 
-    /// Whether nobody listens any more.
+    /// Returns whether the client disconnected.
     pub(crate) fn is_closed(&self) -> bool {
         self.send.is_closed() || self.caller.is_gone()
     }
-}
-
-/// Where the answers of a watch go.
-pub(crate) struct Subscriber<T> {
-    send: mpsc::Sender<Result<T, Status>>,
-    calls: Arc<Calls>,
-}
-
-impl<T> Subscriber<T> {
-    /// Sends one; an error when nobody listens any more.
-    pub(crate) async fn send(&self, answer: T) -> Result<()> {
-        tokio::select! {
-            sent = self.send.send(Ok(answer)) => sent.map_err(|_| gone()),
-            () = self.calls.watches_end() => Err(ends()),
-        }
-    }
-
-    /// Returns why the watch ends, when it does.
-    pub(crate) async fn ended(&self) -> Failure {
-        tokio::select! {
-            () = self.send.closed() => gone(),
-            () = self.calls.watches_end() => ends(),
-        }
-    }
-
-    /// Waits for a turn to use a thread.
-    pub(crate) async fn permit(&self) -> OwnedSemaphorePermit {
-        self.calls.permit(Kind::Work).await
-    }
-}
-
-fn gone() -> Failure {
-    Failure::new(Reason::Cancelled, "the caller went away")
-}
-
-fn ends() -> Failure {
-    Failure::new(Reason::Busy, "the background process was told to end; run the command again")
 }
 
 /// Who calls.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::failure::Result;
+use crate::error::{Error, Result};
 
 /// The most streams that one caller may have open.
 const STREAMS_PER_CALLER_MAX: u32 = 4_096;
@@ -130,12 +130,12 @@ impl Calls {
             let message = format!(
                 "{caller} has {count} calls and watches open, which is the most for one caller; end some, then try again"
             );
-            return Err(Failure::new(Reason::TooMany, message));
+            return Err(Error::new(Reason::TooMany, message));
         }
         if *all >= STREAMS_MAX {
             let message =
                 format!("{all} calls and watches are open, which is the most; try again when some have ended");
-            return Err(Failure::new(Reason::TooMany, message));
+            return Err(Error::new(Reason::TooMany, message));
         }
         by_caller.insert(caller.to_owned(), count + 1);
         *all += 1;
@@ -152,7 +152,7 @@ impl Calls {
     pub(crate) fn wait_for_reader(&self) -> Result<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
             let message = format!("{WAITING_MAX} callers do not read their answers, so this one was ended; try again");
-            Failure::new(Reason::TooMany, message)
+            Error::new(Reason::TooMany, message)
         })
     }
 
@@ -171,7 +171,7 @@ impl Calls {
         self.is_forced.load(Ordering::Relaxed)
     }
 
-    /// Returns when somebody asked the server to end.
+    /// Waits for a request to end the server.
     pub(crate) async fn asked_to_stop(&self) {
         self.stop.notified().await;
     }
@@ -228,8 +228,8 @@ mod tests {
         let calls = Calls::new();
         let mut open: Vec<_> = (0..STREAMS_PER_CALLER_MAX).map(|_| calls.open_stream("ada").expect("open")).collect();
         let refused = calls.open_stream("ada").err().expect("one too many");
-        assert_eq!(refused.reason, Reason::TooMany);
-        assert!(refused.message.contains("end some"), "{}", refused.message);
+        assert_eq!(refused.reason(), Reason::TooMany);
+        assert!(refused.to_string().contains("end some"), "{}", refused);
         drop(calls.open_stream("bob").expect("another caller"));
         open.pop();
         drop(calls.open_stream("ada").expect("one has ended"));

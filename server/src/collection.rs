@@ -1,13 +1,15 @@
 //! Collections of the store by its own process: asked for, or by itself when the store has grown, a day has passed, or room is short.
 //!
-//! What is done last is kept beside the store, in `collection.json`, and so is whether it was paused.
+//! The last collection, and whether collections are paused, is kept beside the store in `collection.json`.
 
+mod auto_gc;
 mod clock;
-mod itself;
+mod usage;
 
-pub(crate) use itself::Watchfulness;
+pub(crate) use auto_gc::AutoGcPolicy;
+pub(crate) use usage::Subject;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,22 +17,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{RefName, SnapshotId, Store, SweepScope, Time, WorkspaceName};
+use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
     CollectOptions, CollectReport, KeepAll, LivedClock, Plan, Progress, RateLimit, Retention, Stage, StoreUsage,
     Throttle, collect, first_kept_operation, last_operation_before, low_priority_readers, plan,
 };
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api::Caller;
-use crate::failure::{Result, of_engine, of_io};
-use crate::home::{Home, replace_file};
-use crate::room::{Added, Disk, Shortage, shortage};
-use crate::service::{Clocks, Service};
-use crate::settings::SettingsSource;
+use crate::caller::Caller;
+use crate::context::{Clocks, Context};
+use crate::disk_quota::{Disk, DiskQuota, Shortage, shortage};
+use crate::error::{Error, Result};
+use crate::home::replace_file;
+use crate::views::Views;
 
 /// By itself it leaves most of the machine to others.
 const OBJECTS_PER_SECOND: u64 = 100_000;
@@ -39,32 +41,34 @@ const BYTES_PER_SECOND: u64 = 32 << 20;
 /// Delay before a wait for the end of a collection looks again.
 const HOLD_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Who stands in the log for what nobody asked for.
+/// The actor in the operation log for automatic work.
 const ITSELF: &str = "amalgam";
 
-/// What is known of collections.
+/// Collects the garbage of a store, on request and by itself, and measures its use.
+#[derive(Clone)]
 pub(crate) struct Collections {
-    pub(crate) settings: SettingsSource,
+    context: Arc<Context>,
+    quota: DiskQuota,
+    views: Views,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
     file: PathBuf,
     state: Mutex<State>,
-    /// Threads of low priority, if they could be had.
+    /// Threads of low priority, if the system allows them.
     readers: Option<rayon::ThreadPool>,
     under_way: AtomicBool,
     ending: AtomicBool,
-    wanted: AtomicBool,
-    /// A workspace is near its quota.
-    quota_is_near: AtomicBool,
-    /// What workspaces with a quota have added. A collection changes that.
-    pub(crate) added: Mutex<HashMap<WorkspaceName, Added>>,
-    /// What workspaces kept when they were last measured, and the last operation by then. A collection changes that.
-    pub(crate) measured: Mutex<Option<(u64, Arc<StoreUsage>)>>,
-    pub(crate) watchfulness: Watchfulness,
-    /// How old things are.
+    /// The last measured usage of workspaces, and the last operation by then. A collection changes the usage.
+    measured: Mutex<Option<(u64, Arc<StoreUsage>)>>,
+    policy: AutoGcPolicy,
+    /// The age of objects and operations.
     lived: Mutex<LivedClock>,
     uptime: fn() -> Duration,
 }
 
-/// What outlives the process.
+/// The state that is kept in `collection.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct State {
@@ -72,7 +76,7 @@ struct State {
     /// When the pause ends; nothing if it does not by itself.
     paused_until: Option<i64>,
     last: Option<Last>,
-    /// Why the last one that nobody asked for failed.
+    /// Why the last automatic collection failed.
     problem: Option<String>,
 }
 
@@ -122,7 +126,7 @@ pub(crate) struct How<'a> {
     pub(crate) why: Why,
 }
 
-/// From where a collection marks, and what it thins.
+/// The roots of a collection, and its plan for thinning.
 struct Prepared {
     scope: SweepScope,
     plan: Plan,
@@ -132,47 +136,12 @@ struct Prepared {
     forgotten: u64,
 }
 
-impl Collections {
-    pub(crate) fn open(home: &Home, store: &Store, clocks: Clocks, settings: SettingsSource) -> Result<Self> {
-        let uptime = clock::nanoseconds((clocks.uptime)());
-        let mut lived = LivedClock::open(&home.store_path(), store, (clocks.wall)(), uptime).map_err(of_engine)?;
-        lived.save();
-        let file = home.path().join("collection.json");
-        // One that cannot be read says nothing that could not be found out again.
-        let state = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Ok(Self {
-            settings,
-            file,
-            state: Mutex::new(state.unwrap_or_default()),
-            readers: low_priority_readers(),
-            under_way: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            quota_is_near: AtomicBool::new(false),
-            added: Mutex::default(),
-            measured: Mutex::default(),
-            watchfulness: Watchfulness::default(),
-            lived: Mutex::new(lived),
-            uptime: clocks.uptime,
-        })
-    }
-
-    /// Room is short: looks soon whether a collection would help.
-    pub(crate) fn wake(&self) {
-        self.wanted.store(true, Ordering::Relaxed);
-    }
-
-    /// The same for a workspace that has added much: what is thinned counts no more.
-    pub(crate) fn wake_for_quota(&self) {
-        self.quota_is_near.store(true, Ordering::Relaxed);
-        self.wake();
-    }
-
+impl Inner {
     fn change(&self, change: impl FnOnce(&mut State)) -> Result<()> {
         let mut state = self.state.lock();
         change(&mut state);
         let bytes = serde_json::to_vec_pretty(&*state).expect("it is plain data");
-        replace_file(&self.file, &bytes).map_err(|error| of_io("note what was collected", &error))
+        replace_file(&self.file, &bytes).map_err(Error::io("note what was collected"))
     }
 }
 
@@ -185,27 +154,50 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Service {
+impl Collections {
+    /// Reads the state of earlier collections from the home.
+    pub(crate) fn open(context: &Arc<Context>, quota: &DiskQuota, views: &Views, clocks: Clocks) -> Result<Self> {
+        let (home, uptime) = (&context.home, clock::nanoseconds((clocks.uptime)()));
+        let mut lived = LivedClock::open(&home.store_path(), &context.store, context.now(), uptime)?;
+        lived.save();
+        let file = home.path().join("collection.json");
+        // A file that cannot be read holds nothing that a collection needs.
+        let state = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let inner = Inner {
+            file,
+            state: Mutex::new(state.unwrap_or_default()),
+            readers: low_priority_readers(),
+            under_way: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            measured: Mutex::default(),
+            policy: AutoGcPolicy::default(),
+            lived: Mutex::new(lived),
+            uptime: clocks.uptime,
+        };
+        let (context, quota, views) = (Arc::clone(context), quota.clone(), views.clone());
+        Ok(Self { context, quota, views, inner: Arc::new(inner) })
+    }
+
     /// Whether a collection is under way.
-    pub fn is_collecting(&self) -> bool {
-        self.inner.collections.under_way.load(Ordering::Relaxed)
+    pub(crate) fn is_collecting(&self) -> bool {
+        self.inner.under_way.load(Ordering::Relaxed)
     }
 
     /// Whether what takes long is to end, because the process does.
     pub(crate) fn is_ending(&self) -> bool {
-        self.inner.collections.ending.load(Ordering::Relaxed)
+        self.inner.ending.load(Ordering::Relaxed)
     }
 
     pub(crate) fn end_collecting(&self) {
-        self.inner.collections.ending.store(true, Ordering::Relaxed);
+        self.inner.ending.store(true, Ordering::Relaxed);
     }
 
     fn begin_collection(&self) -> Result<UnderWay<'_>> {
-        let flag = &self.inner.collections.under_way;
+        let flag = &self.inner.under_way;
         if flag.swap(true, Ordering::Acquire) {
             let message = "a collection is under way already; wait for its end, or end one that runs by itself with \
                            `amalgam gc --pause`";
-            return Err(Failure::new(Reason::Busy, message));
+            return Err(Error::new(Reason::Busy, message));
         }
         Ok(UnderWay(flag))
     }
@@ -227,11 +219,11 @@ impl Service {
         watch: &mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send),
     ) -> Result<v1::CollectResult> {
         let _under_way = self.begin_collection()?;
-        let before = self.measure_disk()?;
+        let before = self.quota.measure_disk()?;
         if !how.dry_run {
-            self.shorten_journals();
+            self.views.shorten_journals();
         }
-        let ending = &self.inner.collections.ending;
+        let ending = &self.inner.ending;
         let looking = Progress { stage: Stage::Mark, done: 0, total: 0, deleted: 0 };
         let mut go_on = || !ending.load(Ordering::Relaxed) && watch(&looking).is_continue();
         let prepared = self.prepare(how, &mut go_on)?;
@@ -244,13 +236,13 @@ impl Service {
             scope: Some(&prepared.scope),
             operations_from: prepared.operations_from,
             dry_run: how.dry_run,
-            readers: self.inner.collections.readers.as_ref(),
+            readers: self.inner.readers.as_ref(),
             rate_limit: matches!(how.why, Why::Growth | Why::Time).then_some(rate_limit),
             ..CollectOptions::default()
         };
         let begun = Instant::now();
         let clock = || begun.elapsed();
-        let mut throttle = Throttle::new(&self.inner.store, &clock, &sleep).map_err(of_engine)?;
+        let mut throttle = Throttle::new(&self.context.store, &clock, &sleep)?;
         let mut watch = |progress: &Progress| match ending.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => {
@@ -259,22 +251,22 @@ impl Service {
                 watch(progress)
             }
         };
-        let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
-        self.inner.collections.added.lock().clear();
-        *self.inner.collections.measured.lock() = None;
-        if !how.dry_run && self.inner.home.pool_path().exists() {
-            let removed = self.pool()?.remove_unused();
-            removed.map_err(|source| of_io("remove files that no directory shares", &source))?;
+        let done = collect(&self.context.store, &options, &mut watch)?;
+        self.quota.forget_added();
+        *self.inner.measured.lock() = None;
+        if !how.dry_run && self.context.home.pool_path().exists() {
+            let removed = self.context.pool()?.remove_unused();
+            removed.map_err(Error::io("remove files that no directory shares"))?;
         }
-        let after = self.measure_disk()?;
+        let after = self.quota.measure_disk()?;
         let mut result = result_message(how, &prepared, &done, thinned, [&before, &after]);
         result.warnings.extend(self.lived().jump().map(|jump| jump.words()));
         if !how.dry_run && done.ended_in.is_none() {
             let freed = done.freed.total();
-            self.inner.collections.change(|state| {
+            self.inner.change(|state| {
                 state.problem = None;
                 state.last = Some(Last {
-                    time: self.now().0,
+                    time: self.context.now().0,
                     why: how.why.word().to_owned(),
                     objects: freed.objects,
                     bytes: freed.bytes,
@@ -287,26 +279,25 @@ impl Service {
         Ok(result)
     }
 
-    /// Forgets what was deleted before the grace time, and plans what is thinned. A dry run forgets nothing.
+    /// Forgets workspaces that were deleted before the grace time, and plans the thinning. A dry run forgets nothing.
     fn prepare(&self, how: &How<'_>, go_on: &mut dyn FnMut() -> bool) -> Result<Prepared> {
-        let settings = self.settings()?;
+        let settings = self.context.settings()?;
         let grace = how.grace.unwrap_or(settings.grace);
-        let (lived, now) = (self.lived(), self.now());
+        let (lived, now) = (self.lived(), self.context.now());
         let at = before(now, grace);
-        let old = self.inner.workspaces.deleted_before(at, &lived).map_err(of_engine)?;
+        let old = self.context.workspaces.deleted_before(at, &lived)?;
         let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
         if !how.dry_run {
-            let act = self.act(how.actor);
-            self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
+            let act = self.context.act(how.actor);
+            self.context.workspaces.forget_deleted(&old, &act)?;
             without.clear();
         }
-        let operations_after = last_operation_before(&self.inner.store, at, &lived).map_err(of_engine)?;
-        let operations_from =
-            first_kept_operation(&self.inner.store, &settings.log, now, operations_after, &lived).map_err(of_engine)?;
+        let operations_after = last_operation_before(&self.context.store, at, &lived)?;
+        let operations_from = first_kept_operation(&self.context.store, &settings.log, now, operations_after, &lived)?;
         let scope = SweepScope { operations_after: Some(operations_after), without };
-        let mut plan = plan(&self.inner.history, &settings.policies, &scope, at, &lived).map_err(of_engine)?;
+        let mut plan = plan(&self.context.history, &settings.policies, &scope, at, &lived)?;
         if !how.dry_run {
-            plan.make_lean(&self.inner.store, &self.act(how.actor), go_on).map_err(of_engine)?;
+            plan.make_lean(&self.context.store, &self.context.act(how.actor), go_on)?;
         }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
@@ -314,11 +305,11 @@ impl Service {
     /// The number of the last operation that is older than the grace time: what operations after it moved can be undone.
     pub(crate) fn operations_kept_after(&self) -> Result<u64> {
         let lived = self.lived();
-        let at = before(self.now(), self.settings()?.grace);
-        last_operation_before(&self.inner.store, at, &lived).map_err(of_engine)
+        let at = before(self.context.now(), self.context.settings()?.grace);
+        Ok(last_operation_before(&self.context.store, at, &lived)?)
     }
 
-    /// What retention would do, with the grace time.
+    /// Plans the retention, and returns the grace time.
     pub(crate) fn plan_collection(&self, grace: Option<Span>) -> Result<(Plan, Span)> {
         let how = How { actor: ITSELF, dry_run: true, grace, why: Why::Asked };
         self.prepare(&how, &mut || true).map(|prepared| (prepared.plan, prepared.grace))
@@ -328,27 +319,27 @@ impl Service {
     fn trees_there(&self, plan: &Plan) -> Result<u64> {
         let mut there = 0;
         for planned in plan.thinned() {
-            there += u64::from(!self.inner.history.is_thinned(planned.id).map_err(of_engine)?);
+            there += u64::from(!self.context.history.is_thinned(planned.id)?);
         }
         Ok(there)
     }
 
     /// How things stand.
     pub(crate) fn collection_message(&self) -> Result<v1::GetCollectionResponse> {
-        let settings = self.settings()?;
-        let disk = self.measure_disk()?;
-        let state = self.inner.collections.state.lock().clone();
+        let settings = self.context.settings()?;
+        let disk = self.quota.measure_disk()?;
+        let state = self.inner.state.lock().clone();
         let warnings = match shortage(&disk, settings.budget_bytes) {
             Shortage::None => None,
             Shortage::Near(words) | Shortage::Reached(words) => Some(words),
         };
-        let is_paused = state.is_paused(self.now());
+        let is_paused = state.is_paused(self.context.now());
         let lived = self.lived();
-        let (next_time, next_bytes) = itself::next(&self.inner.collections.watchfulness, state.last.as_ref(), &lived);
+        let (next_time, next_bytes) = auto_gc::next(&self.inner.policy, state.last.as_ref(), &lived);
         Ok(v1::GetCollectionResponse {
             paused: is_paused,
             paused_until: state.paused_until.filter(|_| is_paused).map(|end| amalgam_proto::timestamp(Time(end))),
-            next_time: Some(amalgam_proto::timestamp(next_time.unwrap_or(self.now()))),
+            next_time: Some(amalgam_proto::timestamp(next_time.unwrap_or(self.context.now()))),
             next_bytes,
             under_way: self.is_collecting(),
             last: state.last.map(|last| v1::LastCollection {
@@ -370,18 +361,18 @@ impl Service {
     /// Collects nothing by itself from now on, for a time or until it is told otherwise.
     pub(crate) fn pause_collection(&self, span: Span) -> Result<()> {
         let end = match span {
-            Span::For(span) => Some(self.now().0.saturating_add(span)),
+            Span::For(span) => Some(self.context.now().0.saturating_add(span)),
             Span::Forever => None,
         };
-        self.inner.collections.change(|state| (state.paused, state.paused_until) = (true, end))
+        self.inner.change(|state| (state.paused, state.paused_until) = (true, end))
     }
 
     /// Collects by itself again.
     pub(crate) fn resume_collection(&self) -> Result<()> {
-        self.inner.collections.change(|state| (state.paused, state.paused_until) = (false, None))
+        self.inner.change(|state| (state.paused, state.paused_until) = (false, None))
     }
 
-    /// What would come free if these references went, or the tree of this snapshot: what is dead then and is not now.
+    /// Measures what would be freed without these references, or without the tree of this snapshot: objects dead then and alive now.
     pub(crate) fn measure_without(
         &self,
         without: BTreeSet<RefName>,
@@ -393,10 +384,10 @@ impl Service {
             let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
             let mut watch =
                 |_: &Progress| if caller.is_gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+            let done = collect(&self.context.store, &options, &mut watch)?;
             caller.check()?;
             let (dead, young) = (done.dead.total(), done.young.total());
-            Ok::<_, Failure>((dead.objects + young.objects, dead.bytes + young.bytes))
+            Ok::<_, Error>((dead.objects + young.objects, dead.bytes + young.bytes))
         };
         let but_this = |id: SnapshotId, _: &Snapshot| Some(id) != tree;
         let with = dead(&SweepScope::default(), &KeepAll)?;
@@ -447,27 +438,33 @@ fn result_message(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::Home;
+    use crate::service::Service;
 
     #[test]
     fn a_verification_waits_for_a_collection_and_keeps_others_from_beginning() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
         let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
-        let collecting = service.begin_collection().expect("one is under way");
+        let collecting = service.collections.begin_collection().expect("one is under way");
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| service.hold_collections(&|| true).map(|held| (held, Instant::now())));
+            let waiting =
+                scope.spawn(|| service.collections.hold_collections(&|| true).map(|held| (held, Instant::now())));
             std::thread::sleep(Duration::from_millis(200));
             let ended = Instant::now();
             drop(collecting);
             let (held, begun) = waiting.join().expect("no panic").expect("held");
             assert!(begun >= ended, "it waited");
-            let refused = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("collections are held");
-            assert_eq!(refused.reason, Reason::Busy);
+            let refused = service
+                .collections
+                .collect(&how, &mut |_| ControlFlow::Continue(()))
+                .expect_err("collections are held");
+            assert_eq!(refused.reason(), Reason::Busy);
             drop(held);
         });
-        service.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected");
-        let _collecting = service.begin_collection().expect("one is under way");
-        assert!(service.hold_collections(&|| false).is_err(), "whoever went away does not wait");
+        service.collections.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected");
+        let _collecting = service.collections.begin_collection().expect("one is under way");
+        assert!(service.collections.hold_collections(&|| false).is_err(), "whoever went away does not wait");
     }
 
     #[test]
@@ -476,15 +473,16 @@ mod tests {
 
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
         let name = WorkspaceName::new("main").expect("a name");
         workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
         let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
         let mut asked = 0_u32;
-        let done = service.collect(&how, &mut |_| {
+        let done = service.collections.collect(&how, &mut |_| {
             asked += 1;
-            let second = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("one is under way");
-            assert_eq!(second.reason, Reason::Busy);
+            let second =
+                service.collections.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("one is under way");
+            assert_eq!(second.reason(), Reason::Busy);
             let mut tree = workspaces.open(&name).expect("open");
             tree.write("n", &asked.to_le_bytes()).expect("write");
             workspaces.commit(&name, &mut tree, &Change::new("meanwhile"), &act).expect("commits go on");
@@ -494,10 +492,10 @@ mod tests {
         assert!(asked > 3, "it was asked often");
         let read = workspaces.open(&name).expect("open").read("n").expect("read");
         assert_eq!(read, asked.to_le_bytes());
-        let ended = service.collect(&how, &mut |_| ControlFlow::Break(())).expect("ended, not failed");
+        let ended = service.collections.collect(&how, &mut |_| ControlFlow::Break(())).expect("ended, not failed");
         assert_eq!(ended.ended_in, "mark");
-        assert!(!service.is_collecting());
-        let last = service.collection_message().expect("the state").last.expect("the first one");
+        assert!(!service.collections.is_collecting());
+        let last = service.collections.collection_message().expect("the state").last.expect("the first one");
         assert_eq!(last.why, "asked", "one that was ended early does not count");
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that the server can close, whatever its client does.
+//! A connection that the server can close at any time.
 
 use std::future::Future;
 use std::io;

@@ -6,41 +6,37 @@
 mod attach;
 mod capture;
 mod checkout;
-mod contents;
+mod faces;
 mod merged;
-mod renames;
+mod resolve;
 mod restore;
 mod revert;
 mod unfinished;
 mod watch;
-mod working;
 mod writing;
 
-pub(crate) use attach::{canonical, host_path, path_bytes};
-pub(crate) use capture::{CAPTURE, Saying, Tally};
-pub(crate) use checkout::make_empty;
-pub(crate) use merged::Free;
-pub(crate) use renames::{is_directory, renamed_message};
-pub(crate) use restore::{Target, words_of};
-pub(crate) use revert::{Direction, Reverted, renaming};
-pub(crate) use watch::{BackgroundWatch, Watches};
-pub(crate) use working::{EDIT, cleared_action, restore_action};
+pub(crate) use merged::Released;
+pub(crate) use watch::Watches;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Pin, RootId, SnapshotId, TreePath};
-use amalgam_materializer::{HostDir, Index, Notice, Progress, Rules, Why};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_engine::{Pin, TreePath};
+use amalgam_materializer::{HostDir, Index, Progress, Rules};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
-use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_materializer};
+use crate::conflicts::{CapturedConflicts, Conflicts};
+use crate::context::{Context, HeldTree};
+use crate::disk_quota::DiskQuota;
+use crate::error::{Error, Result};
+use crate::publishing::Publishing;
 use crate::registry::Record;
-use crate::service::{Held, Service};
-use crate::views::{Named, named};
+use crate::states::States;
+use crate::views::{Named, Views, named};
 
-/// What is kept in memory of a directory.
+/// The state of a directory in memory.
 #[derive(Default)]
 pub(crate) struct Live {
     index: Option<Index>,
@@ -55,52 +51,91 @@ impl Live {
         self.watch = None;
     }
 
-    pub(crate) fn let_go_of_face(&mut self) {
+    pub(crate) fn release_face(&mut self) {
         self.face = None;
     }
 }
 
 /// A directory that no other call touches while this lives.
-pub(crate) struct Grasp {
+pub(crate) struct LockedDirectory {
     pub(crate) record: Record,
     pub(crate) workspace: WorkspaceName,
-    /// What the last look said of conflicts.
-    pub(crate) seen: Seen,
+    /// The conflicts of the last capture.
+    pub(crate) seen: CapturedConflicts,
     /// Which paths the tree is about that the directory is being made into.
     pub(crate) aim_paths: Option<Vec<TreePath>>,
     host: HostDir,
     live: ArcMutexGuard<RawMutex, Live>,
 }
 
-impl Service {
+/// The directories of the host that belong to workspaces.
+#[derive(Clone)]
+pub(crate) struct Directories {
+    context: Arc<Context>,
+    quota: DiskQuota,
+    conflicts: Conflicts,
+    states: States,
+    publishing: Publishing,
+    views: Views,
+    live: Arc<Mutex<HashMap<String, Arc<Mutex<Live>>>>>,
+    watches: Arc<Watches>,
+}
+
+impl Directories {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        quota: &DiskQuota,
+        conflicts: &Conflicts,
+        states: &States,
+        publishing: &Publishing,
+        views: &Views,
+    ) -> Self {
+        Self {
+            context: Arc::clone(context),
+            quota: quota.clone(),
+            conflicts: conflicts.clone(),
+            states: states.clone(),
+            publishing: publishing.clone(),
+            views: views.clone(),
+            live: Arc::default(),
+            watches: Arc::default(),
+        }
+    }
+
+    /// Unpins the trees that only the caches of directories keep.
+    pub(crate) fn release_faces(&self) {
+        let live: Vec<_> = self.live.lock().values().cloned().collect();
+        live.iter().filter_map(|live| live.try_lock()).for_each(|mut live| live.release_face());
+    }
+
     /// The record of a directory by its resource name.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
         if named(name).is_some() {
             let message = "this is a mount, not a directory; `amalgam umount` unmounts it";
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
-        let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
-        let unknown =
-            || Failure::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
-        self.inner.registry.get(id).ok_or_else(unknown)
+        let id = amalgam_proto::directory_id(name)?;
+        let unknown = || Error::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
+        self.context.registry.get(id).ok_or_else(unknown)
     }
 
     fn live(&self, id: &str) -> Arc<Mutex<Live>> {
-        Arc::clone(self.inner.live.lock().entry(id.to_owned()).or_default())
+        Arc::clone(self.live.lock().entry(id.to_owned()).or_default())
     }
 
     /// Takes hold of a directory: waits for its turn, opens it, and makes sure that it is the one that is meant.
-    pub(crate) fn grasp(&self, name: &str) -> Result<Grasp> {
+    pub(crate) fn lock(&self, name: &str) -> Result<LockedDirectory> {
         let id = self.record(name)?.id;
         let live = Mutex::lock_arc(&self.live(&id));
         // The call before may have changed the record.
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
-        let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
-        let mut grasp = Grasp { record, workspace, seen: Seen::default(), aim_paths: None, host, live };
-        grasp.ready_index(self);
-        self.clean_up_after_the_dead(&grasp)?;
-        Ok(grasp)
+        let workspace = WorkspaceName::new(record.workspace.as_str())?;
+        let mut locked =
+            LockedDirectory { record, workspace, seen: CapturedConflicts::default(), aim_paths: None, host, live };
+        locked.ready_index(&self.context);
+        self.clean_up_after_the_dead(&locked)?;
+        Ok(locked)
     }
 
     fn open_host(&self, record: &Record) -> Result<HostDir> {
@@ -112,26 +147,26 @@ impl Service {
                     "`amalgam checkout {}` writes it again; if it was moved, run `amalgam ws attach` in its new place",
                     record.workspace
                 );
-                return Err(Failure::new(Reason::DirectoryGone, format!("{path} no longer exists; {hint}")));
+                return Err(Error::new(Reason::DirectoryGone, format!("{path} no longer exists; {hint}")));
             }
-            Err(error) => return Err(of_materializer(error)),
+            Err(error) => return Err(error.into()),
         };
         if host.identity() != record.identity() {
-            return Err(Failure::new(Reason::DirectoryReplaced, attach::replaced(record)));
+            return Err(Error::new(Reason::DirectoryReplaced, attach::replaced(record)));
         }
         Ok(host)
     }
 
     /// The tree that a directory holds now, captured and kept, but in no snapshot.
-    pub(crate) fn hold_directory(&self, name: &str) -> Result<Held> {
+    pub(crate) fn hold_directory(&self, name: &str) -> Result<HeldTree> {
         if let Some(id) = self.live_named(name)? {
-            return self.hold_view(id);
+            return self.views.hold_view(id);
         }
-        let mut grasp = self.grasp(name)?;
-        let captured = self.look(&mut grasp, &Progress::default())?;
-        let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
-        grasp.save(self);
-        Ok(Held { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
+        let mut locked = self.lock(name)?;
+        let captured = self.capture(&mut locked, &Progress::default())?;
+        let pin = self.context.store.hold(captured.root)?;
+        locked.save(&self.context);
+        Ok(HeldTree { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
     /// The live view that a name stands for; nothing for a directory of the host. A mount that only follows is refused.
@@ -141,35 +176,26 @@ impl Service {
             Some(Named::View(id)) => Ok(Some(id)),
             Some(Named::Follower) => {
                 let message = "this mount is read-only and follows its workspace, so it never has changes";
-                Err(Failure::new(Reason::Invalid, message))
+                Err(Error::new(Reason::Invalid, message))
             }
         }
     }
 
-    /// The root of a workspace's head.
-    pub(crate) fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
-        head.map(|head| self.inner.store.snapshot(head).map(|snapshot| snapshot.root)).transpose().map_err(of_engine)
-    }
-
-    pub(crate) fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
-        Ok(self.inner.workspaces.get(workspace).map_err(of_engine)?.head)
-    }
-
-    /// What is left out of a directory.
+    /// The ignore rules of a directory.
     fn rules(&self, record: &Record) -> Result<Rules> {
-        Ok(Rules::new(&record.exclude).map_err(of_materializer)?.never(&self.inner.ours))
+        Ok(Rules::new(&record.exclude)?.never(&self.context.ours))
     }
 }
 
-impl Grasp {
+impl LockedDirectory {
     /// The index from memory or from its file. One whose tree is gone is worth nothing: everything is read again.
-    fn ready_index(&mut self, service: &Service) {
+    fn ready_index(&mut self, context: &Context) {
         if self.live.index.is_none() {
-            let file = service.inner.registry.index_file(&self.record.id);
+            let file = context.registry.index_file(&self.record.id);
             self.live.index = Index::load(&file).ok().flatten();
         }
         let is_usable = self.live.index.as_ref().is_some_and(|index| {
-            let is_there = index.root().is_none_or(|root| service.inner.store.hold(root).is_ok());
+            let is_there = index.root().is_none_or(|root| context.store.hold(root).is_ok());
             index.identity() == self.host.identity() && is_there
         });
         if !is_usable {
@@ -178,7 +204,7 @@ impl Grasp {
     }
 
     fn index(&self) -> &Index {
-        self.live.index.as_ref().expect("it was made ready when the directory was grasped")
+        self.live.index.as_ref().expect("it was made ready when the directory was locked")
     }
 
     /// Keeps the tree that the index describes.
@@ -186,19 +212,19 @@ impl Grasp {
         self.live.face = Some(face);
     }
 
-    /// Writes the index and the record, for the next process. What they say has happened already, so a failure (a full disk) is only a
+    /// Writes the index and the record, for the next process. They describe the past, so a failure (a full disk) is only a
     /// warning: both hold in memory, the next call writes them, and an index that is missing or old costs reading the files again.
-    pub(crate) fn save(&self, service: &Service) -> Vec<String> {
+    pub(crate) fn save(&self, context: &Context) -> Vec<String> {
         let mut warnings = Vec::new();
         // While it is watched, the index in memory is the better one; writing it would cost more than what changed.
         if self.live.watch.is_none() {
-            let file = service.inner.registry.index_file(&self.record.id);
+            let file = context.registry.index_file(&self.record.id);
             if let Err(error) = self.index().save(&file) {
                 warnings.push(format!("the index of the directory was not saved, so files may be read again: {error}"));
             }
         }
-        if let Err(failure) = service.inner.registry.note(&self.record) {
-            let message = failure.message;
+        if let Err(failure) = context.registry.note(&self.record) {
+            let message = failure.to_string();
             warnings
                 .push(format!("the record of the directory was not saved; the next command tries again: {message}"));
         }
@@ -206,40 +232,15 @@ impl Grasp {
     }
 }
 
-/// A notice for the wire.
-pub(crate) fn notice(notice: &Notice) -> v1::Notice {
-    let kind = match &notice.why {
-        Why::Ignored | Why::Uncovered => v1::NoticeKind::Ignored,
-        Why::Ours => v1::NoticeKind::Ours,
-        Why::OtherFileSystem => v1::NoticeKind::OtherFileSystem,
-        Why::Failed { .. } => v1::NoticeKind::Failed,
-        Why::Changing => v1::NoticeKind::Changing,
-        Why::ChangedSince | Why::KeptBeside(_) => v1::NoticeKind::ChangedSince,
-        Why::Unsupported(_) => v1::NoticeKind::Unsupported,
-        Why::NotEmpty => v1::NoticeKind::NotEmpty,
-        Why::Purged(_) => v1::NoticeKind::Purged,
-        Why::Damaged(_) => v1::NoticeKind::Damaged,
-        Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
-        Why::Withheld => v1::NoticeKind::Withheld,
-        _ => v1::NoticeKind::Unspecified,
-    };
-    v1::Notice {
-        path: bytes::Bytes::copy_from_slice(notice.path.as_bytes()),
-        kind: kind.into(),
-        message: notice.why.to_string(),
-        failure: notice.why.is_failure(),
-    }
-}
-
-/// How far a piece of work is, for the wire.
-pub(crate) fn progress_message(phase: &str, progress: &Progress) -> v1::Progress {
-    use std::sync::atomic::Ordering::Relaxed;
-    v1::Progress {
-        phase: phase.to_owned(),
-        names: progress.seen.load(Relaxed),
-        files: progress.files.load(Relaxed),
-        files_total: progress.files_total.load(Relaxed),
-        bytes: progress.bytes.load(Relaxed),
-        bytes_total: progress.bytes_total.load(Relaxed),
+impl Directories {
+    /// A state of a request.
+    pub(crate) fn hold_state(&self, state: Option<&v1::State>, here: Option<&WorkspaceName>) -> Result<HeldTree> {
+        use v1::state::State as Named;
+        match state.and_then(|state| state.state.as_ref()) {
+            None => self.context.hold_revision("@", here),
+            Some(Named::Revision(revision)) => self.context.hold_revision(revision, here),
+            Some(Named::Empty(_)) => Ok(HeldTree { root: None, snapshot: None, lean: None, _pin: None }),
+            Some(Named::Directory(name)) => self.hold_directory(name),
+        }
     }
 }

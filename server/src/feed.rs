@@ -1,4 +1,4 @@
-//! The newest operations for everybody who watches: one thread reads the log for all of them, while there is anybody.
+//! The newest operations for all watches: one thread reads the log for all of them, while there is a watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::api::operation_message;
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
+use crate::messages::operation_message;
 
-/// How long the thread waits before it looks whether anybody still listens.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long the thread waits before it checks whether there are listeners.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Operations that are kept for slow listeners; slower ones read the log.
 const KEPT: usize = 256;
 
@@ -40,16 +40,16 @@ impl OperationFeed {
         Following { store: store.clone(), after, new, is_behind: true }
     }
 
-    /// Sends new operations until nobody listens.
+    /// Sends new operations until the last listener is gone.
     fn run(&self, store: &Store, sender: &broadcast::Sender<Arc<v1::Operation>>) {
         let mut cursor = OperationCursor::at_end(store);
         loop {
-            let page = cursor.as_mut().map(|cursor| cursor.wait(LOOK_EVERY));
+            let page = cursor.as_mut().map(|cursor| cursor.wait(CHECK_INTERVAL));
             let is_wanted = {
                 let mut current = self.sender.lock();
                 let is_wanted = sender.receiver_count() > 0 && matches!(page, Ok(Ok(_)));
                 if !is_wanted {
-                    // Whoever comes next starts a thread anew; those who listen meet the failure when they read.
+                    // The next listener starts a new thread; present listeners get the failure when they read.
                     *current = None;
                 }
                 is_wanted
@@ -94,7 +94,7 @@ impl Following {
                 Ok(operation) if operation.sequence <= self.after => {}
                 Ok(_) | Err(RecvError::Lagged(_)) => self.is_behind = true,
                 Err(RecvError::Closed) => {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                     self.is_behind = true;
                 }
             }
@@ -108,7 +108,7 @@ impl Following {
             let page = cursor.read()?;
             Ok::<_, amalgam_engine::Error>((page.iter().map(operation_message).collect(), cursor.position()))
         });
-        let (page, after) = read.await.expect("reading the log does not panic").map_err(of_engine)?;
+        let (page, after) = read.await.expect("reading the log does not panic")?;
         self.after = after;
         Ok(page)
     }

@@ -7,7 +7,7 @@ use amalgam_engine::backend::recover;
 use amalgam_engine::{ErrorKind, Store};
 use amalgam_materializer::{HostDir, Identity};
 
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::error::{Error, Result};
 
 /// The directory that holds a store and what belongs to it.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Home {
         self.path.join("views")
     }
 
-    /// Where views keep what is in no snapshot.
+    /// The directory in which views keep uncommitted work.
     pub fn local_path(&self) -> PathBuf {
         self.path.join("local")
     }
@@ -71,22 +71,21 @@ impl Home {
         self.path.join("log")
     }
 
-    /// Opens the store, making it where there is none. Readable by nobody else: it holds everything that was ever captured.
+    /// Opens the store, and creates it if needed. Only its user can read it: it holds everything that was ever captured.
     pub fn open(&self) -> Result<Store> {
         let make = |path: &Path| {
             use std::os::unix::fs::DirBuilderExt;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
         };
-        make(&self.path).map_err(|source| of_io("make the store's directory", &source))?;
-        make(&self.directories_path()).map_err(|source| of_io("make the store's directory", &source))?;
-        make(&self.store_path()).map_err(|source| of_io("make the store's directory", &source))?;
-        let close = |source: &std::io::Error| of_io("close the store's directory to other users", source);
-        self.close_to_others().map_err(|source| close(&source))?;
-        Store::open(self.store_path()).map_err(of_engine)
+        make(&self.path).map_err(Error::io("make the store's directory"))?;
+        make(&self.directories_path()).map_err(Error::io("make the store's directory"))?;
+        make(&self.store_path()).map_err(Error::io("make the store's directory"))?;
+        self.close_to_others().map_err(Error::io("close the store's directory to other users"))?;
+        Ok(Store::open(self.store_path())?)
     }
 
     /// Takes the rights of other users away from the home and the store in it, if they have any: both hold everything that was ever
-    /// captured, whatever the modes of its files were. Returns the mode that the home had, if that was changed. A home of another
+    /// captured, including private files. Returns the mode that the home had, if that was changed. A home of another
     /// user stays as it is.
     pub fn close_to_others(&self) -> std::io::Result<Option<u32>> {
         let home = close(&self.path)?;
@@ -94,7 +93,7 @@ impl Home {
         Ok(home)
     }
 
-    /// Rebuilds what keeps the store from being opened. Returns what was done, in words. Where there is no store, or another process has it
+    /// Repairs damage that prevents the store from opening. Returns the repairs, in words. Where there is no store, or another process has it
     /// open, nothing is done.
     pub fn recover(&self) -> Result<Vec<String>> {
         if !self.store_path().join("db").is_dir() {
@@ -102,13 +101,13 @@ impl Home {
         }
         match recover(&self.store_path()) {
             Err(error) if error.kind() == ErrorKind::Busy => Ok(Vec::new()),
-            done => done.map_err(of_engine),
+            done => Ok(done?),
         }
     }
 
     /// By what its directory is known, so that it is never captured.
     pub fn identity(&self) -> Result<Identity> {
-        HostDir::open(&self.path).map(|directory| directory.identity()).map_err(of_materializer)
+        Ok(HostDir::open(&self.path).map(|directory| directory.identity())?)
     }
 }
 
@@ -139,5 +138,5 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// By what a directory is known.
 pub fn identity_of(path: &Path) -> Result<Identity> {
-    HostDir::open(path).map(|directory| directory.identity()).map_err(of_materializer)
+    Ok(HostDir::open(path).map(|directory| directory.identity())?)
 }

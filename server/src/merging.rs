@@ -1,60 +1,72 @@
 //! Merging: workspaces into others at once, through the queue, and what waits for a person.
 //!
 //! The engine merges trees and folds queues; `amalgam-merge` knows what bytes mean. Here both are joined: rules are read,
-//! directories are captured before and brought along after, tests are run, and whoever waits for a fold gets its result.
+//! directories are captured before and updated after, tests are run, and each submitter that waits gets its result.
 //!
-//! One fold of a target runs at a time, and takes all that waits. Whoever comes while one runs waits for it to end, and
-//! mostly finds that the next one has taken its entry along: nobody retries.
+//! One fold of a target runs at a time, and takes all waiting entries. A submitter that comes during a fold waits for its end, and
+//! usually finds that the next fold has taken its entry: there are no retries.
 
 mod approval;
 mod command;
-mod made;
 mod merge;
 mod publishing;
 mod queue;
+mod regenerate;
 mod review;
-mod rules;
 mod sandbox;
 mod test;
 
-pub(crate) use approval::Approvals;
-pub(crate) use publishing::Publishing;
-pub(crate) use rules::check_rules;
+pub(crate) use queue::AfterMerge;
+
+use approval::Approvals;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use amalgam_engine::merge::{FileMerged, PathConflict};
-use amalgam_engine::queue::{Folded, Queue};
+use amalgam_engine::queue::Folded;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_proto::v1;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use crate::service::Service;
+use crate::context::Context;
+use crate::directory::Directories;
+use crate::error::Result;
+use crate::merge_rules::MergeRules;
+use crate::publishing::Publishing;
+use crate::views::Views;
 
 /// How many results are kept for those who wait for them.
 const RESULTS_MAX: usize = 4_096;
 
-/// What the service keeps of merges.
+/// Merges workspaces, at once and through the queue, and keeps what waits for a person.
+#[derive(Clone)]
 pub(crate) struct Merging {
-    pub(crate) queue: Queue,
-    /// Whoever folds a target holds its lock.
+    context: Arc<Context>,
+    rules: MergeRules,
+    publishing: Publishing,
+    views: Views,
+    directories: Directories,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// One lock for each target; the thread that folds the target holds it.
     folding: Mutex<HashMap<WorkspaceName, Arc<Mutex<()>>>>,
     results: Mutex<Results>,
-    /// The ids of entries whose submitters wait for what becomes of them.
+    /// The ids of entries whose submitters wait for the result.
     awaited: Mutex<HashSet<String>>,
     turn: Turn,
-    publishing: Publishing,
     approvals: Approvals,
-    /// How many directories for commands were made.
+    /// The number of directories that were made for commands.
     places: AtomicU64,
-    /// Whether tests are to end, because the process does.
+    /// Whether tests are cancelled because the process ends.
     tests_are_cancelled: AtomicBool,
 }
 
-/// What the thread that folds in the background waits for.
+/// The signal for the thread that folds in the background.
 #[derive(Default)]
 struct Turn {
     wanted: Mutex<Wanted>,
@@ -68,22 +80,20 @@ struct Wanted {
     is_folding: bool,
 }
 
-/// What became of the newest entries, by their ids.
+/// The results of the newest entries, by their ids.
 #[derive(Default)]
 struct Results {
     order: VecDeque<String>,
     by_id: HashMap<String, Folded>,
 }
 
-impl Merging {
-    pub(crate) fn new(queue: Queue, publishing: Publishing, approvals: Approvals) -> Self {
+impl Inner {
+    fn new(approvals: Approvals) -> Self {
         Self {
-            queue,
             folding: Mutex::default(),
             results: Mutex::default(),
             awaited: Mutex::default(),
             turn: Turn::default(),
-            publishing,
             approvals,
             places: AtomicU64::new(0),
             tests_are_cancelled: AtomicBool::new(false),
@@ -94,7 +104,7 @@ impl Merging {
         Arc::clone(self.folding.lock().entry(target.clone()).or_default())
     }
 
-    /// Says that the submitter of an entry waits for it, for as long as the guard lives.
+    /// Records that the submitter of an entry waits for it, until the guard is dropped.
     fn await_entry(&self, id: &str) -> Awaited<'_> {
         self.awaited.lock().insert(id.to_owned());
         Awaited { merging: self, id: id.to_owned() }
@@ -122,20 +132,38 @@ impl Merging {
     }
 }
 
-impl Service {
-    /// Ends tests, because the process ends. What they were run for waits in the queue for the next one.
+impl Merging {
+    /// Reads the approved commands of a home.
+    pub(crate) fn open(
+        context: &Arc<Context>,
+        rules: &MergeRules,
+        publishing: &Publishing,
+        views: &Views,
+        directories: &Directories,
+    ) -> Result<Self> {
+        Ok(Self {
+            context: Arc::clone(context),
+            rules: rules.clone(),
+            publishing: publishing.clone(),
+            views: views.clone(),
+            directories: directories.clone(),
+            inner: Arc::new(Inner::new(Approvals::open(&context.home)?)),
+        })
+    }
+
+    /// Ends tests, because the process ends. Their entries wait in the queue for the next process.
     pub(crate) fn cancel_tests(&self) {
-        self.inner.merging.tests_are_cancelled.store(true, Ordering::Relaxed);
+        self.inner.tests_are_cancelled.store(true, Ordering::Relaxed);
     }
 
     fn tests_are_cancelled(&self) -> bool {
-        self.inner.merging.tests_are_cancelled.load(Ordering::Relaxed)
+        self.inner.tests_are_cancelled.load(Ordering::Relaxed)
     }
 }
 
 /// An entry whose submitter waits.
 struct Awaited<'a> {
-    merging: &'a Merging,
+    merging: &'a Inner,
     id: String,
 }
 
@@ -157,7 +185,7 @@ fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
     files.iter().map(file).collect()
 }
 
-/// What could not be merged, for the wire.
+/// The conflicts of a merge, for the wire.
 fn conflicts_message(conflicts: &[PathConflict]) -> Vec<v1::MergedPath> {
     let conflict = |conflict: &PathConflict| v1::MergedPath {
         path: path_bytes(&conflict.path),

@@ -8,13 +8,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_engine::{SnapshotId, Time};
+use amalgam_engine::{RootId, SnapshotId, Time};
 use amalgam_materializer::Identity;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use crate::directory::BackgroundWatch;
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::home::replace_file;
 
 /// A directory that belongs to a workspace.
@@ -29,9 +28,9 @@ pub(crate) struct Record {
     pub(crate) workspace: String,
     #[serde(default)]
     pub(crate) exclude: Vec<String>,
-    /// The snapshot that the directory was last in step with, in hex.
-    #[serde(default)]
-    pub(crate) snapshot: Option<String>,
+    /// The snapshot that the directory was last in step with.
+    #[serde(default, with = "hex_id")]
+    pub(crate) snapshot: Option<SnapshotId>,
     /// When it was last looked at, in nanoseconds since 1970.
     #[serde(default)]
     pub(crate) looked: i64,
@@ -41,12 +40,12 @@ pub(crate) struct Record {
     /// How conflicts are shown in it, if not with markers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) conflicts: String,
-    /// A tree that it is being made into, in hex: until that is done, what is in it may be of this tree or of the snapshot's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) aim: Option<String>,
-    /// The tree of the snapshot, in hex, if that is known to have no conflict.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) whole: Option<String>,
+    /// The tree that it is being brought to: until that is done, its files may be of this tree or of the snapshot's.
+    #[serde(default, with = "hex_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) aim: Option<RootId>,
+    /// The tree of the snapshot, if that is known to have no conflict.
+    #[serde(default, with = "hex_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) whole: Option<RootId>,
     /// The watch of it that runs in the background, in every process that holds the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) background: Option<BackgroundWatch>,
@@ -62,14 +61,23 @@ impl Record {
     }
 
     pub(crate) fn snapshot(&self) -> Option<SnapshotId> {
-        self.snapshot.as_deref().and_then(SnapshotId::from_hex)
+        self.snapshot
     }
 
     pub(crate) fn in_step(&mut self, snapshot: Option<SnapshotId>, now: Time) {
-        self.snapshot = snapshot.map(|snapshot| snapshot.to_string());
+        self.snapshot = snapshot;
         self.looked = now.0;
         self.aim = None;
     }
+}
+
+/// A watch in the background, as the record of a directory keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BackgroundWatch {
+    pub(crate) quiet_milliseconds: u64,
+    pub(crate) interval_milliseconds: u64,
+    /// The actor that asked for the watch.
+    pub(crate) actor: String,
 }
 
 /// All records of a home.
@@ -90,7 +98,7 @@ impl Registry {
     pub(crate) fn open(place: &Path) -> Result<(Self, Vec<String>)> {
         let mut records = BTreeMap::new();
         let mut problems = Vec::new();
-        let read = |source: std::io::Error| of_io("read the registry of directories", &source);
+        let read = |source: std::io::Error| Error::io("read the registry of directories")(source);
         for file in fs::read_dir(place).map_err(read)? {
             let path = file.map_err(read)?.path();
             match path.extension().map(|suffix| suffix.as_bytes()) {
@@ -114,7 +122,7 @@ impl Registry {
     }
 
     /// The turn of a call that decides by the records what to add or to take away: no other call decides meanwhile. Taken before the lock
-    /// of a directory or the grasp of a view, never after.
+    /// of a directory or the lock of a view, never after.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -133,7 +141,7 @@ impl Registry {
         let there = self.records.lock().keys().filter_map(|id| id.parse().ok()).max();
         let given = fs::read_to_string(self.place.join(LAST)).ok().and_then(|text| text.trim().parse().ok());
         let next = there.max(given).unwrap_or(0_u64) + 1;
-        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        let failed = |source: std::io::Error| Error::io("write the registry of directories")(source);
         replace_file(&self.place.join(LAST), next.to_string().as_bytes()).map_err(failed)?;
         Ok(next.to_string())
     }
@@ -145,7 +153,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes a record over that says what has happened already, and writes it. One that cannot be written holds in memory all the same,
+    /// Takes over a record of the past, and writes it. One that cannot be written is kept in memory,
     /// and the next call writes it.
     pub(crate) fn note(&self, record: &Record) -> Result<()> {
         let mut records = self.records.lock();
@@ -159,7 +167,7 @@ impl Registry {
     }
 
     fn write(&self, record: &Record) -> Result<()> {
-        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        let failed = |source: std::io::Error| Error::io("write the registry of directories")(source);
         let bytes = serde_json::to_vec_pretty(record).expect("a record is plain data");
         let written = replace_file(&self.file(&record.id, "json"), &bytes).map_err(failed);
         let mut unwritten = self.unwritten.lock();
@@ -177,7 +185,7 @@ impl Registry {
         for kind in ["json", "index", "writing"] {
             match fs::remove_file(self.file(id, kind)) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(of_io("remove a record of the registry", &source));
+                    return Err(Error::io("remove a record of the registry")(source));
                 }
                 _ => {}
             }
@@ -202,6 +210,42 @@ impl Registry {
 
     fn file(&self, id: &str, kind: &str) -> PathBuf {
         self.place.join(format!("{id}.{kind}"))
+    }
+}
+
+/// Ids as hex text. Text that is no id reads as no id.
+mod hex_id {
+    use std::fmt::Display;
+
+    use amalgam_engine::{RootId, SnapshotId};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) trait FromHex: Sized {
+        fn from_hex(text: &str) -> Option<Self>;
+    }
+
+    impl FromHex for RootId {
+        fn from_hex(text: &str) -> Option<Self> {
+            Self::from_hex(text)
+        }
+    }
+
+    impl FromHex for SnapshotId {
+        fn from_hex(text: &str) -> Option<Self> {
+            Self::from_hex(text)
+        }
+    }
+
+    pub(super) fn serialize<T: Display, S: Serializer>(id: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match id {
+            Some(id) => to.serialize_some(&id.to_string()),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T: FromHex, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        Ok(text.as_deref().and_then(T::from_hex))
     }
 }
 

@@ -40,11 +40,11 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 /// How long clients without a call may take to close their connections.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const CLOSE_WITHIN_FORCED: Duration = Duration::from_millis(500);
-/// How long whoever connects may take to hand a device over.
+/// How long a client may take to hand a device over.
 const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
 /// How many may be about to hand a device over.
 const HANDOVERS_MAX: usize = 256;
-/// How often it is looked whether there is still something to do.
+/// How often the server checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Delay before a connection is accepted again after the kernel refused.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// A pipe inside the process holds this much.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Serves on a Unix socket until nothing happened for `idle`, somebody asks to stop, or `ended` does.
+/// Serves on a Unix socket until there was no call for `idle`, a client asks to stop, or `ended` completes.
 ///
 /// The caller holds the store, so a socket of this user at that path is one that a dead process left. The store's home says where
 /// this process listens, for commands that would look for it elsewhere.
@@ -67,7 +67,7 @@ pub async fn serve_unix(
     make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
-    let listening = Listening::record(&service.inner.home, socket)?;
+    let listening = Listening::record(&service.context.home, socket)?;
     let user = rustix::process::geteuid().as_raw();
     let same_user = move |stream: &UnixStream| stream.peer_cred().is_ok_and(|peer| peer.uid() == user);
     // The socket's mode keeps others out already; who comes through all the same is refused here.
@@ -92,7 +92,7 @@ pub async fn serve_unix(
             // Calls that watch would go on for ever, and this process with them.
             calls.end_watches();
             told.notify_one();
-            let _ = tokio::task::spawn_blocking(move || service.end_watching()).await;
+            let _ = tokio::task::spawn_blocking(move || service.directories.end_watching()).await;
         }
     };
     let drain = {
@@ -104,23 +104,25 @@ pub async fn serve_unix(
     };
     let collector = {
         let (service, calls) = (service.clone(), Arc::clone(&calls));
-        std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for(), &|problem| say("collection", problem)))
+        std::thread::spawn(move || {
+            service.collections.keep_collecting(&|| calls.idle_for(), &|problem| say("collection", problem))
+        })
     };
     let keeper = {
         let service = service.clone();
-        std::thread::spawn(move || service.keep_views(&|problem| say("mounts", problem)))
+        std::thread::spawn(move || service.views.maintain_in_background(&|problem| say("mounts", problem)))
     };
-    service.resume_watches();
+    service.directories.resume_watches();
     let door = take_devices(&service, &socket.with_extension("door"))?;
     let folder = {
         let service = service.clone();
-        std::thread::spawn(move || service.keep_folding())
+        std::thread::spawn(move || service.merging.keep_folding())
     };
     let publisher = {
         let service = service.clone();
-        std::thread::spawn(move || service.keep_publishing())
+        std::thread::spawn(move || service.merging.keep_publishing(&|problem| say("publishing", problem)))
     };
-    let end_collecting = service.clone();
+    let ending = service.clone();
     let serving = router(service, calls).serve_with_incoming_shutdown(incoming, until);
     let served = tokio::select! {
         served = serving => served,
@@ -131,14 +133,14 @@ pub async fn serve_unix(
     let _ = std::fs::remove_file(socket);
     door.abort();
     let _ = std::fs::remove_file(socket.with_extension("door"));
-    let end_mounting = end_collecting.clone();
-    let ended = tokio::task::spawn_blocking(move || end_mounting.end_mounting()).await;
+    let views = ending.views.clone();
+    let ended = tokio::task::spawn_blocking(move || views.end_mounting()).await;
     ended.unwrap_or_default().iter().for_each(|problem| say("mounts", problem));
     let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
-    end_collecting.end_collecting();
-    end_collecting.cancel_tests();
-    end_collecting.end_folding();
-    end_collecting.end_publishing();
+    ending.collections.end_collecting();
+    ending.merging.cancel_tests();
+    ending.merging.end_folding();
+    ending.publishing.end_publishing();
     // It ends within some milliseconds, and gives the store back.
     let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join(), publisher.join())).await;
     served.map_err(io::Error::other)
@@ -150,7 +152,7 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
     if limit.current.is_some_and(|current| current < wanted) {
-        // What it cannot have it does without.
+        // The limit is optional.
         setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
     }
 }
@@ -160,7 +162,7 @@ async fn drain(service: &Service, calls: &Calls, closing: &watch::Sender<bool>) 
     let finish_within = if calls.is_forced() { Duration::ZERO } else { FINISH_WITHIN };
     if !calls.drained(finish_within).await {
         calls.cancel();
-        service.cancel_tests();
+        service.merging.cancel_tests();
         calls.drained(CANCEL_WITHIN).await;
     }
     // Clients that are not stuck have closed their connections before, and then nothing waits here.
@@ -174,7 +176,7 @@ fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::Joi
     make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
-    service.begin_mounting(socket);
+    service.views.begin_mounting(socket);
     let (service, places) = (service.clone(), Arc::new(Semaphore::new(HANDOVERS_MAX)));
     Ok(tokio::spawn(async move {
         loop {
@@ -198,27 +200,27 @@ fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::Joi
 async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphorePermit) {
     let ready = tokio::time::timeout(HANDOVER_WITHIN, stream.readable()).await;
     let (Ok(Ok(())), Ok(stream)) = (ready, stream.into_std()) else { return };
-    // Whoever went away does not wait for an answer.
-    let answered = tokio::task::spawn_blocking(move || drop(crate::views::answer_handover(&service, stream)));
+    // A disconnected client needs no answer.
+    let answered = tokio::task::spawn_blocking(move || drop(crate::views::answer_handover(&service.views, stream)));
     let _ = answered.await;
     drop(place);
 }
 
-/// Tells whoever reads the log of the process.
+/// Writes a problem to the log of the process.
 fn say(about: &str, problem: &str) {
     use std::io::Write as _;
-    // Nobody can be told that standard error is closed.
+    // A closed standard error cannot be reported.
     drop(writeln!(io::stderr(), "{about}: {problem}"));
 }
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
         while calls.idle_for() < idle
-            || service.is_watching()
-            || service.mounted() > 0
-            || service.is_collecting()
-            || service.is_folding()
-            || service.is_publishing()
+            || service.directories.is_watching()
+            || service.views.mounted() > 0
+            || service.collections.is_collecting()
+            || service.merging.is_folding()
+            || service.publishing.is_publishing()
         {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }

@@ -1,5 +1,5 @@
-//! What a store's user has set: how long things are kept, how much they may take, and what mounts keep to themselves. Where it is
-//! written is not known here.
+//! The settings of a store's user: retention, limits, and local paths of mounts. Where they are
+//! stored is not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -10,16 +10,16 @@ use amalgam_engine::TreePath;
 use amalgam_gc::LogRetention;
 use amalgam_gc::retention::{Policies, Span};
 
-use crate::failure::Result;
+use crate::error::Result;
 
-/// What a user has set.
+/// The settings of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// For how long a collection keeps what can be undone.
     pub grace: Span,
-    /// What is kept of the log of operations.
+    /// The retention of the operation log.
     pub log: LogRetention,
-    /// What is kept of histories.
+    /// The retention of histories.
     pub policies: Policies,
     /// The most that the store may take on the disk.
     pub budget_bytes: Option<u64>,
@@ -27,11 +27,11 @@ pub struct Settings {
     pub floor_bytes: Option<u64>,
     /// The most that a workspace may add to the store.
     pub quota_bytes: Option<u64>,
-    /// The same for some workspaces, by name.
+    /// The values of single workspaces, by name.
     pub quotas_bytes: BTreeMap<String, u64>,
     /// Whether restores, undo and redo write into `.git`, too.
     pub include_git: bool,
-    /// The same for some workspaces, by name.
+    /// The values of single workspaces, by name.
     pub include_git_of: BTreeMap<String, bool>,
     /// Paths in every mounted workspace that are kept out of its snapshots.
     pub local: BTreeSet<TreePath>,
@@ -86,7 +86,7 @@ impl Settings {
 /// Where the settings of the moment come from.
 pub type SettingsSource = Arc<dyn Fn() -> Result<Settings> + Send + Sync>;
 
-/// Paths that are to be kept out of snapshots, as somebody wrote them. In words what is wrong with one.
+/// Parses paths that are kept out of snapshots. The error is a message for the user.
 pub fn local_paths<W: AsRef<[u8]>>(
     words: impl IntoIterator<Item = W>,
 ) -> std::result::Result<BTreeSet<TreePath>, String> {

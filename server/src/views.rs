@@ -1,19 +1,19 @@
 //! Workspaces as live file systems: which are open, and where they are mounted.
 //!
-//! A workspace has one live view, whoever looks at it: all its mounts and all calls about it share that view. It is opened by the
-//! first mount, and closed when the last one is gone. What was not committed then stays in its journal and comes back with the next
+//! A workspace has one live view: all its mounts and all calls about it share that view. It is opened by the
+//! first mount, and closed when the last one is gone. Uncommitted work stays in its journal and comes back with the next
 //! one. One thing at a time happens to a view as a whole (a commit, a restore, an undo), while files in it are read and written.
 //!
-//! What is absent: nothing here answers a kernel; that is [`amalgam_fuse`]. No name of a workspace becomes a path of the host: a
+//! Absent: answers to the kernel, which [`amalgam_fuse`] gives. No name of a workspace becomes a path of the host: a
 //! view has a number, and a book says whose it is.
 
 mod book;
 mod handover;
-mod keeper;
 mod kernel;
-mod left;
+mod leftovers;
 pub(crate) mod live;
 mod local;
+mod maintenance;
 mod merged;
 mod mounting;
 mod private;
@@ -24,38 +24,52 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_conflicts::{Caption, RenderCache};
+use amalgam_conflicts::RenderCache;
 use amalgam_engine::object::{Conflict, Owner};
 use amalgam_engine::operation::operation;
-use amalgam_engine::reference::{Operation, RefChange};
+use amalgam_engine::reference::RefChange;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{OperationContext, RefName, SnapshotId, TreePath};
+use amalgam_engine::{RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
-use amalgam_proto::{Failure, Reason};
-use amalgam_view::{DiskSpace, RecoveryReport, StateVersion, View, ViewOptions};
+use amalgam_proto::Reason;
+use amalgam_view::{RecoveryReport, StateVersion, View, ViewOptions};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
-use crate::failure::{Result, of_engine, of_view};
-use crate::home::Home;
-use crate::service::Service;
+use crate::conflicts::Conflicts;
+use crate::context::Context;
+use crate::disk_quota::DiskQuota;
+use crate::error::{Error, Result};
+use crate::publishing::Publishing;
+use crate::states::States;
 use book::{Book, MountRecord};
 pub(crate) use handover::answer as answer_handover;
+pub(crate) use revert::ViewRevert;
 
-/// What the names of live views begin with among those of directories.
+/// The prefix of the names of live views among those of directories.
 const VIEW: &str = "view-";
-/// And those of mounts that only follow.
+/// The prefix of the names of mounts that only follow.
 const FOLLOWER: &str = "follower-";
 
-/// All live views and mounts of a store.
+/// The live views of a store's workspaces, and their mounts.
+#[derive(Clone)]
 pub(crate) struct Views {
+    context: Arc<Context>,
+    quota: DiskQuota,
+    conflicts: Conflicts,
+    states: States,
+    publishing: Publishing,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
     book: Book,
     state: Mutex<State>,
-    /// Mounts that somebody is about to make himself, by their tokens.
+    /// Mounts that a client is about to make by itself, by their tokens.
     expected: Mutex<HashMap<Vec<u8>, handover::Expected>>,
     /// Where devices are handed over; nothing in a process that ends with one command.
     door: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
-    /// What became of mounts that an earlier process left.
+    /// The problems of mounts that an earlier process left.
     problems: Mutex<Vec<(PathBuf, String)>>,
 }
 
@@ -73,25 +87,25 @@ struct LiveView {
     /// The head that the view stayed behind, because it had changes of its own.
     behind: Mutex<Option<SnapshotId>>,
     /// The state in which there was no room for a checkpoint that would have made room.
-    crowded: Mutex<Option<StateVersion>>,
+    full_at: Mutex<Option<StateVersion>>,
 }
 
 /// A mount that is there.
 struct Mounted {
     mount: Mount,
-    shows: Shows,
+    shows: MountedTree,
     record: MountRecord,
     leaving: bool,
     /// The kernel's number of the file system; nothing for a private mount, which this namespace does not have.
     device: Option<String>,
     /// Where a private mount is.
-    private: Option<private::Whereabouts>,
-    /// Mounted again by this process, because an earlier one died; nobody has asked for it since.
+    private: Option<private::PrivateMount>,
+    /// Mounted again by this process, because an earlier one died; no client has asked for it since.
     is_unclaimed: bool,
 }
 
-/// What a mount shows.
-enum Shows {
+/// The tree that a mount shows.
+enum MountedTree {
     /// The live view of this number.
     Live(u64),
     /// A snapshot.
@@ -100,15 +114,15 @@ enum Shows {
     Following(View, SnapshotId),
 }
 
-/// A live view that nobody else commits or restores while this lives.
-pub(crate) struct ViewGrasp {
+/// A live view that no other call commits or restores while this lives.
+pub(crate) struct LockedView {
     id: u64,
     live: Arc<LiveView>,
     workspace: WorkspaceName,
     turn: ArcMutexGuard<RawMutex, bool>,
 }
 
-/// What the name of a directory means, if no directory of the host.
+/// The meaning of a directory's name that is no directory of the host.
 pub(crate) enum Named {
     /// A live view.
     View(u64),
@@ -116,25 +130,13 @@ pub(crate) enum Named {
     Follower,
 }
 
-impl Views {
-    /// Reads the book.
-    pub(crate) fn open(home: &Home) -> Result<Self> {
-        Ok(Self {
-            book: Book::open(&home.mounts_path())?,
-            state: Mutex::default(),
-            expected: Mutex::default(),
-            door: Mutex::default(),
-            ending: AtomicBool::new(false),
-            problems: Mutex::default(),
-        })
-    }
-
-    pub(crate) fn is_ending(&self) -> bool {
+impl Inner {
+    fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 }
 
-/// What a directory's name means, if no directory of the host.
+/// Parses a directory's name; nothing for a directory of the host.
 pub(crate) fn named(name: &str) -> Option<Named> {
     let id = amalgam_proto::directory_id(name).ok()?;
     if let Some(number) = id.strip_prefix(VIEW) {
@@ -156,42 +158,68 @@ fn checkpoint_reference(id: u64) -> RefName {
     RefName::new(format!("view/{id}")).expect("a number is a part of a reference's name")
 }
 
-impl Service {
+impl Views {
+    /// Reads the view book of a home.
+    pub(crate) fn open(
+        context: &Arc<Context>,
+        quota: &DiskQuota,
+        conflicts: &Conflicts,
+        states: &States,
+        publishing: &Publishing,
+    ) -> Result<Self> {
+        let inner = Inner {
+            book: Book::open(&context.home.mounts_path())?,
+            state: Mutex::default(),
+            expected: Mutex::default(),
+            door: Mutex::default(),
+            ending: AtomicBool::new(false),
+            problems: Mutex::default(),
+        };
+        Ok(Self {
+            context: Arc::clone(context),
+            quota: quota.clone(),
+            conflicts: conflicts.clone(),
+            states: states.clone(),
+            publishing: publishing.clone(),
+            inner: Arc::new(inner),
+        })
+    }
+
     /// From here on this process stays for as long as something is mounted, and takes devices at this socket. What an earlier one left
     /// mounted is mounted again.
     pub(crate) fn begin_mounting(&self, door: &Path) {
-        *self.inner.views.door.lock() = Some(door.to_owned());
+        *self.inner.door.lock() = Some(door.to_owned());
         self.remount_left();
     }
 
     /// How many file systems are mounted.
-    pub fn mounted(&self) -> usize {
-        self.inner.views.state.lock().mounts.len()
+    pub(crate) fn mounted(&self) -> usize {
+        self.inner.state.lock().mounts.len()
     }
 
     /// The view of a workspace, if it is open or has work that is in no snapshot.
     pub(crate) fn find_view(&self, workspace: &WorkspaceName) -> Option<u64> {
-        let id = self.inner.views.book.view_of(workspace.as_str())?;
-        let is_open = self.inner.views.state.lock().open.contains_key(&id);
+        let id = self.inner.book.view_of(workspace.as_str())?;
+        let is_open = self.inner.state.lock().open.contains_key(&id);
         (is_open || View::has_work(&self.view_directory(id))).then_some(id)
     }
 
     /// Takes hold of the view of a workspace, if there is one now.
-    pub(crate) fn grasp_view_of(&self, workspace: &WorkspaceName) -> Result<Option<ViewGrasp>> {
-        self.find_view(workspace).map(|id| self.grasp_view(id)).transpose()
+    pub(crate) fn lock_view_of(&self, workspace: &WorkspaceName) -> Result<Option<LockedView>> {
+        self.find_view(workspace).map(|id| self.lock_view(id)).transpose()
     }
 
     /// Takes hold of a view: opens it if need be, and waits for its turn.
-    pub(crate) fn grasp_view(&self, id: u64) -> Result<ViewGrasp> {
+    pub(crate) fn lock_view(&self, id: u64) -> Result<LockedView> {
         loop {
             let live = self.live_view(id)?;
             let turn = Mutex::lock_arc(&live.turn);
-            // Whoever had it before may have closed it.
+            // The holder of the lock before may have closed it.
             if !*turn {
                 let workspace = self.view_workspace(id)?;
-                let grasp = ViewGrasp { id, live, workspace, turn };
-                self.bring_in_step(&grasp)?;
-                return Ok(grasp);
+                let locked = LockedView { id, live, workspace, turn };
+                self.bring_in_step(&locked)?;
+                return Ok(locked);
             }
         }
     }
@@ -199,65 +227,59 @@ impl Service {
     fn view_workspace(&self, id: u64) -> Result<WorkspaceName> {
         let unknown = || {
             let message = format!("there is no {}; `amalgam mounts` lists what is mounted", view_name(id));
-            Failure::new(Reason::NoDirectory, message)
+            Error::new(Reason::NoDirectory, message)
         };
-        let name = self.inner.views.book.workspace_of(id).ok_or_else(unknown)?;
-        WorkspaceName::new(name).map_err(of_engine)
+        let name = self.inner.book.workspace_of(id).ok_or_else(unknown)?;
+        Ok(WorkspaceName::new(name)?)
     }
 
     fn view_directory(&self, id: u64) -> PathBuf {
-        self.inner.home.views_path().join(id.to_string())
+        self.context.home.views_path().join(id.to_string())
     }
 
     /// The open view of this number. Opening one does again what its journal has.
     fn live_view(&self, id: u64) -> Result<Arc<LiveView>> {
         let workspace = self.view_workspace(id)?;
-        let mut state = self.inner.views.state.lock();
+        let mut state = self.inner.state.lock();
         if let Some(live) = state.open.get(&id) {
             return Ok(Arc::clone(live));
         }
-        if self.inner.views.is_ending() {
-            return Err(Failure::new(Reason::Busy, "the background process is ending; try again"));
+        if self.inner.is_ending() {
+            return Err(Error::new(Reason::Busy, "the background process is ending; try again"));
         }
-        let tree = self.inner.workspaces.open(&workspace).map_err(of_engine)?;
+        let tree = self.context.workspaces.open(&workspace)?;
         let mut options = self.view_options(&workspace)?;
-        options.journaled = self.inner.workspaces.get(&workspace).map_err(of_engine)?.journaled;
-        let (view, recovered) = View::open(tree, &self.view_directory(id), options).map_err(of_view)?;
+        options.journaled = self.context.workspaces.get(&workspace)?.journaled;
+        let (view, recovered) = View::open(tree, &self.view_directory(id), options)?;
         let live = Arc::new(LiveView {
             view,
             recovered,
             turn: Arc::default(),
             behind: Mutex::default(),
-            crowded: Mutex::default(),
+            full_at: Mutex::default(),
         });
         state.open.insert(id, Arc::clone(&live));
         Ok(live)
     }
 
     fn view_options(&self, workspace: &WorkspaceName) -> Result<ViewOptions> {
-        let settings = self.settings()?;
+        let settings = self.context.settings()?;
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        let mut options = ViewOptions::new(owner, self.inner.clock);
+        let mut options = ViewOptions::new(owner, self.context.clock);
         options.quota_bytes = settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes);
-        // Weak: the view is part of the service.
-        let inner = Arc::downgrade(&self.inner);
-        let service = inner.clone();
-        options.disk =
-            Some(Arc::new(move || service.upgrade().map_or_else(DiskSpace::default, |inner| Service { inner }.room())));
-        let stage = Stage::default();
+        let quota = self.quota.clone();
+        options.disk = Some(Arc::new(move || quota.room()));
+        let (stage, conflicts) = (RenderCache::default(), self.conflicts.clone());
         options.conflicts = Some(Arc::new(move |store, path, conflict| {
-            let captions = |path: &TreePath, conflict: &Conflict| match inner.upgrade() {
-                Some(inner) => Service { inner }.captioner().caption(path, conflict),
-                None => Caption::of(path),
-            };
+            let captions = |path: &TreePath, conflict: &Conflict| conflicts.captioner().caption(path, conflict);
             stage.render(store, path, conflict, &captions)
         }));
         Ok(options)
     }
 
     /// A workspace got another name: its view belongs to that.
-    pub(crate) fn views_follow(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
-        self.inner.views.book.change(|pages| {
+    pub(crate) fn rename_views(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
+        self.inner.book.change(|pages| {
             for workspace in pages.views.values_mut().filter(|workspace| *workspace == from.as_str()) {
                 *workspace = to.to_string();
             }
@@ -265,7 +287,7 @@ impl Service {
                 mount.workspace = to.to_string();
             }
         })?;
-        for mounted in self.inner.views.state.lock().mounts.values_mut() {
+        for mounted in self.inner.state.lock().mounts.values_mut() {
             if mounted.record.workspace == from.as_str() {
                 mounted.record.workspace = to.to_string();
             }
@@ -278,23 +300,23 @@ impl Service {
         let Some(id) = self.find_view(workspace) else { return Ok(()) };
         self.await_ended_mounts(id)?;
         self.refuse_shown(id, workspace, what)?;
-        let grasp = self.grasp_view(id)?;
-        // Whoever mounts it had the grasp until it was mounted.
+        let locked = self.lock_view(id)?;
+        // A mount call holds the lock until the view is mounted.
         self.refuse_shown(id, workspace, what)?;
-        if !self.is_uncommitted(&grasp)? {
-            drop(grasp);
+        if !self.is_uncommitted(&locked)? {
+            drop(locked);
             return self.close_view_if_unused(id);
         }
         let message = format!(
             "workspace {workspace} has changes from a mount that are in no snapshot, so {what}; `amalgam mount {workspace} DIR` shows \
              them, and `amalgam commit` there keeps them"
         );
-        Err(Failure::new(Reason::Mounted, message))
+        Err(Error::new(Reason::Mounted, message))
     }
 
     fn refuse_shown(&self, id: u64, workspace: &WorkspaceName, what: &str) -> Result<()> {
-        let mounted = self.inner.views.state.lock().mounts.values().find_map(|mounted| match mounted.shows {
-            Shows::Live(other) if other == id => Some((mounted.record.path.clone(), mounted.private.clone())),
+        let mounted = self.inner.state.lock().mounts.values().find_map(|mounted| match mounted.shows {
+            MountedTree::Live(other) if other == id => Some((mounted.record.path.clone(), mounted.private.clone())),
             _ => None,
         });
         let message = match mounted {
@@ -312,15 +334,15 @@ impl Service {
             }
             None => return Ok(()),
         };
-        Err(Failure::new(Reason::Mounted, message))
+        Err(Error::new(Reason::Mounted, message))
     }
 
     /// Refuses to take an operation back, or to do it again, where that takes a workspace away that is mounted.
     pub(crate) fn refuse_to_take_away(&self, sequence: u64, goes: impl Fn(&RefChange) -> bool) -> Result<()> {
-        // One that cannot be read is refused by whoever does it.
-        let Ok(found) = operation(&self.inner.store, sequence) else { return Ok(()) };
-        for name in self.inner.views.book.read().views.values() {
-            let workspace = WorkspaceName::new(name.as_str()).map_err(of_engine)?;
+        // The undo itself refuses an operation that cannot be read.
+        let Ok(found) = operation(&self.context.store, sequence) else { return Ok(()) };
+        for name in self.inner.book.read().views.values() {
+            let workspace = WorkspaceName::new(name.as_str())?;
             let reference = workspace.reference();
             if found.changes.iter().any(|change| change.name == reference && goes(change)) {
                 self.refuse_live(&workspace, "it cannot be taken away")?;
@@ -329,47 +351,15 @@ impl Service {
         Ok(())
     }
 
-    /// Removes a workspace that is not mounted. Its directories belong to nobody then.
-    pub(crate) fn delete_workspace(
-        &self,
-        name: &WorkspaceName,
-        etag: &str,
-        act: &OperationContext,
-    ) -> Result<Operation> {
-        let _turn = self.inner.registry.turn();
-        self.check_etag(name, etag)?;
-        self.refuse_live(name, "it cannot be removed")?;
-        let done = self.inner.workspaces.delete(name, act).map_err(of_engine)?;
-        self.forget_view(name)?;
-        self.let_go_of(name)?;
-        self.forget_publishing(name)?;
-        Ok(done)
-    }
-
-    /// A workspace has come to its end: what it had goes. One that is mounted, or has work in no snapshot, comes back.
-    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
-        let _turn = self.inner.registry.turn();
-        if self.inner.workspaces.find(name).map_err(of_engine)?.is_some() {
-            return Ok(());
-        }
-        if self.refuse_live(name, "it goes on").is_err() {
-            let act = OperationContext { request: None, ..act.clone() };
-            return self.inner.workspaces.undelete(name, &act).map(drop).map_err(of_engine);
-        }
-        self.forget_view(name)?;
-        self.let_go_of(name)?;
-        self.forget_publishing(name)
-    }
-
     /// A name is given anew: the view of a workspace that had it before goes, unless it is in use or has work in no snapshot.
-    pub(crate) fn let_go_of_ended_view(&self, name: &WorkspaceName) -> Result<()> {
-        let Some(id) = self.inner.views.book.view_of(name.as_str()) else { return Ok(()) };
+    pub(crate) fn forget_ended_view(&self, name: &WorkspaceName) -> Result<()> {
+        let Some(id) = self.inner.book.view_of(name.as_str()) else { return Ok(()) };
         let what = "its name cannot be given to another one";
         self.await_ended_mounts(id)?;
         self.refuse_shown(id, name, what)?;
-        let is_open = self.inner.views.state.lock().open.contains_key(&id);
+        let is_open = self.inner.state.lock().open.contains_key(&id);
         let has_work = match is_open {
-            true => self.is_uncommitted(&self.grasp_view(id)?)?,
+            true => self.is_uncommitted(&self.lock_view(id)?)?,
             false => View::has_work(&self.view_directory(id)),
         };
         if has_work {
@@ -377,7 +367,7 @@ impl Service {
                 "workspace {name} was taken away while it had changes from a mount that are in no snapshot, so {what}; `amalgam redo` or \
                  `amalgam ws undelete {name}` brings it back"
             );
-            return Err(Failure::new(Reason::Mounted, message));
+            return Err(Error::new(Reason::Mounted, message));
         }
         self.forget_view(name)
     }
@@ -389,53 +379,58 @@ impl Service {
             number => {
                 let what = if number == 1 { "1 file system is" } else { &format!("{number} file systems are") };
                 let message = format!("{what} mounted, and {why}; `amalgam mounts` lists them");
-                Err(Failure::new(Reason::Mounted, message))
+                Err(Error::new(Reason::Mounted, message))
             }
         }
     }
 
-    /// Closes a view that no mount shows any more. What was not committed is kept for the next one.
+    /// Closes a view that no mount shows any more. Uncommitted work is kept for the next one.
     fn close_view_if_unused(&self, id: u64) -> Result<()> {
-        let is_open = self.inner.views.state.lock().open.contains_key(&id);
+        let is_open = self.inner.state.lock().open.contains_key(&id);
         if !is_open || self.is_shown(id) {
             return Ok(());
         }
-        let grasp = self.grasp_view(id)?;
+        let locked = self.lock_view(id)?;
         if self.is_shown(id) {
             return Ok(());
         }
-        self.close_view(grasp)
+        self.close_view(locked)
     }
 
-    /// Closes a view. What was not committed goes into the store first, so that the next one is opened quickly; where there is no room
+    /// Closes a view. Uncommitted work goes into the store first, so that the next one is opened quickly; where there is no space
     /// for that, it stays in the journal.
-    fn close_view(&self, mut grasp: ViewGrasp) -> Result<()> {
-        if self.is_uncommitted(&grasp)? {
-            match self.checkpoint(&grasp) {
-                Err(failure) if failure.reason == Reason::Full => {}
+    fn close_view(&self, mut locked: LockedView) -> Result<()> {
+        if self.is_uncommitted(&locked)? {
+            match self.checkpoint(&locked) {
+                Err(failure) if failure.reason() == Reason::Full => {}
                 done => done?,
             }
         }
-        grasp.live.view.close().map_err(of_view)?;
-        *grasp.turn = true;
-        self.inner.views.state.lock().open.remove(&grasp.id);
+        locked.live.view.close()?;
+        *locked.turn = true;
+        self.inner.state.lock().open.remove(&locked.id);
         Ok(())
     }
 
     /// Whether something shows a view, or is about to.
     fn is_shown(&self, id: u64) -> bool {
-        let views = &self.inner.views;
-        views.state.lock().mounts.values().any(|mounted| matches!(mounted.shows, Shows::Live(other) if other == id))
+        let views = &self.inner;
+        views
+            .state
+            .lock()
+            .mounts
+            .values()
+            .any(|mounted| matches!(mounted.shows, MountedTree::Live(other) if other == id))
             || self.is_expected(id)
     }
 
     /// Forgets the view of a workspace that goes. Nothing in it is uncommitted.
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
-        let Some(id) = self.inner.views.book.view_of(workspace.as_str()) else { return Ok(()) };
+        let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
         self.close_view_if_unused(id)?;
         self.refuse_shown(id, workspace, "what it has cannot be put away")?;
-        self.inner.views.book.change(|pages| drop(pages.views.remove(&id)))?;
-        // It holds numbers and times only; what is left of it harms nobody.
+        self.inner.book.change(|pages| drop(pages.views.remove(&id)))?;
+        // It holds numbers and times only; leftovers do no harm.
         let _ = amalgam_materializer::remove_tree(&self.view_directory(id));
         self.remove_local(id)
     }

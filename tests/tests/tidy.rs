@@ -638,7 +638,7 @@ const VAGUE_MAX: [(&str, usize); 13] = [
     ("materializer/src/", 0),
     ("merge/src/", 1),
     ("nfs/src/", 4),
-    ("server/src/", 180),
+    ("server/src/", 5),
     ("textdiff/src/", 0),
     ("transfer/src/", 0),
     ("view/src/", 0),

@@ -17,8 +17,8 @@ use amalgam_engine::history::mark_foreign;
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
-    Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, OperationContext, SnapshotId, Store,
-    WriteSession,
+    Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, OperationContext, SnapshotId,
+    Store, WriteSession,
 };
 
 use bytes::Bytes;

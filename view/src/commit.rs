@@ -3,7 +3,9 @@
 use amalgam_engine::backend::Durability;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
-use amalgam_engine::{OperationContext, Commit, Expect, CommittedTree, RefName, RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_engine::{
+    Commit, CommittedTree, Expect, OperationContext, RefName, RootId, SnapshotId, TreePath, WorkingTree,
+};
 use parking_lot::{Mutex, RwLock};
 
 use crate::attributes::Kind;
@@ -81,7 +83,12 @@ impl Committer {
     }
 
     /// Stores the tree under a reference of its own, without a commit, so that the journal can begin anew.
-    pub(crate) fn checkpoint(&self, fs: &RwLock<FileSystem>, reference: &RefName, act: &OperationContext) -> Result<()> {
+    pub(crate) fn checkpoint(
+        &self,
+        fs: &RwLock<FileSystem>,
+        reference: &RefName,
+        act: &OperationContext,
+    ) -> Result<()> {
         let _one = self.freezing.lock();
         let frozen = freeze(fs, None)?;
         let head = frozen.tree.base();

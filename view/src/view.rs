@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use amalgam_engine::work::{RenameMode, Special};
 use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
-use amalgam_engine::{OperationContext, Error as EngineError, RefName, SnapshotId, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::{Error as EngineError, OperationContext, RefName, SnapshotId, Store, Time, TreePath, WorkingTree};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 

@@ -90,7 +90,7 @@ async fn recover(session: &mut Session) -> Result<(), CliError> {
         return Ok(());
     }
     let home = Home::new(session.home());
-    for line in home.recover().map_err(|failure| CliError::from(failure.into_status()))? {
+    for line in home.recover().map_err(|failure| CliError::from(amalgam_proto::Failure::from(failure).into_status()))? {
         session.output.say(format!("repaired: {}", text::printable(&line)))?;
     }
     Ok(())

@@ -10,15 +10,15 @@ use amalgam_gc::{PlannedAction, PlannedSnapshot, Progress};
 use amalgam_proto::v1::collect_store_response::Event;
 use amalgam_proto::v1::collection_service_server::CollectionService;
 use amalgam_proto::v1::measure_exactly_request::Target;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor};
 use crate::calls::Kind;
+use crate::collection::Subject;
 use crate::collection::{How, Why};
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
 use crate::service::Service;
-use crate::usage::Subject;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -55,7 +55,7 @@ impl CollectionService for Api {
             };
             let grace = request.grace_seconds.map(span);
             let how = How { actor: &actor, dry_run: request.dry_run, grace, why: Why::Asked };
-            let result = service.collect(&how, &mut watch)?;
+            let result = service.collections.collect(&how, &mut watch)?;
             sender.send(v1::CollectStoreResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -63,11 +63,11 @@ impl CollectionService for Api {
     async fn plan_collection(&self, request: Request<v1::PlanCollectionRequest>) -> Answer<Self::PlanCollectionStream> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.stream(&caller, move |service, sender| {
-            let only = service.here(&request.workspace)?;
+            let only = service.context.here(&request.workspace)?;
             if let Some(workspace) = &only {
-                service.inner.workspaces.get(workspace).map_err(of_engine)?;
+                service.context.workspaces.get(workspace)?;
             }
-            let (plan, grace) = service.plan_collection(request.grace_seconds.map(span))?;
+            let (plan, grace) = service.collections.plan_collection(request.grace_seconds.map(span))?;
             let of_workspace = |planned: &&PlannedSnapshot| {
                 only.as_ref().is_none_or(|only| planned.workspace.as_deref() == Some(only.as_str()))
             };
@@ -82,7 +82,7 @@ impl CollectionService for Api {
 
     async fn get_collection(&self, request: Request<v1::GetCollectionRequest>) -> Answer<v1::GetCollectionResponse> {
         let caller = actor(&request);
-        self.read(&caller, |service| service.collection_message()).await
+        self.read(&caller, |service| service.collections.collection_message()).await
     }
 
     async fn pause_collection(
@@ -92,8 +92,8 @@ impl CollectionService for Api {
         let v1::PauseCollectionRequest { paused, seconds } = request.into_inner();
         self.short(move |service| {
             match paused {
-                true => service.pause_collection(seconds.map_or(Span::Forever, span))?,
-                false => service.resume_collection()?,
+                true => service.collections.pause_collection(seconds.map_or(Span::Forever, span))?,
+                false => service.collections.resume_collection()?,
             }
             Ok(v1::PauseCollectionResponse {})
         })
@@ -101,28 +101,30 @@ impl CollectionService for Api {
     }
 
     async fn confirm_clock(&self, _request: Request<v1::ConfirmClockRequest>) -> Answer<v1::ConfirmClockResponse> {
-        self.short(|service| Ok(v1::ConfirmClockResponse { counted_seconds: service.confirm_clock() })).await
+        self.short(|service| Ok(v1::ConfirmClockResponse { counted_seconds: service.collections.confirm_clock() }))
+            .await
     }
 
     async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.slow(&caller, Kind::Work, move |service, caller| match request.target.as_ref() {
             Some(Target::Workspace(name)) => {
-                let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
-                service.inner.workspaces.get(&workspace).map_err(of_engine)?;
-                let freed = service.measure_without(BTreeSet::from([workspace.reference()]), None, caller)?;
+                let workspace = amalgam_proto::workspace_id(name)?;
+                service.context.workspaces.get(&workspace)?;
+                let freed =
+                    service.collections.measure_without(BTreeSet::from([workspace.reference()]), None, caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: workspace.to_string() })
             }
             Some(Target::Revision(revision)) => {
-                let here = service.here(&request.here)?;
-                let held = service.hold_revision(revision, here.as_ref())?;
+                let here = service.context.here(&request.here)?;
+                let held = service.context.hold_revision(revision, here.as_ref())?;
                 let snapshot = held.snapshot.expect("a revision is a snapshot");
                 // While it is held, nothing of it looks dead.
                 drop(held);
-                let freed = service.measure_without(BTreeSet::new(), Some(snapshot), caller)?;
+                let freed = service.collections.measure_without(BTreeSet::new(), Some(snapshot), caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: snapshot.short() })
             }
-            None => Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
+            None => Err(Error::new(Reason::Invalid, "name a workspace or a snapshot")),
         })
         .await
     }
@@ -135,7 +137,7 @@ impl CollectionService for Api {
             let subject = match &request.target {
                 None => Subject::Store,
                 Some(Target::Workspace(name)) => {
-                    let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                    let workspace = amalgam_proto::workspace_id(name)?;
                     Subject::Workspace(workspace, usize::try_from(request.snapshots).unwrap_or(usize::MAX))
                 }
                 Some(Target::Revision(revision)) => {
@@ -157,7 +159,7 @@ impl CollectionService for Api {
                     Err(_) => ControlFlow::Break(()),
                 }
             };
-            let events = service.measure_usage(&subject, &mut tell)?;
+            let events = service.collections.measure_usage(&subject, &mut tell)?;
             events.into_iter().try_for_each(|event| sender.send(v1::MeasureUsageResponse { event: Some(event) }))
         })
     }
@@ -168,16 +170,16 @@ impl CollectionService for Api {
         self.stream(&caller, move |service, sender| {
             let head = match &request.target {
                 Some(Target::Workspace(name)) => {
-                    let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
-                    service.inner.workspaces.get(&workspace).map_err(of_engine)?.head
+                    let workspace = amalgam_proto::workspace_id(name)?;
+                    service.context.workspaces.get(&workspace)?.head
                 }
                 Some(Target::Revision(revision)) => Some(known_snapshot(service, revision, &request.here)?),
-                None => return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
+                None => return Err(Error::new(Reason::Invalid, "name a workspace or a snapshot")),
             };
             let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-            let marks = service.marks();
-            for snapshot in service.log_of(head, limit)? {
-                let account = service.growth_of(snapshot, &marks)?;
+            let marks = service.context.marks();
+            for snapshot in service.collections.log_of(head, limit)? {
+                let account = service.collections.growth_of(snapshot, &marks)?;
                 sender.send(v1::ListGrowthResponse { snapshot: Some(account) })?;
             }
             Ok(())
@@ -187,32 +189,30 @@ impl CollectionService for Api {
 
 /// A snapshot of which there is at least the record.
 fn known_snapshot(service: &Service, revision: &str, here: &str) -> Result<SnapshotId> {
-    let here = service.here(here)?;
-    let snapshot = service.resolve(revision, here.as_ref())?;
-    service.inner.store.snapshot(snapshot).map_err(of_engine)?;
+    let here = service.context.here(here)?;
+    let snapshot = service.context.resolve(revision, here.as_ref())?;
+    service.context.store.snapshot(snapshot)?;
     Ok(snapshot)
 }
 
-/// What does not fit into a span is as good as forever.
+/// A number of seconds that does not fit into a span means forever.
 fn span(seconds: u64) -> Span {
     let nanoseconds = i64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000_000_000));
     nanoseconds.map_or(Span::Forever, Span::For)
 }
 
 fn planned_message(service: &Service, planned: &PlannedSnapshot, grace: Span) -> Result<v1::PlannedSnapshot> {
-    // Rules are evaluated a grace time ago: what they let go at `until` goes so much later.
+    // Rules are evaluated a grace time ago, so a tree that they release at `until` is dropped that much later.
     let later = |until: Time| match grace {
         Span::For(grace) => Some(Time(until.0.saturating_add(grace))),
         Span::Forever => None,
     };
     let (fate, why, go_time) = match &planned.action {
-        PlannedAction::Thin if service.inner.history.is_thinned(planned.id).map_err(of_engine)? => {
-            (v1::Fate::Gone, String::new(), None)
-        }
+        PlannedAction::Thin if service.context.history.is_thinned(planned.id)? => (v1::Fate::Gone, String::new(), None),
         PlannedAction::Thin => (v1::Fate::Goes, String::new(), None),
         PlannedAction::KeepNamed(name) => (v1::Fate::Stays, name.clone(), None),
         PlannedAction::KeepByRule { why, until } => {
-            let is_near = until.is_some_and(|until| until <= service.now());
+            let is_near = until.is_some_and(|until| until <= service.context.now());
             let caches = if planned.without_caches { ", without caches" } else { "" };
             (if is_near { v1::Fate::Soon } else { v1::Fate::Stays }, format!("{why}{caches}"), until.and_then(later))
         }

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
 use crate::calls::Kind;
-use crate::failure::Result;
+use crate::error::Result;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -17,13 +17,22 @@ impl ConflictService for Api {
     async fn list_conflicts(&self, request: Request<v1::ListConflictsRequest>) -> Answer<v1::ListConflictsResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.state.as_ref())?;
-        self.read(&caller, move |service| service.list_conflicts(&request, page_size(request.page_size))).await
+        self.read(&caller, move |service| {
+            let here = service.context.here(&request.workspace)?;
+            let held = service.directories.hold_state(request.state.as_ref(), here.as_ref())?;
+            service.conflicts.list_conflicts(&request, &held, page_size(request.page_size))
+        })
+        .await
     }
 
     async fn read_conflict(&self, request: Request<v1::ReadConflictRequest>) -> Answer<Self::ReadConflictStream> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.state.as_ref())?;
-        self.stream(&caller, move |service, sender| service.read_conflict(&request, |part| sender.send(part)))
+        self.stream(&caller, move |service, sender| {
+            let here = service.context.here(&request.workspace)?;
+            let held = service.directories.hold_state(request.state.as_ref(), here.as_ref())?;
+            service.conflicts.read_conflict(&request, &held, |part| sender.send(part))
+        })
     }
 
     async fn resolve_conflicts(
@@ -34,8 +43,8 @@ impl ConflictService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            service.resolve_conflicts(&request, &act, caller)
+            let act = service.context.act_for(&actor, &request)?;
+            service.directories.resolve_conflicts(&request, &act, caller)
         })
         .await
     }
@@ -45,7 +54,8 @@ impl ConflictService for Api {
         request: Request<v1::ListResolutionsRequest>,
     ) -> Answer<v1::ListResolutionsResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.list_resolutions(&request, page_size(request.page_size))).await
+        self.read(&caller, move |service| service.conflicts.list_resolutions(&request, page_size(request.page_size)))
+            .await
     }
 
     async fn forget_resolutions(
@@ -54,8 +64,8 @@ impl ConflictService for Api {
     ) -> Answer<v1::ForgetResolutionsResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act_for(&actor, &request)?;
-            service.forget_resolutions(&request, &act)
+            let act = service.context.act_for(&actor, &request)?;
+            service.conflicts.forget_resolutions(&request, &act)
         })
         .await
     }

@@ -6,7 +6,8 @@ use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
 use crate::calls::Kind;
-use crate::failure::{Result, of_engine};
+use crate::error::Result;
+use crate::messages::Phase;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -27,12 +28,12 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act_for(&actor, &request)?;
-            let record = service.attach(&request, &act)?;
-            let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let record = service.directories.attach(&request, &act)?;
+            let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str())?;
             Ok(v1::AttachDirectoryResponse {
-                directory: Some(service.directory_message(&record)),
-                workspace: Some(service.workspace_message(&workspace)?),
+                directory: Some(service.directories.directory_message(&record)),
+                workspace: Some(service.views.workspace_message(&workspace)?),
             })
         })
         .await
@@ -45,7 +46,7 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (caller, request) = (actor(&request), request.into_inner());
         self.slow(&caller, Kind::Work, move |service, _| {
-            service.detach(&request.name)?;
+            service.directories.detach(&request.name)?;
             Ok(v1::DetachDirectoryResponse {})
         })
         .await
@@ -55,11 +56,11 @@ impl DirectoryService for Api {
         self.local_only()?;
         let request = request.into_inner();
         self.short(move |service| {
-            let directory = service.find_place(&request.path)?;
-            let workspace = workspace_id(&directory.workspace).map_err(of_engine)?;
+            let directory = service.directories.find_place(&request.path)?;
+            let workspace = workspace_id(&directory.workspace)?;
             Ok(v1::FindDirectoryResponse {
                 directory: Some(directory),
-                workspace: Some(service.workspace_message(&workspace)?),
+                workspace: Some(service.views.workspace_message(&workspace)?),
             })
         })
         .await
@@ -73,11 +74,11 @@ impl DirectoryService for Api {
         let request = request.into_inner();
         self.short(move |service| {
             let limit = page_size(request.page_size);
-            let all = service.inner.registry.all();
+            let all = service.context.registry.all();
             let rest = all.iter().filter(|record| record.id.as_str() > request.page_token.as_str());
             let page: Vec<_> = rest.take(limit).collect();
             let next = if page.len() == limit { page.last().map(|last| last.id.clone()) } else { None };
-            let directories = page.into_iter().map(|record| service.directory_message(record)).collect();
+            let directories = page.into_iter().map(|record| service.directories.directory_message(record)).collect();
             Ok(v1::ListDirectoriesResponse { directories, next_page_token: next.unwrap_or_default() })
         })
         .await
@@ -90,8 +91,8 @@ impl DirectoryService for Api {
         self.local_only()?;
         let request = request.into_inner();
         self.short(move |service| {
-            let record = service.update_directory(&request.name, &request.exclude)?;
-            Ok(v1::UpdateDirectoryResponse { directory: Some(service.directory_message(&record)) })
+            let record = service.directories.update_directory(&request.name, &request.exclude)?;
+            Ok(v1::UpdateDirectoryResponse { directory: Some(service.directories.directory_message(&record)) })
         })
         .await
     }
@@ -101,8 +102,8 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::DetectChangesResponse { event: Some(Event::Progress(progress)) };
-        self.long(&caller, "look", tell, move |service, progress, sender| {
-            let mut status = service.status(&request.name, progress)?;
+        self.long(&caller, Phase::Look, tell, move |service, progress, sender| {
+            let mut status = service.directories.status(&request.name, progress)?;
             if request.parts {
                 for part in take_parts(&mut status) {
                     sender.send(v1::DetectChangesResponse { event: Some(Event::Part(part)) })?;
@@ -120,9 +121,9 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CaptureDirectoryResponse { event: Some(Event::Progress(progress)) };
-        self.long(&actor.clone(), "read", tell, move |service, progress, _| {
-            let act = service.act_for(&actor, &request)?;
-            let result = service.capture_directory(&request, &act, progress)?;
+        self.long(&actor.clone(), Phase::Read, tell, move |service, progress, _| {
+            let act = service.context.act_for(&actor, &request)?;
+            let result = service.directories.capture_directory(&request, &act, progress)?;
             Ok(v1::CaptureDirectoryResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -135,13 +136,13 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::RestoreDirectoryResponse { event: Some(Event::Progress(progress)) };
-        self.long(&actor.clone(), "write", tell, move |service, progress, sender| {
-            let act = service.act_for(&actor, &request)?;
+        self.long(&actor.clone(), Phase::Write, tell, move |service, progress, sender| {
+            let act = service.context.act_for(&actor, &request)?;
             let part = |plan| match request.dry_run {
                 true => sender.send(v1::RestoreDirectoryResponse { event: Some(Event::Plan(plan)) }),
                 false => Ok(()),
             };
-            let result = service.restore_directory(&request, &act, progress, part)?;
+            let result = service.directories.restore_directory(&request, &act, progress, part)?;
             Ok(v1::RestoreDirectoryResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -151,9 +152,9 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::UndoDirectoryResponse { event: Some(Event::Progress(progress)) };
-        self.long(&actor.clone(), "write", tell, move |service, progress, _| {
-            let act = service.act_for(&actor, &request)?;
-            let result = service.undo_directory(&request, &act, progress)?;
+        self.long(&actor.clone(), Phase::Write, tell, move |service, progress, _| {
+            let act = service.context.act_for(&actor, &request)?;
+            let result = service.directories.undo_directory(&request, &act, progress)?;
             Ok(v1::UndoDirectoryResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -163,9 +164,9 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::RedoDirectoryResponse { event: Some(Event::Progress(progress)) };
-        self.long(&actor.clone(), "write", tell, move |service, progress, _| {
-            let act = service.act_for(&actor, &request)?;
-            let result = service.redo_directory(&request, &act, progress)?;
+        self.long(&actor.clone(), Phase::Write, tell, move |service, progress, _| {
+            let act = service.context.act_for(&actor, &request)?;
+            let result = service.directories.redo_directory(&request, &act, progress)?;
             Ok(v1::RedoDirectoryResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -178,9 +179,9 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CheckoutDirectoryResponse { event: Some(Event::Progress(progress)) };
-        self.long(&actor.clone(), "write", tell, move |service, progress, _| {
-            let act = service.act(&actor);
-            let result = service.checkout_directory(&request, &act, progress)?;
+        self.long(&actor.clone(), Phase::Write, tell, move |service, progress, _| {
+            let act = service.context.act(&actor);
+            let result = service.directories.checkout_directory(&request, &act, progress)?;
             Ok(v1::CheckoutDirectoryResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -190,7 +191,7 @@ impl DirectoryService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let caller = actor.clone();
         self.subscribe(&caller, move |service, subscriber| async move {
-            service.watch_directory(request, actor, &subscriber).await
+            service.directories.watch_directory(request, actor, &subscriber).await
         })
     }
 }

@@ -13,23 +13,24 @@ use amalgam_exchange::{
     export_oci, export_tar, export_zip, import_git, import_oci, import_overlay, import_tar, import_zip,
 };
 use amalgam_proto::v1::exchange_service_server::ExchangeService;
-use amalgam_proto::{Failure, Reason, snapshot_name, v1};
+use amalgam_proto::{Reason, snapshot_name, v1};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::transfer::bridge::{Arriving, Pieces, STALL_MAX, arriving};
 use super::{Answers, Api, Sender, Watched, actor};
 use crate::calls::Kind;
-use crate::directory::host_path;
-use crate::failure::{Result, of_engine, of_exchange, of_io};
+use crate::error::{Error, Result};
+use crate::host_path::host_path;
+use crate::messages::Phase;
 use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Watched for Progress {
-    fn message(&self, phase: &str) -> v1::Progress {
+    fn message(&self, phase: Phase) -> v1::Progress {
         v1::Progress {
-            phase: phase.to_owned(),
+            phase: phase.word().to_owned(),
             names: self.items.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             ..v1::Progress::default()
@@ -64,7 +65,7 @@ impl ExchangeService for Api {
             let result = import(service, &options, data, &actor, progress)?;
             Ok(v1::ImportTreeResponse { event: Some(Event::Result(result)) })
         };
-        self.watch(&caller, Kind::Transfer, "import", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Import, tell, work)
     }
 
     async fn export_tree(&self, request: Request<v1::ExportTreeRequest>) -> Answer<Self::ExportTreeStream> {
@@ -91,12 +92,12 @@ impl ExchangeService for Api {
             let result = export(service, &request, out, progress)?;
             Ok(v1::ExportTreeResponse { event: Some(Event::Result(result)) })
         };
-        self.watch(&caller, Kind::Transfer, "export", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Export, tell, work)
     }
 }
 
-fn invalid(message: impl Into<String>) -> Failure {
-    Failure::new(Reason::Invalid, message)
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(Reason::Invalid, message)
 }
 
 /// A piece of an archive as a piece of any stream.
@@ -134,15 +135,15 @@ fn import(
     progress: &Progress,
 ) -> Result<v1::ImportResult> {
     use v1::import_options::Source;
-    let name = WorkspaceName::new(options.workspace_id.as_str()).map_err(of_engine)?;
+    let name = WorkspaceName::new(options.workspace_id.as_str())?;
     let onto = match options.onto.as_str() {
         "" => None,
-        revision => Some(service.resolve(revision, None)?),
+        revision => Some(service.context.resolve(revision, None)?),
     };
-    let (store, dry_run) = (&service.inner.store, options.dry_run);
+    let (store, dry_run) = (&service.context.store, options.dry_run);
     let words = SnapshotInfo {
         author: actor.to_owned(),
-        time: service.now(),
+        time: service.context.now(),
         message: options.message.clone(),
         ..SnapshotInfo::default()
     };
@@ -161,11 +162,11 @@ fn import(
         }
         Source::Zip(zip) => {
             let path = host_path(&zip.path)?;
-            let file = File::open(&path).map_err(|source| of_io(&format!("read {}", path.display()), &source))?;
+            let file = File::open(&path).map_err(Error::io(format!("read {}", path.display())))?;
             import_zip(store, &file, ZipImport { onto, dry_run, words, ..ZipImport::default() }, progress)
         }
         Source::Git(git) => {
-            let known = service.inner.workspaces.find(&name).map_err(of_engine)?.and_then(|found| found.head);
+            let known = service.context.workspaces.find(&name)?.and_then(|found| found.head);
             let path = host_path(&git.path)?;
             let options = GitImport {
                 reference: some(&git.reference),
@@ -174,7 +175,7 @@ fn import(
                 ..GitImport::default()
             };
             if dry_run {
-                let report = count_git(store, &path, &options, progress).map_err(of_exchange)?;
+                let report = count_git(store, &path, &options, progress)?;
                 return Ok(v1::ImportResult { report: Some(report_message(&report)), ..Default::default() });
             }
             import_git(store, &path, &options, progress)
@@ -189,7 +190,7 @@ fn import(
             import_overlay(store, &host_path(&overlay.path)?, options, progress)
         }
     };
-    let imported = imported.map_err(of_exchange)?;
+    let imported = imported?;
     let report = Some(report_message(&imported.report));
     if dry_run {
         return Ok(v1::ImportResult { report, ..Default::default() });
@@ -199,26 +200,26 @@ fn import(
     Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })
 }
 
-/// Makes what was imported visible: as a new workspace, or as the new head of one that it continues.
+/// Makes an import visible: as a new workspace, or as the new head of the one that it continues.
 fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &str) -> Result<bool> {
-    let act = service.act(actor);
-    let workspaces = &service.inner.workspaces;
-    imported.mark_foreign(&act).map_err(of_exchange)?;
-    if workspaces.find(name).map_err(of_engine)?.is_none() {
-        service.begin_without(std::slice::from_ref(name))?;
+    let act = service.context.act(actor);
+    let workspaces = &service.context.workspaces;
+    imported.mark_foreign(&act)?;
+    if workspaces.find(name)?.is_none() {
+        service.directories.detach_ended_workspaces(std::slice::from_ref(name))?;
         let new = NewWorkspace { from: Some(imported.head), ..NewWorkspace::default() };
-        workspaces.create(name, &new, &act).map_err(of_engine)?;
+        workspaces.create(name, &new, &act)?;
         return Ok(true);
     }
-    let history = amalgam_engine::History::of(&service.inner.store);
-    service.move_head(name, "import", &act, || {
-        let moved = workspaces.fast_forward(&history, name, imported.head, &act).map_err(of_engine)?;
+    let history = amalgam_engine::History::of(&service.context.store);
+    service.views.move_head(name, "import", &act, || {
+        let moved = workspaces.fast_forward(&history, name, imported.head, &act)?;
         moved.ok_or_else(|| {
             let message = format!(
                 "workspace {name} is there, and what was imported does not continue it; import into another \
                  workspace, or onto {name}@"
             );
-            Failure::new(Reason::AlreadyExists, message)
+            Error::new(Reason::AlreadyExists, message)
         })
     })?;
     Ok(false)
@@ -231,34 +232,32 @@ fn export(
     progress: &Progress,
 ) -> Result<v1::ExportResult> {
     use v1::export_tree_request::Target;
-    let here = service.here(&request.workspace)?;
-    let held = service.resolve(&request.revision, here.as_ref())?;
-    let store = &service.inner.store;
-    let root = store.snapshot(held).map_err(of_engine)?.root;
+    let here = service.context.here(&request.workspace)?;
+    let held = service.context.resolve(&request.revision, here.as_ref())?;
+    let store = &service.context.store;
+    let root = store.snapshot(held)?.root;
     let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-    let paths = paths.map_err(|source| of_engine(source.into()))?;
+    let paths = paths?;
     let archive = |report: Report| v1::ExportResult { report: Some(report_message(&report)), ..Default::default() };
     match request.target.as_ref().ok_or_else(|| invalid("say what to export to"))? {
         Target::Tar(tar) => {
             let compression = compression(tar.compression).unwrap_or_default();
             let options = TarExport { compression, owner: Owner { uid: 0, gid: 0 }, paths };
-            export_tar(store, root, out, &options, progress).map(archive).map_err(of_exchange)
+            Ok(export_tar(store, root, out, &options, progress).map(archive)?)
         }
-        Target::Zip(_) => {
-            export_zip(store, root, out, &ZipExport { paths }, progress).map(archive).map_err(of_exchange)
-        }
+        Target::Zip(_) => Ok(export_zip(store, root, out, &ZipExport { paths }, progress).map(archive)?),
         Target::Git(git) => {
             let identity = Identity { map: git.identities.clone().into_iter().collect(), domain: String::new() };
             let (branch, history) = (git.branch.clone(), history(git.history));
             let options = GitExport { branch, history, identity, create: true, dry_run: request.dry_run };
-            let done = export_git(store, held, &host_path(&git.path)?, &options, progress).map_err(of_exchange)?;
+            let done = export_git(store, held, &host_path(&git.path)?, &options, progress)?;
             let report = Some(report_message(&done.report));
             Ok(v1::ExportResult { report, id: done.commit, reused: done.reused })
         }
         Target::Oci(oci) => {
             let mut layers = Vec::<SnapshotId>::new();
             for base in &oci.bases {
-                layers.push(service.resolve(base, here.as_ref())?);
+                layers.push(service.context.resolve(base, here.as_ref())?);
             }
             layers.push(held);
             let compression = compression(oci.compression).unwrap_or(Compression::Gzip);
@@ -268,7 +267,7 @@ fn export(
             } else {
                 export_oci(store, &layers, OciTarget::Directory(&host_path(&oci.directory)?), &options, progress)
             };
-            let done = done.map_err(of_exchange)?;
+            let done = done?;
             let id = if request.dry_run { String::new() } else { done.digest };
             Ok(v1::ExportResult { report: Some(report_message(&done.report)), id, reused: 0 })
         }

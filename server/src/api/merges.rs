@@ -1,20 +1,21 @@
 //! Merges, the queue and reviews, for the API.
 
+use amalgam_proto::Reason;
 use amalgam_proto::v1;
 use amalgam_proto::v1::merge_service_server::MergeService;
-use amalgam_proto::{Failure, Reason};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
 use crate::calls::Kind;
-use crate::failure::Result;
-use crate::merging::check_rules;
+use crate::error::{Error, Result};
+use crate::merge_rules::check_rules;
+use crate::merging::AfterMerge;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// What is to be put into the queue, which a request always has.
+/// The submission for the queue, which a request always has.
 fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
-    asked.ok_or_else(|| Failure::new(Reason::Invalid, "submission: missing"))
+    asked.ok_or_else(|| Error::new(Reason::Invalid, "submission: missing"))
 }
 
 impl Api {
@@ -38,8 +39,8 @@ impl MergeService for Api {
             self.local_only()?;
         }
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            Ok(v1::MergeWorkspacesResponse { merge: Some(service.merge_workspaces(&request, &act, caller)?) })
+            let act = service.context.act_for(&actor, &request)?;
+            Ok(v1::MergeWorkspacesResponse { merge: Some(service.merging.merge_workspaces(&request, &act, caller)?) })
         })
         .await
     }
@@ -51,8 +52,9 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.check_local(request.submission.as_ref())?;
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            let done = service.submit(&submission(request.submission)?, true, &act, caller)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let done =
+                service.merging.submit(&submission(request.submission)?, AfterMerge::EndWorkspace, &act, caller)?;
             let (entry, merge) = (Some(done.entry), Some(done.merge));
             Ok(v1::CompleteWorkspaceResponse { entry, merge, ended: done.is_ended })
         })
@@ -66,8 +68,9 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.check_local(request.submission.as_ref())?;
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            let done = service.submit(&submission(request.submission)?, false, &act, caller)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let done =
+                service.merging.submit(&submission(request.submission)?, AfterMerge::KeepWorkspace, &act, caller)?;
             Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: Some(done.merge) })
         })
         .await
@@ -85,21 +88,23 @@ impl MergeService for Api {
         }
         self.short(move |service| {
             submission(request.submission.clone())?;
-            let act = service.act(&actor);
-            Ok(v1::SchedulePublishingResponse { workspace: Some(service.schedule_publishing(&request, &act)?) })
+            let act = service.context.act(&actor);
+            Ok(v1::SchedulePublishingResponse { workspace: Some(service.merging.schedule_publishing(&request, &act)?) })
         })
         .await
     }
 
     async fn list_queue(&self, request: Request<v1::ListQueueRequest>) -> Answer<v1::ListQueueResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.list_queue(&request.target)).await
+        self.read(&caller, move |service| service.merging.list_queue(&request.target)).await
     }
 
     async fn get_queue_entry(&self, request: Request<v1::GetQueueEntryRequest>) -> Answer<v1::GetQueueEntryResponse> {
         let request = request.into_inner();
-        self.short(move |service| Ok(v1::GetQueueEntryResponse { entry: Some(service.queue_entry(&request.name)?) }))
-            .await
+        self.short(move |service| {
+            Ok(v1::GetQueueEntryResponse { entry: Some(service.merging.queue_entry(&request.name)?) })
+        })
+        .await
     }
 
     async fn release_queue_entry(
@@ -108,8 +113,8 @@ impl MergeService for Api {
     ) -> Answer<v1::ReleaseQueueEntryResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            let merge = service.release_entry(&request.name, request.dry_run, &act, caller)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let merge = service.merging.release_entry(&request.name, request.dry_run, &act, caller)?;
             Ok(v1::ReleaseQueueEntryResponse { merge: Some(merge) })
         })
         .await
@@ -121,8 +126,8 @@ impl MergeService for Api {
     ) -> Answer<v1::WithdrawQueueEntryResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act_for(&actor, &request)?;
-            let entry = service.withdraw_entry(&request.name, request.dry_run, &act)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let entry = service.merging.withdraw_entry(&request.name, request.dry_run, &act)?;
             Ok(v1::WithdrawQueueEntryResponse { entry: Some(entry) })
         })
         .await
@@ -130,13 +135,13 @@ impl MergeService for Api {
 
     async fn list_reviews(&self, request: Request<v1::ListReviewsRequest>) -> Answer<v1::ListReviewsResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.list_reviews(&request.target)).await
+        self.read(&caller, move |service| service.merging.list_reviews(&request.target)).await
     }
 
     async fn get_review(&self, request: Request<v1::GetReviewRequest>) -> Answer<v1::GetReviewResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.read(&caller, move |service| {
-            Ok(v1::GetReviewResponse { review: Some(service.review_with_versions(&request.name)?) })
+            Ok(v1::GetReviewResponse { review: Some(service.merging.review_with_versions(&request.name)?) })
         })
         .await
     }
@@ -144,8 +149,8 @@ impl MergeService for Api {
     async fn accept_review(&self, request: Request<v1::AcceptReviewRequest>) -> Answer<v1::AcceptReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            let merge = service.accept_review(&request.name, request.dry_run, &act, caller)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let merge = service.merging.accept_review(&request.name, request.dry_run, &act, caller)?;
             Ok(v1::AcceptReviewResponse { merge: Some(merge) })
         })
         .await
@@ -154,8 +159,8 @@ impl MergeService for Api {
     async fn take_review(&self, request: Request<v1::TakeReviewRequest>) -> Answer<v1::TakeReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let act = service.act_for(&actor, &request)?;
-            Ok(v1::TakeReviewResponse { merge: Some(service.take_review(&request, &act, caller)?) })
+            let act = service.context.act_for(&actor, &request)?;
+            Ok(v1::TakeReviewResponse { merge: Some(service.merging.take_review(&request, &act, caller)?) })
         })
         .await
     }
@@ -163,8 +168,8 @@ impl MergeService for Api {
     async fn reject_review(&self, request: Request<v1::RejectReviewRequest>) -> Answer<v1::RejectReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Merge, move |service, _| {
-            let act = service.act_for(&actor, &request)?;
-            let workspace = service.reject_review(&request.name, request.dry_run, &act)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let workspace = service.merging.reject_review(&request.name, request.dry_run, &act)?;
             Ok(v1::RejectReviewResponse { workspace })
         })
         .await
@@ -172,7 +177,7 @@ impl MergeService for Api {
 
     async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Answer<v1::GetRulesResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.get_rules(&request)).await
+        self.read(&caller, move |service| service.rules.get_rules(&request)).await
     }
 
     async fn check_rules(&self, request: Request<v1::CheckRulesRequest>) -> Answer<v1::CheckRulesResponse> {
@@ -182,7 +187,7 @@ impl MergeService for Api {
 
     async fn explain_rules(&self, request: Request<v1::ExplainRulesRequest>) -> Answer<v1::ExplainRulesResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.explain_rules(&request)).await
+        self.read(&caller, move |service| service.rules.explain_rules(&request)).await
     }
 
     async fn list_rule_commands(
@@ -191,7 +196,7 @@ impl MergeService for Api {
     ) -> Answer<v1::ListRuleCommandsResponse> {
         let request = request.into_inner();
         self.short(move |service| {
-            Ok(v1::ListRuleCommandsResponse { commands: service.list_rule_commands(&request.workspace)? })
+            Ok(v1::ListRuleCommandsResponse { commands: service.merging.list_rule_commands(&request.workspace)? })
         })
         .await
     }
@@ -202,7 +207,7 @@ impl MergeService for Api {
     ) -> Answer<v1::ApproveRuleCommandResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let command = Some(service.approve_rule_command(&request, &actor)?);
+            let command = Some(service.merging.approve_rule_command(&request, &actor)?);
             Ok(v1::ApproveRuleCommandResponse { command })
         })
         .await
@@ -213,7 +218,9 @@ impl MergeService for Api {
         request: Request<v1::RevokeRuleCommandRequest>,
     ) -> Answer<v1::RevokeRuleCommandResponse> {
         let request = request.into_inner();
-        self.short(move |service| service.revoke_rule_command(&request.hash).map(|()| v1::RevokeRuleCommandResponse {}))
-            .await
+        self.short(move |service| {
+            service.merging.revoke_rule_command(&request.hash).map(|()| v1::RevokeRuleCommandResponse {})
+        })
+        .await
     }
 }

@@ -14,23 +14,23 @@ impl MountService for Api {
     async fn mount(&self, request: Request<v1::MountRequest>) -> Answer<v1::MountResponse> {
         self.local_only()?;
         let (caller, request) = (actor(&request), request.into_inner());
-        self.slow(&caller, Kind::Work, move |service, _| service.mount(&request)).await
+        self.slow(&caller, Kind::Work, move |service, _| service.views.mount(&request)).await
     }
 
     async fn prepare_mount(&self, request: Request<v1::PrepareMountRequest>) -> Answer<v1::PrepareMountResponse> {
         self.local_only()?;
         let (caller, request) = (actor(&request), request.into_inner());
-        self.slow(&caller, Kind::Work, move |service, _| service.prepare_mount(&request)).await
+        self.slow(&caller, Kind::Work, move |service, _| service.views.prepare_mount(&request)).await
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountResponse> {
         self.local_only()?;
         let (caller, request) = (actor(&request), request.into_inner());
-        self.slow(&caller, Kind::Work, move |service, _| service.unmount(&request)).await
+        self.slow(&caller, Kind::Work, move |service, _| service.views.unmount(&request)).await
     }
 
     async fn list_mounts(&self, _request: Request<v1::ListMountsRequest>) -> Answer<v1::ListMountsResponse> {
         self.local_only()?;
-        self.short(|service| service.list_mounts()).await
+        self.short(|service| service.views.list_mounts()).await
     }
 }

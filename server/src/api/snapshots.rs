@@ -5,21 +5,20 @@ mod content;
 mod find;
 mod past;
 
-use amalgam_engine::workspace::{LabelName, WorkspaceName};
-use amalgam_engine::{OperationContext, SnapshotId, TreePath};
+use amalgam_engine::TreePath;
+use amalgam_engine::workspace::LabelName;
 use amalgam_proto::v1::snapshot_service_server::SnapshotService;
 use amalgam_proto::{label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use crate::error::Result;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 /// A path of a request.
 pub(super) fn tree_path(bytes: &[u8]) -> Result<TreePath> {
-    TreePath::new(bytes).map_err(|source| of_engine(source.into()))
+    Ok(TreePath::new(bytes)?)
 }
 
 /// Whether a path is one of these or below one; with none, every path is.
@@ -29,24 +28,6 @@ pub(super) fn is_wanted(path: &TreePath, wanted: &[TreePath]) -> bool {
 
 pub(super) fn tree_paths(paths: &[bytes::Bytes]) -> Result<Vec<TreePath>> {
     paths.iter().map(|path| tree_path(path)).collect()
-}
-
-impl Service {
-    /// Puts a label on a snapshot, or takes it away. Done in a workspace, an undo there takes it back.
-    fn set_label(
-        &self,
-        here: Option<&WorkspaceName>,
-        label: &LabelName,
-        snapshot: Option<SnapshotId>,
-        act: &OperationContext,
-    ) -> Result<()> {
-        let labels = &self.inner.labels;
-        let done = match here {
-            Some(workspace) => labels.set_in(workspace, label, snapshot, act),
-            None => labels.set(label, snapshot, act),
-        };
-        done.map(drop).map_err(of_engine)
-    }
 }
 
 #[tonic::async_trait]
@@ -63,9 +44,9 @@ impl SnapshotService for Api {
     async fn get_snapshot(&self, request: Request<v1::GetSnapshotRequest>) -> Answer<v1::GetSnapshotResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.read(&caller, move |service| {
-            let here = service.here(&request.workspace)?;
-            let found = service.resolve(&request.revision, here.as_ref())?;
-            Ok(v1::GetSnapshotResponse { snapshot: Some(service.one_snapshot(found)?) })
+            let here = service.context.here(&request.workspace)?;
+            let found = service.context.resolve(&request.revision, here.as_ref())?;
+            Ok(v1::GetSnapshotResponse { snapshot: Some(service.context.one_snapshot(found)?) })
         })
         .await
     }
@@ -140,11 +121,11 @@ impl SnapshotService for Api {
     async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = LabelName::new(request.label_id.as_str()).map_err(of_engine)?;
-            let here = service.here(&request.workspace)?;
-            let snapshot = service.resolve(&request.revision, here.as_ref())?;
-            let act = service.act_for(&actor, &request)?;
-            service.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
+            let label = LabelName::new(request.label_id.as_str())?;
+            let here = service.context.here(&request.workspace)?;
+            let snapshot = service.context.resolve(&request.revision, here.as_ref())?;
+            let act = service.context.act_for(&actor, &request)?;
+            service.context.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
         })
@@ -154,10 +135,10 @@ impl SnapshotService for Api {
     async fn delete_label(&self, request: Request<v1::DeleteLabelRequest>) -> Answer<v1::DeleteLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = label_id(&request.name).map_err(of_engine)?;
-            let here = service.here(&request.workspace)?;
-            let act = service.act_for(&actor, &request)?;
-            service.set_label(here.as_ref(), &label, None, &act)?;
+            let label = label_id(&request.name)?;
+            let here = service.context.here(&request.workspace)?;
+            let act = service.context.act_for(&actor, &request)?;
+            service.context.set_label(here.as_ref(), &label, None, &act)?;
             Ok(v1::DeleteLabelResponse {})
         })
         .await
@@ -168,10 +149,10 @@ impl SnapshotService for Api {
         self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
-                token => Some(LabelName::new(token).map_err(of_engine)?),
+                token => Some(LabelName::new(token)?),
             };
             let limit = page_size(request.page_size);
-            let found = service.inner.labels.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
+            let found = service.context.labels.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|(last, _)| last.as_str().to_owned()) } else { None };
             let label = |(label, snapshot): &(LabelName, _)| v1::Label {
                 name: label_name(label),

@@ -7,12 +7,12 @@ use amalgam_engine::verify::{Record, Repaired};
 use amalgam_engine::{VerifyOptions, VerifyReport, repair, verify};
 use amalgam_proto::v1::store_service_server::StoreService;
 use amalgam_proto::v1::verify_store_response::Event;
-use amalgam_proto::{API_VERSION, Failure, Reason, v1};
+use amalgam_proto::{API_VERSION, Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor};
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use crate::error::{Error, Result};
+use crate::messages::Phase;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -21,30 +21,30 @@ impl StoreService for Api {
     type VerifyStoreStream = Answers<v1::VerifyStoreResponse>;
 
     async fn get_store(&self, _request: Request<v1::GetStoreRequest>) -> Answer<v1::GetStoreResponse> {
-        let inner = &self.service.inner;
+        let context = &self.service.context;
         Ok(Response::new(v1::GetStoreResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             api_version: API_VERSION,
-            path: crate::directory::path_bytes(inner.home.path()),
+            path: crate::messages::path_bytes(context.home.path()),
             process_id: std::process::id(),
-            start_time: Some(amalgam_proto::timestamp(inner.started)),
+            start_time: Some(amalgam_proto::timestamp(context.started)),
             calls: self.calls.under_way(),
-            problems: inner.problems.clone(),
-            watched: u32::try_from(self.service.watched()).unwrap_or(u32::MAX),
-            mounted: u32::try_from(self.service.mounted()).unwrap_or(u32::MAX),
+            problems: self.service.problems.to_vec(),
+            watched: u32::try_from(self.service.directories.watched()).unwrap_or(u32::MAX),
+            mounted: u32::try_from(self.service.views.mounted()).unwrap_or(u32::MAX),
         }))
     }
 
     async fn verify_store(&self, request: Request<v1::VerifyStoreRequest>) -> Answer<Self::VerifyStoreStream> {
         let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::VerifyStoreResponse { event: Some(Event::Progress(progress)) };
-        self.long(&caller, "verify", tell, move |service, progress, _| {
+        self.long(&caller, Phase::Verify, tell, move |service, progress, _| {
             let options = if request.read_data { VerifyOptions::reading_data() } else { VerifyOptions::default() };
             // What a collection deletes between two looks would seem to be missing.
-            let _held = service.hold_collections(&|| progress.check().is_ok())?;
+            let _held = service.collections.hold_collections(&|| progress.check().is_ok())?;
             let result = match request.repair {
                 true => {
-                    let done = repair(&service.inner.store, &options).map_err(of_engine)?;
+                    let done = repair(&service.context.store, &options)?;
                     let words = done.done.iter().map(repaired_words).collect();
                     v1::VerifyResult { repaired: words, ..report_message(&done.left) }
                 }
@@ -56,7 +56,7 @@ impl StoreService for Api {
                         progress.bytes_total.store(now.bytes_total, Relaxed);
                         if progress.check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
                     };
-                    let report = verify(&service.inner.store, &options, &watch).map_err(of_engine)?;
+                    let report = verify(&service.context.store, &options, &watch)?;
                     report_message(&report)
                 }
             };
@@ -66,25 +66,25 @@ impl StoreService for Api {
 
     async fn measure_store(&self, request: Request<v1::MeasureStoreRequest>) -> Answer<v1::MeasureStoreResponse> {
         let caller = actor(&request);
-        self.read(&caller, Service::measure_store).await
+        self.read(&caller, |service| service.collections.measure_store()).await
     }
 
     async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {
         self.local_only()?;
         let (watching, mounted, force) =
-            (self.service.watching_calls(), self.service.mounted(), request.into_inner().force);
+            (self.service.directories.watching_calls(), self.service.views.mounted(), request.into_inner().force);
         if mounted > 0 && !force {
             let what = if mounted == 1 { "1 file system is" } else { &format!("{mounted} file systems are") };
             let message = format!("{what} mounted; `amalgam umount` first, or `amalgam stop --force`");
-            return Err(Failure::new(Reason::Busy, message).into_status());
+            return Err(Error::new(Reason::Busy, message).into_status());
         }
         if watching > 0 && !force {
             let what = if watching == 1 { "1 `amalgam watch` is" } else { &format!("{watching} `amalgam watch` are") };
             let message = format!("{what} running; end it first, or `amalgam stop --force`");
-            return Err(Failure::new(Reason::Busy, message).into_status());
+            return Err(Error::new(Reason::Busy, message).into_status());
         }
         self.calls.stop(force);
-        let watches = u32::try_from(self.service.background_watches()).unwrap_or(u32::MAX);
+        let watches = u32::try_from(self.service.directories.background_watches()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::StopServerResponse { watches }))
     }
 }

@@ -1,5 +1,5 @@
 //! Transfers, backups and purges, for the API. The library reads and writes plain streams on a thread that may block; pieces of
-//! them pass through a bounded channel, so whoever is slow makes the other side wait.
+//! them pass through a bounded channel, so the slower side makes the other one wait.
 
 pub(super) mod bridge;
 mod purge;
@@ -12,7 +12,7 @@ use amalgam_engine::reference::RefName;
 use amalgam_engine::workspace::LabelName;
 use amalgam_materializer::remove_tree;
 use amalgam_proto::v1::transfer_service_server::TransferService;
-use amalgam_proto::{Failure, Reason, snapshot_name, v1};
+use amalgam_proto::{Reason, snapshot_name, v1};
 use amalgam_transfer::{
     Have, Names, Progress, ReceiveOptions, ReceiveReport, Selection, SendOptions, SendReport, backup, have, receive,
     restore_backup, send, verify_backup,
@@ -22,16 +22,17 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Answers, Api, Sender, Watched, actor};
 use crate::calls::Kind;
-use crate::directory::host_path;
-use crate::failure::{Result, of_engine, of_transfer};
+use crate::error::{Error, Result};
+use crate::host_path::host_path;
+use crate::messages::Phase;
 use crate::service::Service;
 use bridge::{Pieces, STALL_MAX, arriving};
 
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Watched for Progress {
-    fn message(&self, phase: &str) -> v1::Progress {
-        v1::Progress { phase: phase.to_owned(), bytes: self.bytes.load(Relaxed), ..v1::Progress::default() }
+    fn message(&self, phase: Phase) -> v1::Progress {
+        v1::Progress { phase: phase.word().to_owned(), bytes: self.bytes.load(Relaxed), ..v1::Progress::default() }
     }
 
     fn stop(&self) {
@@ -50,7 +51,7 @@ impl TransferService for Api {
     async fn get_have(&self, request: Request<v1::GetHaveRequest>) -> Answer<v1::GetHaveResponse> {
         let caller = actor(&request);
         self.read(&caller, |service| {
-            let have = have(&service.inner.store).map_err(of_transfer)?;
+            let have = have(&service.context.store)?;
             let snapshots = have.snapshots.iter().copied().map(snapshot_name).collect();
             Ok(v1::GetHaveResponse { snapshots, text: Bytes::from(have.encode()) })
         })
@@ -67,10 +68,10 @@ impl TransferService for Api {
             let selection = select(service, &request)?;
             let piece = |data| v1::SendSnapshotsResponse { event: Some(Event::Data(data)) };
             let out = Pieces::new(sender, piece);
-            let sent = send(&service.inner.store, &selection, &options, out, progress).map_err(of_transfer)?;
+            let sent = send(&service.context.store, &selection, &options, out, progress)?;
             Ok(v1::SendSnapshotsResponse { event: Some(Event::Result(sent_message(&sent))) })
         };
-        self.watch(&caller, Kind::Transfer, "send", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Send, tell, work)
     }
 
     async fn receive_snapshots(
@@ -82,22 +83,22 @@ impl TransferService for Api {
         let first = stream.message().await?.and_then(|message| message.event);
         let Some(Event::Options(options)) = first else {
             let message = "the first message of a stream says how to receive it";
-            return Err(Failure::new(Reason::Invalid, message).into_status());
+            return Err(Error::new(Reason::Invalid, message).into_status());
         };
         let stream = arriving(stream, STALL_MAX);
         self.slow(&actor.clone(), Kind::Transfer, move |service, _| {
             let names = match (options.no_names, options.under.as_str()) {
                 (true, "") => Names::None,
                 (true, _) => {
-                    return Err(Failure::new(Reason::Invalid, "choose either no names or names under a prefix"));
+                    return Err(Error::new(Reason::Invalid, "choose either no names or names under a prefix"));
                 }
                 (false, "") => Names::AsSent,
                 (false, word) => Names::Under(checked_word(word)?),
             };
             let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
-            let act = service.act(&actor);
-            let received = receive(&service.inner.store, stream, &options, &act, &Progress::default());
-            Ok(received_message(&received.map_err(of_transfer)?))
+            let act = service.context.act(&actor);
+            let received = receive(&service.context.store, stream, &options, &act, &Progress::default());
+            Ok(received_message(&received?))
         })
         .await
     }
@@ -110,9 +111,9 @@ impl TransferService for Api {
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
             let directory = host_path(&request.directory)?;
-            let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
+            let done = backup(&service.context.store, &directory, service.context.now(), progress)?;
             if request.verify {
-                verify_backup(&directory, &service.act("backup"), progress, remove_tree).map_err(of_transfer)?;
+                verify_backup(&directory, &service.context.act("backup"), progress, remove_tree)?;
             }
             let result = v1::BackupResult {
                 part: done.part,
@@ -122,7 +123,7 @@ impl TransferService for Api {
             };
             Ok(v1::BackUpStoreResponse { event: Some(Event::Result(result)) })
         };
-        self.watch(&caller, Kind::Transfer, "send", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Send, tell, work)
     }
 
     async fn restore_backup(&self, request: Request<v1::RestoreBackupRequest>) -> Answer<Self::RestoreBackupStream> {
@@ -133,24 +134,24 @@ impl TransferService for Api {
         let tell = |progress| v1::RestoreBackupResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
-            let (directory, store) = (host_path(&request.directory)?, &service.inner.store);
-            if store.last_operation().map_err(of_engine)? != 0 {
-                let home = service.inner.home.path().display();
+            let (directory, store) = (host_path(&request.directory)?, &service.context.store);
+            if store.last_operation()? != 0 {
+                let home = service.context.home.path().display();
                 let message = format!("the store at {home} is not empty; a backup comes back into a new one");
-                return Err(Failure::new(Reason::AlreadyExists, message));
+                return Err(Error::new(Reason::AlreadyExists, message));
             }
-            let act = service.act(&actor);
-            let received = restore_backup(&directory, store, &act, progress).map_err(of_transfer)?;
+            let act = service.context.act(&actor);
+            let received = restore_backup(&directory, store, &act, progress)?;
             Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
         };
-        self.watch(&caller, Kind::Transfer, "receive", tell, work)
+        self.watch(&caller, Kind::Transfer, Phase::Receive, tell, work)
     }
 
     async fn plan_purge(&self, request: Request<v1::PlanPurgeRequest>) -> Answer<Self::PlanPurgeStream> {
         use v1::plan_purge_response::Event;
         let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::PlanPurgeResponse { event: Some(Event::Progress(progress)) };
-        self.long(&caller, "plan", tell, move |service, _, sender| {
+        self.long(&caller, Phase::Plan, tell, move |service, _, sender| {
             let plan = sender.caller.walking(|| purge::plan(service, &request))?;
             Ok(v1::PlanPurgeResponse { event: Some(Event::Plan(plan)) })
         })
@@ -162,12 +163,12 @@ impl TransferService for Api {
         let caller = actor.clone();
         let tell = |progress| v1::PurgeContentResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, _: &Progress, _: &Sender<_>| {
-            service.refuse_mounted("a purge needs the store for itself")?;
+            service.views.refuse_mounted("a purge needs the store for itself")?;
             let _alone = service.alone()?;
             let result = purge::purge(service, &request, &actor)?;
             Ok(v1::PurgeContentResponse { event: Some(Event::Result(result)) })
         };
-        self.watch(&caller, Kind::Work, "purge", tell, work)
+        self.watch(&caller, Kind::Work, Phase::Purge, tell, work)
     }
 
     async fn list_tombstones(&self, request: Request<v1::ListTombstonesRequest>) -> Answer<v1::ListTombstonesResponse> {
@@ -184,41 +185,41 @@ impl TransferService for Api {
     }
 }
 
-/// What the receiver has.
+/// The snapshots that the receiver has.
 fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<SnapshotId>> {
     let mut had = match &request.have[..] {
         [] => Vec::new(),
         text => {
-            let wrong = |_| Failure::new(Reason::Invalid, "the receiver's list is not valid UTF-8");
-            Have::decode(str::from_utf8(text).map_err(wrong)?).map_err(of_transfer)?.snapshots
+            let wrong = |_| Error::new(Reason::Invalid, "the receiver's list is not valid UTF-8");
+            Have::decode(str::from_utf8(text).map_err(wrong)?)?.snapshots
         }
     };
-    let here = service.here(&request.workspace)?;
+    let here = service.context.here(&request.workspace)?;
     for revision in &request.since_revisions {
-        had.push(service.resolve(revision, here.as_ref())?);
+        had.push(service.context.resolve(revision, here.as_ref())?);
     }
     Ok(had)
 }
 
-/// What is to be sent: everything, or what was named, under its name where it is one.
+/// The selection to send: everything, or the named snapshots, with their names where they have one.
 fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selection> {
-    let store = &service.inner.store;
+    let store = &service.context.store;
     match (request.all, request.revisions.is_empty()) {
-        (true, true) => return Selection::everything(store).map_err(of_transfer),
-        (true, false) => return Err(Failure::new(Reason::Invalid, "choose either everything or some revisions")),
-        (false, true) => return Err(Failure::new(Reason::Invalid, "say what to send")),
+        (true, true) => return Ok(Selection::everything(store)?),
+        (true, false) => return Err(Error::new(Reason::Invalid, "choose either everything or some revisions")),
+        (false, true) => return Err(Error::new(Reason::Invalid, "say what to send")),
         (false, false) => {}
     }
-    let here = service.here(&request.workspace)?;
+    let here = service.context.here(&request.workspace)?;
     let (mut snapshots, mut names) = (Vec::new(), HashSet::new());
     for revision in &request.revisions {
-        let snapshot = service.resolve(revision, here.as_ref())?;
+        let snapshot = service.context.resolve(revision, here.as_ref())?;
         match name_of(service, revision, here.as_ref())? {
             Some(name) => drop(names.insert(name)),
             None => snapshots.push(snapshot),
         }
     }
-    Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str())).map_err(of_transfer)
+    Ok(Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str()))?)
 }
 
 /// The reference that a revision is, if it is one and not a snapshot behind it.
@@ -235,18 +236,18 @@ fn name_of(
     }
     // As everywhere, a label goes before a workspace of the same name.
     if let Ok(label) = LabelName::new(revision)
-        && service.inner.labels.find(&label).map_err(of_engine)?.is_some()
+        && service.context.labels.find(&label)?.is_some()
     {
         return Ok(Some(format!("label/{revision}")));
     }
     let Ok(workspace) = amalgam_engine::WorkspaceName::new(revision) else { return Ok(None) };
-    let found = service.inner.workspaces.find(&workspace).map_err(of_engine)?;
+    let found = service.context.workspaces.find(&workspace)?;
     Ok(found.map(|_| workspace.reference().as_str().to_owned()))
 }
 
 /// A word that names can be filed under: one part of a workspace's name.
 fn checked_word(word: &str) -> Result<String> {
-    LabelName::new(word).map_err(of_engine)?;
+    LabelName::new(word)?;
     Ok(word.to_owned())
 }
 

@@ -6,9 +6,10 @@ use amalgam_proto::v1::workspace_service_server::WorkspaceService;
 use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
-use super::{Api, actor, operation_message, page_size};
+use super::{Api, actor, page_size};
 use crate::calls::Kind;
-use crate::failure::{Result, of_engine};
+use crate::error::{Error, Result};
+use crate::messages::operation_message;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -20,18 +21,18 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::CreateWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = WorkspaceName::new(request.workspace_id.as_str()).map_err(of_engine)?;
+            let name = WorkspaceName::new(request.workspace_id.as_str())?;
             let from = match request.from.as_str() {
                 "" => None,
-                revision => Some(service.resolve(revision, None)?),
+                revision => Some(service.context.resolve(revision, None)?),
             };
-            let act = service.act_for(&actor, &request)?;
+            let act = service.context.act_for(&actor, &request)?;
             let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
-            if service.done_before(&act)?.is_none() {
-                service.begin_without(std::slice::from_ref(&name))?;
-                service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
+            if service.context.done_before(&act)?.is_none() {
+                service.directories.detach_ended_workspaces(std::slice::from_ref(&name))?;
+                service.context.workspaces.create(&name, &new, &act)?;
             }
-            Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            Ok(v1::CreateWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }
@@ -39,8 +40,8 @@ impl WorkspaceService for Api {
     async fn get_workspace(&self, request: Request<v1::GetWorkspaceRequest>) -> Answer<v1::GetWorkspaceResponse> {
         let request = request.into_inner();
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
-            Ok(v1::GetWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            let name = workspace_id(&request.name)?;
+            Ok(v1::GetWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }
@@ -50,12 +51,13 @@ impl WorkspaceService for Api {
         self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
-                token => Some(WorkspaceName::new(token).map_err(of_engine)?),
+                token => Some(WorkspaceName::new(token)?),
             };
             let limit = page_size(request.page_size);
-            let found = service.inner.workspaces.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
+            let found = service.context.workspaces.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
-            let workspaces = found.iter().map(|found| service.workspace_message(&found.name)).collect::<Result<_>>()?;
+            let workspaces =
+                found.iter().map(|found| service.views.workspace_message(&found.name)).collect::<Result<_>>()?;
             Ok(v1::ListWorkspacesResponse { workspaces, next_page_token: next.unwrap_or_default() })
         })
         .await
@@ -64,19 +66,19 @@ impl WorkspaceService for Api {
     async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.slow(&actor.clone(), Kind::Work, move |service, _| {
-            let from = workspace_id(&request.name).map_err(of_engine)?;
+            let from = workspace_id(&request.name)?;
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
-            let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
-            let act = service.act_for(&actor, &request)?;
-            let done = match service.done_before(&act)? {
+            let into = into.collect::<Result<Vec<_>, _>>()?;
+            let act = service.context.act_for(&actor, &request)?;
+            let done = match service.context.done_before(&act)? {
                 Some(done) => done,
                 None => {
-                    service.secure_live(&from, "a fork", &act)?;
-                    service.begin_without(&into)?;
-                    service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?
+                    service.views.secure_live(&from, "a fork", &act)?;
+                    service.directories.detach_ended_workspaces(&into)?;
+                    service.context.workspaces.fork(&from, &into, &act)?
                 }
             };
-            let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
+            let workspaces = into.iter().map(|name| service.views.workspace_message(name)).collect::<Result<_>>()?;
             Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
         })
         .await
@@ -88,19 +90,19 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::RestoreWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
-            let snapshot = service.resolve(&request.revision, Some(&name))?;
-            let act = service.act_for(&actor, &request)?;
-            let workspaces = &service.inner.workspaces;
+            let name = workspace_id(&request.name)?;
+            let snapshot = service.context.resolve(&request.revision, Some(&name))?;
+            let act = service.context.act_for(&actor, &request)?;
+            let workspaces = &service.context.workspaces;
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-            let paths = paths.map_err(|source| of_engine(source.into()))?;
+            let paths = paths?;
             let restore = || match paths.is_empty() {
-                true => workspaces.restore(&name, snapshot, &act).map_err(of_engine),
-                false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(of_engine),
+                true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
+                false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
             };
             let words = format!("restore {}", snapshot.short());
-            let changed = service.move_head(&name, &words, &act, restore)?.is_new;
-            Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.workspace_message(&name)?), changed })
+            let changed = service.views.move_head(&name, &words, &act, restore)?.is_new;
+            Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?), changed })
         })
         .await
     }
@@ -111,13 +113,13 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::RenameWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let from = workspace_id(&request.name).map_err(of_engine)?;
-            let to = WorkspaceName::new(request.new_workspace_id.as_str()).map_err(of_engine)?;
-            let act = service.act_for(&actor, &request)?;
-            if service.done_before(&act)?.is_none() {
-                service.rename_workspace(&from, &to, &act)?;
+            let from = workspace_id(&request.name)?;
+            let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
+            let act = service.context.act_for(&actor, &request)?;
+            if service.context.done_before(&act)?.is_none() {
+                service.directories.rename_workspace(&from, &to, &act)?;
             }
-            Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
+            Ok(v1::RenameWorkspaceResponse { workspace: Some(service.views.workspace_message(&to)?) })
         })
         .await
     }
@@ -128,10 +130,10 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::UpdateWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
-            let act = service.act_for(&actor, &request)?;
-            service.inner.workspaces.describe(&name, &request.agent, &request.project, &act).map_err(of_engine)?;
-            Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            let name = workspace_id(&request.name)?;
+            let act = service.context.act_for(&actor, &request)?;
+            service.context.workspaces.describe(&name, &request.agent, &request.project, &act)?;
+            Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }
@@ -142,11 +144,11 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::DeleteWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
-            let act = service.act_for(&actor, &request)?;
-            let done = match service.done_before(&act)? {
+            let name = workspace_id(&request.name)?;
+            let act = service.context.act_for(&actor, &request)?;
+            let done = match service.context.done_before(&act)? {
                 Some(done) => done,
-                None => service.delete_workspace(&name, &request.etag, &act)?,
+                None => service.directories.delete_workspace(&name, &request.etag, &act)?,
             };
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
@@ -159,12 +161,12 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::UndeleteWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = workspace_id(&request.name).map_err(of_engine)?;
-            let act = service.act_for(&actor, &request)?;
-            if service.done_before(&act)?.is_none() {
-                service.inner.workspaces.undelete(&name, &act).map_err(of_engine)?;
+            let name = workspace_id(&request.name)?;
+            let act = service.context.act_for(&actor, &request)?;
+            if service.context.done_before(&act)?.is_none() {
+                service.context.workspaces.undelete(&name, &act)?;
             }
-            Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+            Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
     }

@@ -1,24 +1,24 @@
-//! How old things are for collections: the time that the store has lived through, whatever the clock says.
+//! The age of objects for collections: the time that the store has lived through, independent of jumps of the clock.
 
 use std::time::Duration;
 
 use amalgam_engine::LivedTime;
 
-use crate::service::Service;
+use super::Collections;
 
-impl Service {
+impl Collections {
     /// Looks at the clocks, and says how old things are.
     pub(crate) fn lived(&self) -> LivedTime {
-        let collections = &self.inner.collections;
+        let collections = &self.inner;
         let mut clock = collections.lived.lock();
-        clock.observe(self.now(), nanoseconds((collections.uptime)()));
+        clock.observe(self.context.now(), nanoseconds((collections.uptime)()));
         clock.lived().clone()
     }
 
     /// Counts the time that the clock jumped over. How many seconds that are.
     pub(crate) fn confirm_clock(&self) -> u64 {
         let missing = self.lived().jump().map_or(0, |jump| jump.missing);
-        self.inner.collections.lived.lock().confirm();
+        self.inner.lived.lock().confirm();
         missing.unsigned_abs() / 1_000_000_000
     }
 }
@@ -42,8 +42,9 @@ mod tests {
 
     use super::*;
     use crate::collection::{How, Why};
+    use crate::context::Clocks;
     use crate::home::Home;
-    use crate::service::Clocks;
+    use crate::service::Service;
     use crate::settings::Settings;
 
     const MINUTE: i64 = 60 * 1_000_000_000;
@@ -72,7 +73,7 @@ mod tests {
 
     fn collect(service: &Service) -> v1::CollectResult {
         let how = How { actor: "ann", dry_run: false, grace: None, why: Why::Asked };
-        service.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected")
+        service.collections.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected")
     }
 
     #[track_caller]
@@ -86,10 +87,10 @@ mod tests {
         let around = tempfile::tempdir().expect("a directory");
         let home = Home::new(around.path().join("home"));
         let service = open(&home);
-        let workspaces = &service.inner.workspaces;
+        let workspaces = &service.context.workspaces;
         let name = |name: &str| WorkspaceName::new(name).expect("a name");
         for workspace in ["main", "gone"] {
-            workspaces.create(&name(workspace), &NewWorkspace::default(), &service.act("ann")).expect("made");
+            workspaces.create(&name(workspace), &NewWorkspace::default(), &service.context.act("ann")).expect("made");
         }
         for n in 0..10_u8 {
             pass(3 * MINUTE, 0);
@@ -97,37 +98,39 @@ mod tests {
             tree.write("n", &[n]).expect("write");
             let mut change = Change::new("automatic");
             change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
-            let act = service.act("ann");
+            let act = service.context.act("ann");
             workspaces.commit(&name("main"), &mut tree, &change, &act).expect("commit");
         }
-        workspaces.delete(&name("gone"), &service.act("ann")).expect("delete");
-        undo(&service.inner.store, &name("main").reference(), &service.act("ann")).expect("undo");
+        workspaces.delete(&name("gone"), &service.context.act("ann")).expect("delete");
+        undo(&service.context.store, &name("main").reference(), &service.context.act("ann")).expect("undo");
 
         pass(MINUTE, 2 * DAY);
         assert_nothing_went(&collect(&service));
         pass(MINUTE, 3_650 * DAY);
         assert_nothing_went(&collect(&service));
-        let next = service.collection_message().expect("the state").next_time.expect("a time");
+        let next = service.collections.collection_message().expect("the state").next_time.expect("a time");
         pass(MINUTE, -3_652 * DAY);
         assert_nothing_went(&collect(&service));
-        let corrected = service.collection_message().expect("the state").next_time.expect("a time");
+        let corrected = service.collections.collection_message().expect("the state").next_time.expect("a time");
         assert!(corrected.seconds < next.seconds && corrected.seconds * 1_000_000_000 <= wall().0 + DAY);
-        let act = service.act("ann");
-        redo(&service.inner.store, &name("main").reference(), &act).expect("what was undone is still there");
+        let act = service.context.act("ann");
+        redo(&service.context.store, &name("main").reference(), &act).expect("what was undone is still there");
         drop(service);
 
         // Between two starts the clock jumps by ten years: a day of it counts.
         pass(5 * MINUTE, 3_650 * DAY);
         let service = open(&home);
-        let newest = service.inner.store.last_operation().expect("a number");
-        let redone = service.inner.store.list_operations(newest - 1, 1).expect("the log").remove(0).draft.time;
-        let age = |service: &Service| wall().0 - service.lived().place(redone).0;
+        let newest = service.context.store.last_operation().expect("a number");
+        let redone = service.context.store.list_operations(newest - 1, 1).expect("the log").remove(0).draft.time;
+        let age = |service: &Service| wall().0 - service.collections.lived().place(redone).0;
         assert!((DAY..DAY + 10 * MINUTE).contains(&age(&service)), "{}", age(&service) / MINUTE);
-        let done = service.collect(&How { actor: "ann", dry_run: true, grace: None, why: Why::Asked }, &mut |_| {
-            ControlFlow::Continue(())
-        });
+        let done = service
+            .collections
+            .collect(&How { actor: "ann", dry_run: true, grace: None, why: Why::Asked }, &mut |_| {
+                ControlFlow::Continue(())
+            });
         assert!(done.expect("tried").warnings[0].contains("--confirm-clock"));
-        assert_eq!(service.confirm_clock() / 86_400, 3_649);
+        assert_eq!(service.collections.confirm_clock() / 86_400, 3_649);
         assert!(age(&service) > 3_650 * DAY);
         let done = collect(&service);
         assert!(done.thinned > 0 && done.forgotten == 1 && done.warnings.is_empty(), "{done:?}");

@@ -12,11 +12,11 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Bare, Entry, TreePath, Workspace, entry_at};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::Content;
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use parking_lot::Mutex;
 
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use super::Conflicts;
+use crate::error::{Error, Result};
 
 /// Of so many conflicts it is remembered whose they are.
 const OWNERS_MAX: usize = 4_096;
@@ -43,7 +43,7 @@ impl Owners {
 
 /// Captions for one call: rules are read once for each workspace.
 pub(crate) struct Captioner<'a> {
-    service: &'a Service,
+    conflicts: &'a Conflicts,
     rules: RefCell<HashMap<WorkspaceName, Option<Arc<Rules>>>>,
     /// The workspace whose the last conflict was: most likely that of the next one, too.
     last: RefCell<Option<Workspace>>,
@@ -53,14 +53,14 @@ pub(crate) struct Captioner<'a> {
 
 impl Captioner<'_> {
     fn owner_of(&self, path: &TreePath, conflict: &Conflict) -> Result<Option<Arc<Owner>>> {
-        let (service, id) = (self.service, conflict.bare());
-        let (key, owners) = ((path.clone(), id), &service.inner.faces.owners.known);
+        let (conflicts, id) = (self.conflicts, conflict.bare());
+        let (key, owners) = ((path.clone(), id), &conflicts.faces.owners.known);
         if let Some(known) = owners.lock().get(&key) {
             return Ok(Some(Arc::clone(known)));
         }
         let Some(workspace) = self.workspace_with(path, id)? else { return Ok(None) };
         let head = workspace.head.expect("its head has the conflict");
-        let names = side_names(&service.inner.history, head, path, conflict).map_err(of_engine)?;
+        let names = side_names(&conflicts.context.history, head, path, conflict)?;
         let owner = Arc::new(Owner { workspace: workspace.name, names });
         let mut owners = owners.lock();
         if owners.len() >= OWNERS_MAX {
@@ -74,7 +74,7 @@ impl Captioner<'_> {
     fn workspace_with(&self, path: &TreePath, id: Bare) -> Result<Option<Workspace>> {
         let mut found = self.last.borrow().clone();
         if let Some(last) = found.take()
-            && self.service.has_conflict(&last, path, id)?
+            && self.conflicts.has_conflict(&last, path, id)?
         {
             return Ok(Some(last));
         }
@@ -82,8 +82,8 @@ impl Captioner<'_> {
         if self.misses.get() >= MISSES_MAX {
             return Ok(None);
         }
-        self.service.each_workspace("", |workspace| {
-            if found.is_none() && self.service.has_conflict(workspace, path, id)? {
+        self.conflicts.context.each_workspace("", |workspace| {
+            if found.is_none() && self.conflicts.has_conflict(workspace, path, id)? {
                 found = Some(workspace.clone());
             }
             Ok(())
@@ -101,7 +101,7 @@ impl Captioner<'_> {
         let mut rules = self.rules.borrow_mut();
         let rules = rules.entry(owner.workspace.clone()).or_insert_with(|| {
             // Rules that cannot be read are told where something is merged.
-            self.service.merge_rules(Some(&owner.workspace), None).ok()
+            self.conflicts.rules.merge_rules(Some(&owner.workspace), None).ok()
         });
         let plain = Caption { names: owner.names.clone(), ..Caption::of(path) };
         match rules {
@@ -111,26 +111,26 @@ impl Captioner<'_> {
     }
 }
 
-impl Service {
+impl Conflicts {
     /// Captions for conflicts.
     pub(crate) fn captioner(&self) -> Captioner<'_> {
-        Captioner { service: self, rules: RefCell::default(), last: RefCell::default(), misses: Cell::new(0) }
+        Captioner { conflicts: self, rules: RefCell::default(), last: RefCell::default(), misses: Cell::new(0) }
     }
 
     /// Whether the head of a workspace has this conflict at a path.
     fn has_conflict(&self, workspace: &Workspace, path: &TreePath, id: Bare) -> Result<bool> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let Some(head) = workspace.head else { return Ok(false) };
         let root = store.snapshot(head).and_then(|snapshot| store.root(snapshot.root));
-        let entry = root.and_then(|root| entry_at(store, &root, path)).map_err(of_engine)?;
+        let entry = root.and_then(|root| entry_at(store, &root, path))?;
         Ok(matches!(entry, Some(Entry { node: Node::Conflict(there), .. }) if there.bare() == id))
     }
 
     /// Which term of a conflict a word means: the word for it, the name of the workspace whose it is, or a workspace that has this
     /// version now.
     pub(super) fn term_named(&self, placed: &PlacedConflict, word: &str) -> Result<usize> {
-        let (store, path) = (&self.inner.store, &placed.path);
-        let terms = terms(store, &placed.conflict).map_err(of_engine)?;
+        let (store, path) = (&self.context.store, &placed.path);
+        let terms = terms(store, &placed.conflict)?;
         let names = self.captioner().caption(path, &placed.conflict).names;
         if let Some(at) = terms.iter().position(|term| term.word == word) {
             return Ok(at);
@@ -147,16 +147,16 @@ impl Service {
             _ => term.word.clone(),
         });
         let words: Vec<_> = words.collect();
-        Err(Failure::new(Reason::Invalid, format!("{path} has no version {word}; it has {}", words.join(", "))))
+        Err(Error::new(Reason::Invalid, format!("{path} has no version {word}; it has {}", words.join(", "))))
     }
 
     fn term_of_head(&self, placed: &PlacedConflict, word: &str) -> Result<Option<usize>> {
         let Ok(name) = WorkspaceName::new(word) else { return Ok(None) };
-        let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else { return Ok(None) };
-        let Some(root) = self.head_root(workspace.head)? else { return Ok(None) };
-        let store = &self.inner.store;
-        let root = store.root(root).map_err(of_engine)?;
-        let entry = entry_at(store, &root, &placed.path).map_err(of_engine)?.map(|entry| entry.node);
+        let Some(workspace) = self.context.workspaces.find(&name)? else { return Ok(None) };
+        let Some(root) = self.context.head_root(workspace.head)? else { return Ok(None) };
+        let store = &self.context.store;
+        let root = store.root(root)?;
+        let entry = entry_at(store, &root, &placed.path)?.map(|entry| entry.node);
         let sides = placed.conflict.added().map(|side| side.map(|side| side.node.clone()));
         let mut same = sides.enumerate().filter(|(_, side)| *side == entry).map(|(at, _)| at * 2);
         Ok(same.next())

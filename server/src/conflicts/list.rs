@@ -6,86 +6,88 @@ use amalgam_engine::content::read_at;
 use amalgam_engine::merge::OpenDecision;
 use amalgam_engine::object::Node;
 use amalgam_engine::{Bare, Entry, OperationContext, RootId, TreePath};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use super::Conflicts;
+use crate::context::HeldTree;
+use crate::error::{Error, Result};
 
 const BLOCK_BYTES: u64 = 1 << 20;
 const PAGE: usize = 500;
 
-/// What is listed: an entry of the tree, or what a merge left undecided.
-enum Found<'a> {
+/// A listed conflict: an entry of the tree, or a matter that a merge left undecided.
+enum ListedConflict<'a> {
     Entry(&'a PlacedConflict),
-    Matter(&'a OpenDecision),
+    ConflictSubject(&'a OpenDecision),
 }
 
-impl Service {
+impl Conflicts {
     /// A conflict for the wire.
     pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
-        let store = &self.inner.store;
-        let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
+        let store = &self.context.store;
+        let whole = without_draft(store, &placed.conflict)?;
         let caption = self.captioner().caption(&placed.path, &placed.conflict);
-        let terms = terms(store, &placed.conflict).map_err(of_engine)?.into_iter().enumerate();
+        let terms = terms(store, &placed.conflict)?.into_iter().enumerate();
         let versions = terms.map(|(at, term)| v1::ConflictVersion {
             name: term.word,
             entry: term.entry.as_ref().map(|entry| amalgam_proto::entry(&placed.path, entry)),
             value: None,
             workspace: caption.names.get(at / 2).filter(|_| at % 2 == 0).cloned().unwrap_or_default(),
         });
-        let rendered = render_text(store, &placed.conflict, &caption).map_err(of_engine)?;
+        let rendered = render_text(store, &placed.conflict, &caption)?;
         Ok(v1::Conflict {
             path: Bytes::copy_from_slice(placed.path.as_bytes()),
             kind: kind_word(&whole).to_owned(),
             id: whole.bare().to_string(),
             versions: versions.collect(),
             regions: rendered.map_or(0, |rendered| rendered.regions as u32),
-            remembered: replay(store, &whole).map_err(of_engine)?.is_some(),
+            remembered: replay(store, &whole)?.is_some(),
             undecided: false,
             about: String::new(),
         })
     }
 
-    /// The conflicts of a state.
+    /// Lists the conflicts of a state, whose tree the caller holds.
     pub(crate) fn list_conflicts(
         &self,
         request: &v1::ListConflictsRequest,
+        held: &HeldTree,
         limit: usize,
     ) -> Result<v1::ListConflictsResponse> {
-        let here = self.here(&request.workspace)?;
-        let held = self.hold_state(request.state.as_ref(), here.as_ref())?;
+        let here = self.context.here(&request.workspace)?;
         let Some(root) = held.root else { return Ok(v1::ListConflictsResponse::default()) };
         let paths = tree_paths(&request.paths)?;
         let placed = self.conflicts_of(root, None)?;
         let before = match request.page_token.as_str() {
             "" => 0,
-            token => token.parse().map_err(|_| Failure::new(Reason::Invalid, "page_token: no number"))?,
+            token => token.parse().map_err(|_| Error::new(Reason::Invalid, "page_token: no number"))?,
         };
         let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
         let matters = self.matters_of(head, root)?;
-        let found = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).map(Found::Entry);
+        let found = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).map(ListedConflict::Entry);
         let undecided = matters.iter().filter(|matter| is_wanted(&paths, &matter.undecided.path));
-        let page: Vec<_> = found.chain(undecided.map(Found::Matter)).skip(before).take(limit).collect();
+        let page: Vec<_> =
+            found.chain(undecided.map(ListedConflict::ConflictSubject)).skip(before).take(limit).collect();
         let next = (page.len() == limit).then(|| before.saturating_add(limit).to_string());
         let message = |found| match found {
-            Found::Entry(placed) => self.conflict_message(placed),
-            Found::Matter(matter) => self.matter_message(matter, root),
+            ListedConflict::Entry(placed) => self.conflict_message(placed),
+            ListedConflict::ConflictSubject(matter) => self.matter_message(matter, root),
         };
         let conflicts = page.into_iter().map(message).collect::<Result<_>>()?;
         Ok(v1::ListConflictsResponse { conflicts, next_page_token: next.unwrap_or_default() })
     }
 
-    /// One conflict, and the bytes of one of its versions.
+    /// Sends one conflict of a state, whose tree the caller holds, and the bytes of one of its versions.
     pub(crate) fn read_conflict(
         &self,
         request: &v1::ReadConflictRequest,
+        held: &HeldTree,
         mut send: impl FnMut(v1::ReadConflictResponse) -> Result<()>,
     ) -> Result<()> {
-        let here = self.here(&request.workspace)?;
-        let held = self.hold_state(request.state.as_ref(), here.as_ref())?;
-        let path = TreePath::new(&request.path[..]).map_err(|source| of_engine(source.into()))?;
-        let none = || Failure::new(Reason::NotFound, format!("there is no conflict at {path}"));
+        let here = self.context.here(&request.workspace)?;
+        let path = TreePath::new(&request.path[..])?;
+        let none = || Error::new(Reason::NotFound, format!("there is no conflict at {path}"));
         let root = held.root.ok_or_else(none)?;
         let placed = self.conflicts_of(root, None)?;
         let Some(placed) = placed.iter().find(|placed| placed.path == path) else {
@@ -95,11 +97,11 @@ impl Service {
             return self.read_matter(&self.matter_message(matter, root)?, root, &request.version, send);
         };
         let mut message = Some(self.conflict_message(placed)?);
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let session = store.session();
         let entry = if request.version.is_empty() {
             let caption = self.captioner().caption(&path, &placed.conflict);
-            render_entry(store, &session, &placed.conflict, Style::Markers, &caption).map_err(of_engine)?
+            render_entry(store, &session, &placed.conflict, Style::Markers, &caption)?
         } else {
             placed.conflict.terms()[self.term_named(placed, &request.version)?].clone()
         };
@@ -113,14 +115,14 @@ impl Service {
         mut message: Option<v1::Conflict>,
         send: &mut impl FnMut(v1::ReadConflictResponse) -> Result<()>,
     ) -> Result<()> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         match entry {
             Some(Entry { node: Node::File { size, content }, .. }) => {
                 let mut offset = 0;
                 while offset < size || message.is_some() {
                     let mut block = vec![0; BLOCK_BYTES.min(size - offset) as usize];
                     if !block.is_empty() {
-                        read_at(store, &content, size, offset, &mut block).map_err(of_engine)?;
+                        read_at(store, &content, size, offset, &mut block)?;
                     }
                     offset += block.len() as u64;
                     send(v1::ReadConflictResponse { conflict: message.take(), data: block.into() })?;
@@ -152,19 +154,19 @@ impl Service {
                     let words: Vec<_> = message.versions.iter().map(|version| version.name.as_str()).collect();
                     let path = String::from_utf8_lossy(&message.path);
                     let message = format!("{path} has no version {name}; it has {}", words.join(", "));
-                    return Err(Failure::new(Reason::Invalid, message));
+                    return Err(Error::new(Reason::Invalid, message));
                 }
             },
         };
         let conflict = Some(message.clone());
         let place = found.and_then(|found| found.entry.as_ref()).map(|entry| TreePath::new(&entry.path[..]));
-        let Some(place) = place.transpose().map_err(|source| of_engine(source.into()))? else {
+        let Some(place) = place.transpose()? else {
             let data = found.and_then(|found| found.value.clone()).unwrap_or_default();
             return send(v1::ReadConflictResponse { conflict, data });
         };
-        let store = &self.inner.store;
-        let root = store.root(root).map_err(of_engine)?;
-        let entry = amalgam_engine::entry_at(store, &root, &place).map_err(of_engine)?;
+        let store = &self.context.store;
+        let root = store.root(root)?;
+        let entry = amalgam_engine::entry_at(store, &root, &place)?;
         self.send_entry(entry, conflict, &mut send)
     }
 
@@ -176,9 +178,9 @@ impl Service {
     ) -> Result<v1::ListResolutionsResponse> {
         let after = match request.page_token.as_str() {
             "" => None,
-            token => Some(Bare::from_hex(token).ok_or_else(|| Failure::new(Reason::Invalid, "page_token: no hash"))?),
+            token => Some(Bare::from_hex(token).ok_or_else(|| Error::new(Reason::Invalid, "page_token: no hash"))?),
         };
-        let found = conflict::remembered(&self.inner.store, after, limit).map_err(of_engine)?;
+        let found = conflict::remembered(&self.context.store, after, limit)?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
         let resolutions = found.iter().map(resolution_message).collect();
         Ok(v1::ListResolutionsResponse { resolutions, next_page_token: next.unwrap_or_default() })
@@ -191,12 +193,12 @@ impl Service {
         act: &OperationContext,
     ) -> Result<v1::ForgetResolutionsResponse> {
         if request.ids.is_empty() != request.all {
-            return Err(Failure::new(Reason::Invalid, "name resolutions, or choose all"));
+            return Err(Error::new(Reason::Invalid, "name resolutions, or choose all"));
         }
         let mut known: Vec<RememberedResolution> = Vec::new();
         loop {
             let after = known.last().map(|found| found.id);
-            let page = conflict::remembered(&self.inner.store, after, PAGE).map_err(of_engine)?;
+            let page = conflict::remembered(&self.context.store, after, PAGE)?;
             if page.is_empty() {
                 break;
             }
@@ -211,10 +213,10 @@ impl Service {
                 (Some(one), None) if wanted.iter().any(|wanted: &&RememberedResolution| wanted.id == one.id) => {}
                 (Some(one), None) => wanted.push(one),
                 (None, _) => {
-                    return Err(Failure::new(Reason::NotFound, format!("no resolution {id} is remembered")));
+                    return Err(Error::new(Reason::NotFound, format!("no resolution {id} is remembered")));
                 }
                 _ => {
-                    return Err(Failure::new(
+                    return Err(Error::new(
                         Reason::Ambiguous,
                         format!("{id} is ambiguous: several resolutions begin so"),
                     ));
@@ -224,7 +226,7 @@ impl Service {
         let act = OperationContext { request: None, ..act.clone() };
         let mut response = v1::ForgetResolutionsResponse::default();
         for found in wanted {
-            if request.dry_run || conflict::forget(&self.inner.store, found.id, &act).map_err(of_engine)?.is_some() {
+            if request.dry_run || conflict::forget(&self.context.store, found.id, &act)?.is_some() {
                 response.resolutions.push(resolution_message(found));
             }
         }
@@ -243,7 +245,7 @@ fn resolution_message(found: &RememberedResolution) -> v1::Resolution {
 
 /// Paths of a request.
 pub(super) fn tree_paths(paths: &[Bytes]) -> Result<Vec<TreePath>> {
-    paths.iter().map(TreePath::new).collect::<Result<_, _>>().map_err(|source| of_engine(source.into()))
+    Ok(paths.iter().map(TreePath::new).collect::<Result<_, _>>()?)
 }
 
 /// Whether a path is one of these or below one; all are without any.

@@ -4,148 +4,83 @@ use std::collections::BTreeSet;
 
 use amalgam_conflicts::{Choice, NotResolved, resolution_file, resolution_of, without_draft};
 use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, NewResolution, PlacedConflict, replay};
-use amalgam_engine::merge::{ConflictSubject, DECIDED_KEY, Decision, OpenDecision};
+use amalgam_engine::merge::{DECIDED_KEY, Decision, OpenDecision};
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{Entry, ObjectKind, OperationContext, Pin, RootId, SnapshotId, TreePath, WorkingTree};
-use amalgam_materializer::{Progress, Times};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 
+use super::Conflicts;
 use super::list::{is_wanted, tree_paths};
 use super::undecided::decision;
-use crate::api::Caller;
-use crate::directory::{Saying, Target, notice};
-use crate::failure::{Result, of_engine};
-use crate::service::{Marks, Service};
+use crate::caller::Caller;
+use crate::context::Marks;
+use crate::error::{Error, Result};
+use crate::messages::words_of;
 
-/// What the log calls it.
-const RESOLVE: &str = "resolve";
+/// The action in the operation log.
+pub(crate) const RESOLVE: &str = "resolve";
 
 /// A tree in which conflicts are resolved.
-struct Plan {
+pub(crate) struct Plan {
     tree: WorkingTree,
-    root: RootId,
+    pub(crate) root: RootId,
     /// No name points at it.
     _pin: Pin,
     done: Vec<(PlacedConflict, Option<Entry>)>,
-    /// What no entry of the tree was, and which way it is decided; and how the wire says it.
-    decided: Vec<(OpenDecision, Decision)>,
+    /// Decided matters that are no entry of the tree, with their decisions; and their messages.
+    pub(crate) decided: Vec<(OpenDecision, Decision)>,
     told: Vec<v1::Conflict>,
     /// The paths that differ afterwards.
-    touched: Vec<TreePath>,
+    pub(crate) touched: Vec<TreePath>,
     left: u64,
 }
 
 impl Plan {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.done.is_empty() && self.decided.is_empty()
     }
 }
 
-impl Service {
-    /// Resolves conflicts of a workspace.
-    pub(crate) fn resolve_conflicts(
-        &self,
-        request: &v1::ResolveConflictsRequest,
-        act: &OperationContext,
-        caller: &Caller,
-    ) -> Result<v1::ResolveConflictsResponse> {
-        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
-        if request.resolution.is_none() {
-            return Err(Failure::new(
-                Reason::Invalid,
-                "choose how to resolve: a version, contents, or a remembered resolution",
-            ));
-        }
-        if let Some(first) = self.resolved_before(&workspace, act)? {
-            return Ok(first);
-        }
-        let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
-        match record {
-            Some(record) => self.resolve_in_directory(&amalgam_proto::directory_name(&record.id), request, act, caller),
-            None => self.resolve_in_head(&workspace, request, act, caller),
-        }
-    }
-
-    /// What the same request came to before: the snapshot it made. Which conflicts it resolved is not told again.
-    fn resolved_before(
+impl Conflicts {
+    /// The result of the same request before: the snapshot that it made. The resolved conflicts are not listed again.
+    pub(crate) fn resolved_before(
         &self,
         workspace: &WorkspaceName,
         act: &OperationContext,
     ) -> Result<Option<v1::ResolveConflictsResponse>> {
-        let Some(first) = self.done_before(act)? else { return Ok(None) };
+        let Some(first) = self.context.done_before(act)? else { return Ok(None) };
         let moved = first.changes.iter().find(|change| change.name == workspace.reference());
         let target = moved.and_then(|change| change.after.as_ref()?.target);
         let Some(target) = target.filter(|target| target.kind == ObjectKind::Snapshot) else { return Ok(None) };
-        let snapshot = self.snapshot_message(SnapshotId::from_bytes(target.hash), &Marks::default())?;
+        let snapshot = self.context.snapshot_message(SnapshotId::from_bytes(target.hash), &Marks::default())?;
         let left = snapshot.conflicts;
         Ok(Some(v1::ResolveConflictsResponse { snapshot: Some(snapshot), left, ..Default::default() }))
     }
 
-    fn resolve_in_head(
+    pub(crate) fn resolve_in_head(
         &self,
         workspace: &WorkspaceName,
         request: &v1::ResolveConflictsRequest,
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
-        let head = self.head(workspace)?;
-        let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
+        let head = self.context.head(workspace)?;
+        let Some(root) = self.context.head_root(head)? else { return Err(nothing(&[])) };
         let mut plan = caller.walking(|| self.plan_resolving(head, root, request, act))?;
         let mut response = self.response(&plan)?;
         if request.dry_run || plan.is_empty() {
             return Ok(response);
         }
         plan.tree.rebase(head);
-        let mut change = change_of(&plan, entries_left(&plan, root, self)?);
+        let mut change = change_of(&plan, self.entries_left(&plan, root)?);
         change.resolutions = self.new_resolutions(&plan, request)?;
-        let done = self.inner.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
-        let done = done.map_err(of_engine)?;
-        response.snapshot = Some(self.snapshot_message(done.snapshot, &Marks::default())?);
+        let done = self.context.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
+        let done = done?;
+        response.snapshot = Some(self.context.snapshot_message(done.snapshot, &Marks::default())?);
         Ok(response)
     }
 
-    fn resolve_in_directory(
-        &self,
-        name: &str,
-        request: &v1::ResolveConflictsRequest,
-        act: &OperationContext,
-        caller: &Caller,
-    ) -> Result<v1::ResolveConflictsResponse> {
-        let progress = Progress::default();
-        let mut grasp = self.grasp(name)?;
-        if request.dry_run {
-            let head = self.head(&grasp.workspace)?;
-            let captured = self.look_as(&mut grasp, &progress, true)?;
-            let plan = caller.walking(|| self.plan_resolving(head, captured.root, request, act))?;
-            return self.response(&plan);
-        }
-        let safety = self.secure_before(&mut grasp, "resolve", act)?;
-        let head = self.head(&grasp.workspace)?;
-        let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
-        let plan = caller.walking(|| self.plan_resolving(head, root, request, act))?;
-        let mut response = self.response(&plan)?;
-        if !plan.is_empty() {
-            let target = Target { root: plan.root, paths: Some(&plan.touched), with_git: true, set_id: false };
-            let times = Times::OfBytes(act.time);
-            let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, &progress)?;
-            // State values are in no directory.
-            for (matter, decision) in &plan.decided {
-                if matches!(matter.undecided.subject, ConflictSubject::State { .. }) {
-                    matter.undecided.decide(&mut captured.tree, *decision).map_err(of_engine)?;
-                }
-            }
-            let mut saying = Saying { action: RESOLVE, change: change_of(&plan, 0) };
-            saying.change.resolutions = self.new_resolutions(&plan, request)?;
-            let (snapshot, _) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
-            response.snapshot = Some(self.snapshot_message(snapshot, &Marks::default())?);
-            response.notices = brought.notices.iter().map(notice).collect();
-        }
-        grasp.save(self);
-        response.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
-        Ok(response)
-    }
-
-    fn plan_resolving(
+    pub(crate) fn plan_resolving(
         &self,
         head: Option<SnapshotId>,
         root: RootId,
@@ -153,7 +88,7 @@ impl Service {
         act: &OperationContext,
     ) -> Result<Plan> {
         use v1::resolve_conflicts_request::Resolution;
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let paths = tree_paths(&request.paths)?;
         let placed = self.conflicts_of(root, None)?;
         let wanted: Vec<_> = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).collect();
@@ -164,21 +99,21 @@ impl Service {
             return Err(nothing(&paths));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.is_empty() {
-            return Err(Failure::new(Reason::Invalid, "this conflict is not about contents; choose ours or theirs"));
+            return Err(Error::new(Reason::Invalid, "this conflict is not about contents; choose ours or theirs"));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.len() != 1 {
-            return Err(Failure::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
+            return Err(Error::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
         }
-        let mut exchange = Exchange::new(store, root, &[]).map_err(of_engine)?;
+        let mut exchange = Exchange::new(store, root, &[])?;
         let mut done = Vec::new();
         for placed in wanted {
             let entry = match request.resolution.as_ref().expect("it was asked for") {
                 Resolution::Content(bytes) => {
-                    Some(resolution_file(exchange.session(), &placed.conflict, bytes, act.time).map_err(of_engine)?)
+                    Some(resolution_file(exchange.session(), &placed.conflict, bytes, act.time)?)
                 }
                 Resolution::Remembered(_) => {
-                    let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
-                    match replay(store, &whole).map_err(of_engine)? {
+                    let whole = without_draft(store, &placed.conflict)?;
+                    match replay(store, &whole)? {
                         Some(entry) => entry,
                         None => continue,
                     }
@@ -190,28 +125,33 @@ impl Service {
                         .map_err(|why| unable(placed, why))?
                 }
             };
-            exchange.set(&placed.path, entry.as_ref()).map_err(of_engine)?;
+            exchange.set(&placed.path, entry.as_ref())?;
             done.push((placed.clone(), entry));
         }
         let decided = decisions(undecided, &done, request.resolution.as_ref())?;
         let told = decided.iter().map(|(matter, _)| self.matter_message(matter, root)).collect::<Result<_>>()?;
-        // A file is one conflict, whatever is undecided about it.
+        // A file counts as one conflict, even with several undecided matters.
         let is_done = |path: &TreePath| done.iter().any(|(done, _)| done.path == *path);
         let open = matters.iter().filter(|matter| !decided.iter().any(|(decided, _)| decided.id() == matter.id()));
         let left = placed.iter().map(|placed| &placed.path).filter(|path| !is_done(path));
         let left = left.chain(open.map(|matter| &matter.undecided.path)).collect::<BTreeSet<_>>().len() as u64;
-        let (mut tree, mut root) = exchange.finish().map_err(of_engine)?;
+        let (mut tree, mut root) = exchange.finish()?;
         let mut touched: Vec<_> = done.iter().map(|(placed, _)| placed.path.clone()).collect();
         for (matter, decision) in &decided {
-            touched.extend(matter.undecided.decide(&mut tree, *decision).map_err(of_engine)?);
+            touched.extend(matter.undecided.decide(&mut tree, *decision)?);
         }
         if !decided.is_empty() {
             let session = store.session();
-            root = tree.freeze().write(&session).map_err(of_engine)?;
-            session.write_all_ahead().map_err(of_engine)?;
+            root = tree.freeze().write(&session)?;
+            session.write_all_ahead()?;
         }
-        let pin = store.hold(root).map_err(of_engine)?;
+        let pin = store.hold(root)?;
         Ok(Plan { tree, root, _pin: pin, done, decided, told, touched, left })
+    }
+
+    /// Returns the number of entries that are conflicts after a plan, which the log counts.
+    fn entries_left(&self, plan: &Plan, root: RootId) -> Result<u64> {
+        Ok((self.conflicts_of(root, None)?.len() - plan.done.len()) as u64)
     }
 
     fn choice(&self, placed: &PlacedConflict, word: &str) -> Result<Choice> {
@@ -221,27 +161,31 @@ impl Service {
         }
     }
 
-    fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
+    pub(crate) fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
         let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed));
         let resolved = resolved.chain(plan.told.iter().cloned().map(Ok)).collect::<Result<_>>()?;
         Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })
     }
 
-    /// What is to be remembered of a plan, in the operation that carries it out.
-    fn new_resolutions(&self, plan: &Plan, request: &v1::ResolveConflictsRequest) -> Result<Vec<NewResolution>> {
-        let store = &self.inner.store;
+    /// The resolutions of a plan, which the operation that carries it out records.
+    pub(crate) fn new_resolutions(
+        &self,
+        plan: &Plan,
+        request: &v1::ResolveConflictsRequest,
+    ) -> Result<Vec<NewResolution>> {
+        let store = &self.context.store;
         let mut new = Vec::new();
         for (placed, entry) in plan.done.iter().filter(|_| !request.forget) {
-            let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
+            let whole = without_draft(store, &placed.conflict)?;
             let found = NewResolution::new(store, &whole, &placed.path, entry.as_ref(), plan.root);
-            new.extend(found.map_err(of_engine)?);
+            new.extend(found?);
         }
         Ok(new)
     }
 }
 
-/// What is decided of what no entry of the tree is. Where other conflicts are resolved along with it by a version that it has not,
-/// it stays.
+/// Decisions of matters that are no entry of the tree. Where the request resolves other conflicts by a version that a matter lacks,
+/// the matter stays open.
 fn decisions(
     undecided: Vec<OpenDecision>,
     done: &[(PlacedConflict, Option<Entry>)],
@@ -259,10 +203,10 @@ fn decisions(
     Ok(decided)
 }
 
-fn change_of(plan: &Plan, left: u64) -> Change {
+pub(crate) fn change_of(plan: &Plan, left: u64) -> Change {
     let paths = plan.done.iter().map(|(placed, _)| &placed.path);
     let paths: Vec<_> = paths.chain(plan.decided.iter().map(|(matter, _)| &matter.undecided.path)).cloned().collect();
-    let mut change = Change::new(format!("resolve {}", crate::directory::words_of(&paths)));
+    let mut change = Change::new(format!("resolve {}", words_of(&paths)));
     if !plan.decided.is_empty() {
         let ids: Vec<_> = plan.decided.iter().map(|(matter, _)| matter.id()).collect();
         change.metadata.insert(DECIDED_KEY.to_owned(), ids.join(" "));
@@ -274,22 +218,17 @@ fn change_of(plan: &Plan, left: u64) -> Change {
     change
 }
 
-/// How many entries of the tree are conflicts afterwards: what the log counts.
-fn entries_left(plan: &Plan, root: RootId, service: &Service) -> Result<u64> {
-    Ok((service.conflicts_of(root, None)?.len() - plan.done.len()) as u64)
-}
-
-fn unable(placed: &PlacedConflict, why: NotResolved) -> Failure {
+fn unable(placed: &PlacedConflict, why: NotResolved) -> Error {
     match why {
-        NotResolved::Store(error) => of_engine(error),
-        why => Failure::new(Reason::Invalid, format!("{}: {why}", placed.path)),
+        NotResolved::Store(error) => error.into(),
+        why => Error::new(Reason::Invalid, format!("{}: {why}", placed.path)),
     }
 }
 
-fn nothing(paths: &[TreePath]) -> Failure {
+pub(crate) fn nothing(paths: &[TreePath]) -> Error {
     let message = match paths.first() {
         Some(path) => format!("there is no conflict at {path}"),
         None => "there is no conflict".to_owned(),
     };
-    Failure::new(Reason::NotFound, message)
+    Error::new(Reason::NotFound, message)
 }

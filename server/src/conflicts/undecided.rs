@@ -6,11 +6,11 @@ use std::sync::Arc;
 use amalgam_engine::merge::{Attribute, ConflictSubject, Decision, OpenDecision, undecided_before};
 use amalgam_engine::object::Owner;
 use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use super::Conflicts;
+use crate::error::{Error, Result};
 
 /// Of so many heads it is remembered.
 const HEADS_KEPT: usize = 16;
@@ -19,23 +19,23 @@ const THEIRS: &str = "theirs";
 /// Both names of what both moved.
 const UNION: &str = "union";
 
-impl Service {
-    /// What merges before a snapshot left undecided and is so still in a tree that came of it.
+impl Conflicts {
+    /// The matters that merges before a snapshot left undecided and that are still open in a tree made from it.
     pub(crate) fn matters_of(&self, head: Option<SnapshotId>, root: RootId) -> Result<Vec<OpenDecision>> {
         let Some(head) = head else { return Ok(Vec::new()) };
         let recorded = self.recorded_matters(head)?;
         if recorded.is_empty() {
             return Ok(Vec::new());
         }
-        let store = &self.inner.store;
-        let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let store = &self.context.store;
+        let tree = WorkingTree::open_root(store, root)?;
         let mut merged: BTreeMap<SnapshotId, Option<WorkingTree>> = BTreeMap::new();
         let mut open = Vec::new();
         for matter in recorded.iter() {
             let merged = merged.entry(matter.merge).or_insert_with(|| WorkingTree::open(store, matter.merge).ok());
             // Retention may have taken the tree of the merge.
             let Some(merged) = merged else { continue };
-            if matter.undecided.is_as(merged, &tree).map_err(of_engine)? {
+            if matter.undecided.is_as(merged, &tree)? {
                 open.push(matter.clone());
             }
         }
@@ -44,11 +44,11 @@ impl Service {
     }
 
     fn recorded_matters(&self, head: SnapshotId) -> Result<Arc<Vec<OpenDecision>>> {
-        let matters = &self.inner.faces.matters;
+        let matters = &self.faces.matters;
         if let Some((_, known)) = matters.lock().iter().find(|(known, _)| *known == head) {
             return Ok(Arc::clone(known));
         }
-        let found = Arc::new(undecided_before(&self.inner.history, head).map_err(of_engine)?);
+        let found = Arc::new(undecided_before(&self.context.history, head)?);
         let mut matters = matters.lock();
         matters.push_back((head, Arc::clone(&found)));
         if matters.len() > HEADS_KEPT {
@@ -79,8 +79,8 @@ impl Service {
     }
 
     fn matter_versions(&self, matter: &OpenDecision, root: RootId) -> Result<Vec<v1::ConflictVersion>> {
-        let store = &self.inner.store;
-        let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let store = &self.context.store;
+        let tree = WorkingTree::open_root(store, root)?;
         let of_value = |name: &str, value: Option<Vec<u8>>| v1::ConflictVersion {
             name: name.to_owned(),
             entry: None,
@@ -90,22 +90,27 @@ impl Service {
         let undecided = &matter.undecided;
         match &undecided.subject {
             ConflictSubject::Place { ours, theirs } => {
-                let root = store.root(root).map_err(of_engine)?;
+                let root = store.root(root)?;
                 let version = |name: &str, place: &Option<TreePath>| {
                     let found = place.as_ref().map(|place| entry_at(store, &root, place)).transpose();
-                    let entry = found.map_err(of_engine)?.flatten().zip(place.as_ref());
+                    let entry = found?.flatten().zip(place.as_ref());
                     let entry = entry.map(|(entry, place)| amalgam_proto::entry(place, &entry));
-                    Ok(v1::ConflictVersion { name: name.to_owned(), entry, value: None, workspace: String::new() })
+                    Ok::<_, Error>(v1::ConflictVersion {
+                        name: name.to_owned(),
+                        entry,
+                        value: None,
+                        workspace: String::new(),
+                    })
                 };
                 Ok(vec![version(OURS, ours)?, version(THEIRS, theirs)?])
             }
             ConflictSubject::State { key, theirs } => {
-                let ours = tree.state(key).map_err(of_engine)?;
+                let ours = tree.state(key)?;
                 let bytes = |text: Option<String>| text.map(String::into_bytes);
                 Ok(vec![of_value(OURS, bytes(ours)), of_value(THEIRS, bytes(theirs.clone()))])
             }
             ConflictSubject::Attribute(theirs) => {
-                let ours = theirs.in_tree(&tree, &undecided.path).map_err(of_engine)?;
+                let ours = theirs.in_tree(&tree, &undecided.path)?;
                 Ok(vec![of_value(OURS, value_of(ours)), of_value(THEIRS, value_of(theirs.clone()))])
             }
         }
@@ -121,13 +126,13 @@ impl Service {
         let Some(v1::state::State::Directory(name)) = state.and_then(|state| state.state.as_ref()) else {
             return Ok(snapshot);
         };
-        let records = self.inner.registry.all();
+        let records = self.context.registry.all();
         let record = records.iter().find(|record| amalgam_proto::directory_name(&record.id) == *name);
         match (record, here) {
-            (Some(record), _) => self.here(&format!("workspaces/{}", record.workspace)),
+            (Some(record), _) => self.context.here(&format!("workspaces/{}", record.workspace)),
             (None, here) => Ok(here.cloned()),
         }?
-        .map_or(Ok(None), |workspace| self.head(&workspace))
+        .map_or(Ok(None), |workspace| self.context.head(&workspace))
     }
 }
 
@@ -141,7 +146,7 @@ pub(super) fn decision(matter: &OpenDecision, word: &str) -> Result<Decision> {
         _ => {
             let there_are = if is_place { "ours, theirs, and union for both names" } else { "ours and theirs" };
             let message = format!("{} has no version {word}; it has {there_are}", matter.undecided.path);
-            Err(Failure::new(Reason::Invalid, message))
+            Err(Error::new(Reason::Invalid, message))
         }
     }
 }

@@ -1,71 +1,45 @@
 //! Which directory belongs to which workspace.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
 use amalgam_engine::{OperationContext, Time};
 use amalgam_materializer::{HostDir, Rules};
-use amalgam_proto::{Failure, Reason, v1};
-use bytes::Bytes;
+use amalgam_proto::{Reason, v1};
 use parking_lot::MutexGuard;
 
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use super::Directories;
+use crate::error::{Error, Result};
+use crate::host_path::{canonical, host_path};
+use crate::messages::path_bytes;
 use crate::registry::Record;
-use crate::service::Service;
 
-/// A path as bytes, for the wire.
-pub(crate) fn path_bytes(path: &Path) -> Bytes {
-    Bytes::copy_from_slice(path.as_os_str().as_bytes())
-}
-
-/// A path from the wire.
-pub(crate) fn host_path(bytes: &[u8]) -> Result<PathBuf> {
-    let path = Path::new(OsStr::from_bytes(bytes));
-    if !path.is_absolute() || bytes.contains(&0) {
-        return Err(Failure::new(Reason::Invalid, format!("`{}` is not an absolute path", path.display())));
-    }
-    Ok(path.to_owned())
-}
-
-/// Where a path really is. What does not exist yet is placed in its nearest parent that does.
-pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
-    match path.canonicalize() {
-        Ok(path) => Ok(path),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) => Ok(canonical(parent)?.join(name)),
-            _ => Err(of_io("find the directory", &source)),
-        },
-        Err(source) => Err(of_io("find the directory", &source)),
-    }
-}
-
-impl Service {
+impl Directories {
     /// Makes a directory belong to a workspace, a new one or one that is there.
     pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &OperationContext) -> Result<Record> {
         let path = canonical(&host_path(&request.path)?)?;
-        let host = HostDir::open(&path).map_err(of_materializer)?;
-        Rules::new(&request.exclude).map_err(of_materializer)?;
-        if self.inner.ours.contains(&host.identity()) || path.starts_with(self.inner.home.path()) {
+        let host = HostDir::open(&path)?;
+        Rules::new(&request.exclude)?;
+        if self.context.ours.contains(&host.identity()) || path.starts_with(self.context.home.path()) {
             let message = format!("{} holds Amalgam's own store; choose another directory", path.display());
-            return Err(Failure::new(Reason::NestedDirectory, message));
+            return Err(Error::new(Reason::NestedDirectory, message));
         }
         if request.again {
             return self.attach_again(&path, &host, request);
         }
-        let _turn = self.inner.registry.turn();
+        let _turn = self.context.registry.turn();
         self.refuse_nested(&path, &host)?;
         let (workspace, is_new) = match request.workspace_id.as_str() {
             "" => (self.free_name(&path)?, true),
             name => {
-                let name = WorkspaceName::new(name).map_err(of_engine)?;
-                let found = self.inner.workspaces.find(&name).map_err(of_engine)?;
+                let name = WorkspaceName::new(name)?;
+                let found = self.context.workspaces.find(&name)?;
                 (name, found.is_none())
             }
         };
-        self.let_go_of_ended(std::slice::from_ref(&workspace))?;
-        if let Some(other) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
+        self.detach_ended(std::slice::from_ref(&workspace))?;
+        if let Some(other) = self.context.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let hint = match self.open_host(other) {
                 Ok(_) => "a second directory is a fork: `amalgam fork --dir PATH` makes one".to_owned(),
                 Err(_) => format!(
@@ -74,23 +48,23 @@ impl Service {
                 ),
             };
             let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
-            return Err(Failure::new(Reason::AlreadyExists, message));
+            return Err(Error::new(Reason::AlreadyExists, message));
         }
-        self.refuse_live(&workspace, "no directory can be attached to it")?;
+        self.views.refuse_live(&workspace, "no directory can be attached to it")?;
         if is_new {
             let new = NewWorkspace { agent: act.actor.clone(), ..NewWorkspace::default() };
-            self.inner.workspaces.create(&workspace, &new, act).map_err(of_engine)?;
+            self.context.workspaces.create(&workspace, &new, act)?;
         }
         let record = self.new_record(&path, &host, &workspace)?;
         let record = Record { exclude: request.exclude.clone(), ..record };
-        self.inner.registry.put(record.clone())?;
+        self.context.registry.put(record.clone())?;
         Ok(record)
     }
 
-    /// What says that a directory belongs to a workspace, to be written down in the turn in which that was found to be possible.
+    /// A new record of a directory, to be written in the turn of the registry in which it was checked.
     pub(super) fn new_record(&self, path: &Path, host: &HostDir, workspace: &WorkspaceName) -> Result<Record> {
         let mut record = Record {
-            id: self.inner.registry.new_id()?,
+            id: self.context.registry.new_id()?,
             path: path.to_owned(),
             device: 0,
             inode: 0,
@@ -109,11 +83,11 @@ impl Service {
         Ok(record)
     }
 
-    /// Takes a directory that is known, where and what it is now: moved, or replaced by a copy.
+    /// Attaches a known directory again that was moved, or replaced by a copy.
     fn attach_again(&self, path: &Path, host: &HostDir, request: &v1::AttachDirectoryRequest) -> Result<Record> {
         loop {
-            let turn = self.inner.registry.turn();
-            let records = self.inner.registry.all();
+            let turn = self.context.registry.turn();
+            let records = self.context.registry.all();
             let found = match request.workspace_id.as_str() {
                 "" => records
                     .iter()
@@ -124,7 +98,7 @@ impl Service {
             let Some(found) = found else {
                 let hint = "name its workspace with --workspace, or run `amalgam init` for a new one";
                 let message = format!("{} was never attached to a workspace; {hint}", path.display());
-                return Err(Failure::new(Reason::NoDirectory, message));
+                return Err(Error::new(Reason::NoDirectory, message));
             };
             self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != found.id))?;
             let Some(mut live) = self.live(&found.id).try_lock_arc() else {
@@ -139,7 +113,7 @@ impl Service {
             if !request.exclude.is_empty() {
                 record.exclude = request.exclude.clone();
             }
-            self.inner.registry.put(record.clone())?;
+            self.context.registry.put(record.clone())?;
             self.retry_background(&record.id);
             return Ok(record);
         }
@@ -153,7 +127,7 @@ impl Service {
 
     /// Directories inside each other would be captured twice and restored against each other.
     pub(super) fn refuse_nested(&self, path: &Path, host: &HostDir) -> Result<()> {
-        let records = self.inner.registry.all();
+        let records = self.context.registry.all();
         if let Some(same) = records.iter().find(|record| record.identity() == host.identity()) {
             let message = match same.path == path {
                 true => format!("{} belongs to workspace {} already", path.display(), same.workspace),
@@ -164,7 +138,7 @@ impl Service {
                     same.path.display()
                 ),
             };
-            return Err(Failure::new(Reason::AlreadyExists, message).with("workspace", same.workspace.as_str()));
+            return Err(Error::new(Reason::AlreadyExists, message).with("workspace", same.workspace.as_str()));
         }
         self.refuse_inside_or_around(path, records.iter())
     }
@@ -205,7 +179,7 @@ impl Service {
                 }
                 _ => continue,
             };
-            return Err(Failure::new(reason, message).with("workspace", workspace.as_str()));
+            return Err(Error::new(reason, message).with("workspace", workspace.as_str()));
         }
         Ok(())
     }
@@ -220,39 +194,36 @@ impl Service {
         for number in 1..10_000 {
             let name = if number == 1 { plain.clone() } else { format!("{plain}-{number}") };
             let Ok(name) = WorkspaceName::new(name) else { continue };
-            if self.inner.workspaces.find(&name).map_err(of_engine)?.is_none() {
+            if self.context.workspaces.find(&name)?.is_none() {
                 return Ok(name);
             }
         }
-        Err(Failure::new(
-            Reason::AlreadyExists,
-            format!("all names like {plain} are taken; choose one with --workspace"),
-        ))
+        Err(Error::new(Reason::AlreadyExists, format!("all names like {plain} are taken; choose one with --workspace")))
     }
 
     /// The directory or mount that a path lies in, for the wire: the innermost one.
     pub(crate) fn find_place(&self, path: &[u8]) -> Result<v1::Directory> {
         let given = host_path(path)?;
         // By its words first: the caller may be in a mount namespace of its own, where the path is another one.
-        let mount = self.find_mount(&given).or_else(|| self.find_mount(&canonical(&given).ok()?));
+        let mount = self.views.find_mount(&given).or_else(|| self.views.find_mount(&canonical(&given).ok()?));
         let Some((number, mounted)) = mount else {
             return match self.find_directory(path) {
-                Err(failure) if failure.reason != Reason::DirectoryReplaced => {
-                    self.refuse_left(&given).and(Err(failure))
+                Err(failure) if failure.reason() != Reason::DirectoryReplaced => {
+                    self.views.refuse_left(&given).and(Err(failure))
                 }
                 found => found.map(|record| self.directory_message(&record)),
             };
         };
         match self.find_directory(path) {
             Ok(record) if record.path.starts_with(&mounted) => Ok(self.directory_message(&record)),
-            _ => self.place_in_mount(number),
+            _ => self.views.place_in_mount(number),
         }
     }
 
     /// The directory that a path lies in.
     fn find_directory(&self, path: &[u8]) -> Result<Record> {
         let path = canonical(&host_path(path)?)?;
-        let records = self.inner.registry.all();
+        let records = self.context.registry.all();
         let holding = records.iter().filter(|record| path.starts_with(&record.path));
         if let Some(found) = holding.max_by_key(|record| record.path.as_os_str().len()) {
             return Ok(found.clone());
@@ -270,12 +241,12 @@ impl Service {
                     moved.workspace,
                     moved.path.display()
                 );
-                return Err(Failure::new(Reason::DirectoryReplaced, message));
+                return Err(Error::new(Reason::DirectoryReplaced, message));
             }
             here = directory.parent();
         }
         let message = format!("{} is in no workspace; run `amalgam init` to protect it", path.display());
-        Err(Failure::new(Reason::NoDirectory, message))
+        Err(Error::new(Reason::NoDirectory, message))
     }
 
     /// Forgets that a directory belongs to a workspace.
@@ -288,45 +259,45 @@ impl Service {
     pub(super) fn forget_directory(&self, id: &str) -> Result<()> {
         let mut live = self.live(id).lock_arc();
         live.end_watch();
-        self.inner.registry.remove(id)?;
-        self.inner.live.lock().remove(id);
+        self.context.registry.remove(id)?;
+        self.live.lock().remove(id);
         Ok(())
     }
 
     /// A workspace has ended: its directories stay as they are, and belong to no workspace.
     pub(crate) fn let_go_of(&self, workspace: &WorkspaceName) -> Result<()> {
-        let records = self.inner.registry.all();
+        let records = self.context.registry.all();
         let mut its_own = records.into_iter().filter(|record| record.workspace == workspace.as_str());
         its_own.try_for_each(|record| self.forget_directory(&record.id))
     }
 
     /// A workspace is about to be made: directories and views of one that had the name before are not its own. An undo takes workspaces
     /// away, too, and leaves their directories to a redo.
-    pub(crate) fn begin_without(&self, names: &[WorkspaceName]) -> Result<()> {
-        let _turn = self.inner.registry.turn();
-        self.let_go_of_ended(names)
+    pub(crate) fn detach_ended_workspaces(&self, names: &[WorkspaceName]) -> Result<()> {
+        let _turn = self.context.registry.turn();
+        self.detach_ended(names)
     }
 
     /// Lets go of the directories and views of workspaces that have ended. The caller has the registry's turn.
-    pub(crate) fn let_go_of_ended(&self, names: &[WorkspaceName]) -> Result<()> {
+    pub(crate) fn detach_ended(&self, names: &[WorkspaceName]) -> Result<()> {
         for name in names {
-            if self.inner.workspaces.find(name).map_err(of_engine)?.is_none() {
-                self.let_go_of_ended_view(name)?;
+            if self.context.workspaces.find(name)?.is_none() {
+                self.views.forget_ended_view(name)?;
                 self.let_go_of(name)?;
             }
         }
         Ok(())
     }
 
-    /// Gives a workspace another name: its directories, its view and what is planned for it follow.
+    /// Renames a workspace with its directories, its view and its publishing plan.
     pub(crate) fn rename_workspace(
         &self,
         from: &WorkspaceName,
         to: &WorkspaceName,
         act: &OperationContext,
     ) -> Result<()> {
-        let workspaces = &self.inner.workspaces;
-        self.rename_workspace_by(from, to, || workspaces.rename(from, to, act).map(drop).map_err(of_engine))
+        let workspaces = &self.context.workspaces;
+        self.rename_workspace_by(from, to, || Ok(workspaces.rename(from, to, act).map(drop)?))
     }
 
     /// Gives a workspace another name by an operation of the caller's: a renaming, or an undo of one.
@@ -337,9 +308,9 @@ impl Service {
         mut rename: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         loop {
-            let turn = self.inner.registry.turn();
-            self.inner.workspaces.get(from).map_err(of_engine)?;
-            let records = self.inner.registry.all();
+            let turn = self.context.registry.turn();
+            self.context.workspaces.get(from)?;
+            let records = self.context.registry.all();
             let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
             // A call that works in one of them would write the old name down again.
             let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
@@ -349,29 +320,29 @@ impl Service {
                 mine.iter().for_each(|record| drop(self.live(&record.id).lock_arc()));
                 continue;
             }
-            self.let_go_of_ended(std::slice::from_ref(to))?;
+            self.detach_ended(std::slice::from_ref(to))?;
             rename()?;
             for record in mine {
-                self.inner.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
+                self.context.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
             }
-            self.views_follow(from, to)?;
-            return self.publishing_follows(from, to);
+            self.views.rename_views(from, to)?;
+            return self.publishing.rename_plan(from, to);
         }
     }
 
-    /// Says what is left out of a directory.
+    /// Sets the ignore rules of a directory.
     pub(crate) fn update_directory(&self, name: &str, exclude: &[String]) -> Result<Record> {
-        Rules::new(exclude).map_err(of_materializer)?;
+        Rules::new(exclude)?;
         let id = self.record(name)?.id;
         let _turn = self.live(&id).lock_arc();
         let record = Record { exclude: exclude.to_vec(), ..self.record(name)? };
-        self.inner.registry.put(record.clone())?;
+        self.context.registry.put(record.clone())?;
         Ok(record)
     }
 
     /// A directory for the wire.
     pub(crate) fn directory_message(&self, record: &Record) -> v1::Directory {
-        let problem = self.open_host(record).err().map(|failure| failure.message);
+        let problem = self.open_host(record).err().map(|failure| failure.to_string());
         let mut directory = v1::Directory {
             name: amalgam_proto::directory_name(&record.id),
             path: path_bytes(&record.path),
@@ -389,7 +360,7 @@ impl Service {
     }
 }
 
-/// Says that another directory is at the path of one that belongs to a workspace, and what brings that one's files back.
+/// The message for another directory at the path of an attached one, with the command that brings the files back.
 pub(super) fn replaced(record: &Record) -> String {
     let workspace = &record.workspace;
     format!(
@@ -399,6 +370,40 @@ pub(super) fn replaced(record: &Record) -> String {
     )
 }
 
+impl Directories {
+    /// Removes a workspace that is not mounted. Its directories stay, detached.
+    pub(crate) fn delete_workspace(
+        &self,
+        name: &WorkspaceName,
+        etag: &str,
+        act: &OperationContext,
+    ) -> Result<Operation> {
+        let _turn = self.context.registry.turn();
+        self.states.check_etag(name, etag)?;
+        self.views.refuse_live(name, "it cannot be removed")?;
+        let done = self.context.workspaces.delete(name, act)?;
+        self.views.forget_view(name)?;
+        self.let_go_of(name)?;
+        self.publishing.forget_plan(name)?;
+        Ok(done)
+    }
+
+    /// Detaches the directories and views of a workspace that has ended. One that is mounted, or has uncommitted work, is brought back.
+    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
+        let _turn = self.context.registry.turn();
+        if self.context.workspaces.find(name)?.is_some() {
+            return Ok(());
+        }
+        if self.views.refuse_live(name, "it goes on").is_err() {
+            let act = OperationContext { request: None, ..act.clone() };
+            return Ok(self.context.workspaces.undelete(name, &act).map(drop)?);
+        }
+        self.views.forget_view(name)?;
+        self.let_go_of(name)?;
+        self.publishing.forget_plan(name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
@@ -406,8 +411,9 @@ mod tests {
 
     use super::*;
     use crate::home::Home;
+    use crate::service::Service;
 
-    /// What many of them come to, begun at one moment.
+    /// Runs work on many threads that begin at the same time, and returns the results.
     fn at_once<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let begin = Barrier::new(count);
         thread::scope(|scope| {
@@ -427,11 +433,11 @@ mod tests {
     fn of_many_who_want_a_directory_at_once_one_gets_it() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let act = service.act("ann");
+        let act = service.context.act("ann");
         let attach = |path: &Path, workspace: &str| {
             std::fs::create_dir_all(path).expect("a directory");
             let workspace_id = workspace.to_owned();
-            service.attach(
+            service.directories.attach(
                 &v1::AttachDirectoryRequest { path: path_bytes(path), workspace_id, ..Default::default() },
                 &act,
             )
@@ -452,11 +458,11 @@ mod tests {
             ids.dedup();
             assert_eq!(ids.len(), 6, "each has an id of its own");
         }
-        let records = service.inner.registry.all();
+        let records = service.context.registry.all();
         assert_eq!(records.len(), 20 * 9);
         assert!(records.iter().all(|record| {
             let name = WorkspaceName::new(record.workspace.as_str()).expect("a name");
-            service.inner.workspaces.find(&name).expect("read").is_some()
+            service.context.workspaces.find(&name).expect("read").is_some()
         }));
     }
 }

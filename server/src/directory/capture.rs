@@ -1,190 +1,181 @@
-//! Looking at a directory, and making a snapshot of what is there.
+//! Captures of a directory, and the snapshots made of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_conflicts::RenderedTree;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
-use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
-use amalgam_engine::{DiffOptions, Error, OperationContext, RootId, SnapshotId, TreePath, What, diff_roots};
+use amalgam_engine::workspace::{Change, LabelName};
+use amalgam_engine::{
+    DiffOptions, Error as EngineError, OperationContext, RootId, SnapshotId, TreePath, What, diff_roots,
+};
 use amalgam_materializer::{
     CaptureOptions, Captured, Changes, Counts, Dirty, KnownContents, Progress, Scope, capture, detect_changes,
 };
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use super::renames::{is_directory, renamed_message};
-use super::{Grasp, notice};
-use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_materializer};
-use crate::left_alone::without_holders_of_git;
-use crate::service::{Marks, Service};
+use super::{Directories, LockedDirectory};
+use crate::conflicts::CapturedConflicts;
+use crate::context::Marks;
+use crate::error::{Error, Result};
+use crate::messages::{notice, renamed_message};
+use crate::states::{CAPTURE, is_directory, without_holders_of_git};
 
-/// What the log calls a snapshot of a directory.
-pub(crate) const CAPTURE: &str = "capture";
+/// The scope of a capture of a watched directory without events.
+static NOWHERE: &BTreeSet<TreePath> = &BTreeSet::new();
 
 /// How many captures that are not in the record of a directory are followed back.
 const UNNOTED_CAPTURES_MAX: usize = 10_000;
 
-/// How many paths of each sort differ.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) added: u64,
-    pub(crate) modified: u64,
-    pub(crate) removed: u64,
-    /// How many of all these are in `.git`.
-    pub(crate) in_git: u64,
-}
-
-/// What a snapshot of a directory is to say.
-pub(crate) struct Saying<'a> {
+/// The action and the change of a commit to be made.
+pub(crate) struct CommitDraft<'a> {
     pub(crate) action: &'a str,
     pub(crate) change: Change,
 }
 
-impl Service {
-    /// Captures a directory: all of it, or only where something happened if it is watched.
-    pub(super) fn look(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Captured> {
-        self.look_as(grasp, progress, false)
+/// How much of a directory a capture reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CaptureScope {
+    /// The directories with events, if the directory is watched; else everything.
+    Dirty,
+    /// Everything.
+    All,
+}
+
+impl Directories {
+    /// Captures a directory: all of it, or only the directories with events if it is watched.
+    pub(super) fn capture(&self, locked: &mut LockedDirectory, progress: &Progress) -> Result<Captured> {
+        self.capture_scope(locked, progress, CaptureScope::Dirty)
     }
 
-    /// Captures a directory as [`Self::look`] does, everywhere if `whole`: then what is left out by rules is counted in full.
-    pub(crate) fn look_as(&self, grasp: &mut Grasp, progress: &Progress, whole: bool) -> Result<Captured> {
-        let rules = self.rules(&grasp.record)?;
-        let dirty = grasp.live.watch.as_ref().map(|watch| watch.take_dirty());
+    /// Captures all of a directory, watched or not, so that ignored files are counted in full.
+    pub(super) fn capture_all(&self, locked: &mut LockedDirectory, progress: &Progress) -> Result<Captured> {
+        self.capture_scope(locked, progress, CaptureScope::All)
+    }
+
+    fn capture_scope(
+        &self,
+        locked: &mut LockedDirectory,
+        progress: &Progress,
+        wanted: CaptureScope,
+    ) -> Result<Captured> {
+        let rules = self.rules(&locked.record)?;
+        let dirty = locked.live.watch.as_ref().map(|watch| watch.take_dirty());
         let scope = match &dirty {
-            _ if whole => Scope::All,
-            Some(Dirty::Nothing) => Scope::Directories(super::watch::NOWHERE),
+            _ if wanted == CaptureScope::All => Scope::All,
+            Some(Dirty::Nothing) => Scope::Directories(NOWHERE),
             Some(Dirty::Directories(directories)) => Scope::Directories(directories),
             _ => Scope::All,
         };
         let known = KnownContents::default();
-        let job = CaptureOptions { rules: &rules, scope, known: &known, now: self.now(), progress };
-        let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer);
+        let job = CaptureOptions { rules: &rules, scope, known: &known, now: self.context.now(), progress };
+        let index = locked.live.index.as_mut().expect("it was made ready when the directory was locked");
+        let captured = capture(&self.context.store, &locked.host, index, &job).map_err(Error::from);
         if captured.is_err()
-            && let Some(watch) = &grasp.live.watch
+            && let Some(watch) = &locked.live.watch
         {
-            watch.doubt();
+            watch.mark_all_dirty();
         }
-        self.with_conflicts(grasp, captured?)
+        self.with_conflicts(locked, captured?)
     }
 
-    /// Captures the directories that a checkout has touched; what it wrote need not be read.
-    pub(super) fn look_where(
+    /// Captures the directories that a checkout touched, without reading the files that it wrote.
+    pub(super) fn recapture_touched(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         done: &amalgam_materializer::CheckoutReport,
         progress: &Progress,
     ) -> Result<Captured> {
-        let rules = self.rules(&grasp.record)?;
-        let scope = match grasp.index().root() {
+        let rules = self.rules(&locked.record)?;
+        let scope = match locked.index().root() {
             Some(_) => Scope::Directories(&done.touched),
             None => Scope::All,
         };
-        let job = CaptureOptions { rules: &rules, scope, known: &done.known, now: self.now(), progress };
-        let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)?;
-        self.with_conflicts(grasp, captured)
+        let job = CaptureOptions { rules: &rules, scope, known: &done.known, now: self.context.now(), progress };
+        let index = locked.live.index.as_mut().expect("it was made ready when the directory was locked");
+        let captured = capture(&self.context.store, &locked.host, index, &job)?;
+        self.with_conflicts(locked, captured)
     }
 
-    /// What differs between two trees, times not considered.
-    pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
-        let mut tally = Tally::default();
-        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
-            tally.in_git += u64::from(change.path.is_in_git());
-            match change.what {
-                What::Added => tally.added += 1,
-                What::Removed => tally.removed += 1,
-                _ => tally.modified += 1,
-            }
-        }
-        Ok(tally)
-    }
-
-    /// Whether two trees are the same but for times.
-    pub(crate) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
-        if before == after {
-            return Ok(true);
-        }
-        let mut diff = diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)?;
-        Ok(diff.next().transpose().map_err(of_engine)?.is_none())
-    }
-
-    /// Makes what was captured the newest snapshot of the directory's workspace.
+    /// Commits a capture as the newest snapshot of the directory's workspace.
     pub(crate) fn commit_captured(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         captured: &mut Captured,
-        saying: &Saying<'_>,
+        saying: &CommitDraft<'_>,
         act: &OperationContext,
     ) -> Result<(SnapshotId, bool)> {
-        let head = self.head(&grasp.workspace)?;
+        let head = self.context.head(&locked.workspace)?;
         captured.tree.rebase(head);
-        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
+        let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
         let mut change = saying.change.clone();
         change.metadata.remove(CONFLICTS_KEY);
-        if !grasp.seen.conflicts.is_empty() {
-            change.metadata.insert(CONFLICTS_KEY.to_owned(), grasp.seen.conflicts.len().to_string());
+        if !locked.seen.conflicts.is_empty() {
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), locked.seen.conflicts.len().to_string());
         }
-        change.resolutions.extend(self.resolutions_of(&grasp.seen.resolved, captured.root)?);
-        let done = workspaces.commit_as(name, &mut captured.tree, &change, act, saying.action).map_err(of_engine)?;
-        grasp.record.in_step(Some(done.snapshot), act.time);
-        self.note_conflicts(grasp)?;
+        change.resolutions.extend(self.conflicts.resolutions_of(&locked.seen.resolved, captured.root)?);
+        let done = workspaces.commit_as(name, &mut captured.tree, &change, act, saying.action)?;
+        locked.record.in_step(Some(done.snapshot), act.time);
+        self.note_conflicts(locked)?;
         Ok((done.snapshot, done.is_new))
     }
 
     /// Notes in the record whether the tree that the directory is in step with has conflicts.
-    pub(super) fn note_conflicts(&self, grasp: &mut Grasp) -> Result<()> {
-        let root = self.known_root(grasp.record.snapshot())?;
-        grasp.record.whole = root.filter(|_| grasp.seen.conflicts.is_empty()).map(|root| root.to_string());
+    pub(super) fn note_conflicts(&self, locked: &mut LockedDirectory) -> Result<()> {
+        let root = self.context.known_root(locked.record.snapshot())?;
+        locked.record.whole = root.filter(|_| locked.seen.conflicts.is_empty());
         Ok(())
     }
 
     /// Whether a directory came of its workspace's head.
-    pub(super) fn is_in_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
-        let known = grasp.record.snapshot();
-        // Being written for the first time, or left so by a process that died: what is absent was not removed by a user.
-        if known.is_none() && grasp.record.aim.is_some() {
+    pub(super) fn is_in_step(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<bool> {
+        let known = locked.record.snapshot();
+        // Being written for the first time, or left so by a process that died: a user removed none of the absent files.
+        if known.is_none() && locked.record.aim.is_some() {
             return Ok(head.is_none());
         }
         Ok(head == known
-            || self.is_own_capture(grasp, head, known)?
-            || self.is_same(self.head_root(head)?, self.known_root(known)?)?)
+            || self.is_own_capture(locked, head, known)?
+            || self.states.is_same(self.context.head_root(head)?, self.context.known_root(known)?)?)
     }
 
     /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
-    pub(super) fn refuse_out_of_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<()> {
-        if self.is_in_step(grasp, head)? {
+    pub(super) fn refuse_out_of_step(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<()> {
+        if self.is_in_step(locked, head)? {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
         let message = format!(
             "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that; `amalgam restore @` brings the \
              directory to {now} (its files are captured first), `amalgam fork` keeps its files as another workspace",
-            grasp.workspace
+            locked.workspace
         );
-        Err(Failure::new(Reason::StaleHead, message))
+        Err(Error::new(Reason::StaleHead, message))
     }
 
     /// Whether a head came of captures of this very directory alone that are not in its record: the process died before it could note
     /// them, or the disk was full.
-    fn is_own_capture(&self, grasp: &Grasp, head: Option<SnapshotId>, known: Option<SnapshotId>) -> Result<bool> {
+    fn is_own_capture(
+        &self,
+        locked: &LockedDirectory,
+        head: Option<SnapshotId>,
+        known: Option<SnapshotId>,
+    ) -> Result<bool> {
         if head.is_none() {
             return Ok(false);
         }
-        let (store, reference) = (&self.inner.store, grasp.workspace.reference());
+        let (store, reference) = (&self.context.store, locked.workspace.reference());
         let target = |value: &Option<RefValue>| value.as_ref().and_then(|value| value.target);
         let known = known.map(|known| *known.as_bytes());
-        let mut sequence = store.last_move(&reference).map_err(of_engine)?;
+        let mut sequence = store.last_move(&reference)?;
         for _ in 0..UNNOTED_CAPTURES_MAX {
             let moved = match operation(store, sequence) {
                 Ok(moved) => moved,
                 // So long ago that it was noted since, or never will be.
-                Err(Error::Trimmed { .. }) => return Ok(false),
-                Err(error) => return Err(of_engine(error)),
+                Err(EngineError::Trimmed { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
             };
             // A workspace has one directory, and nothing else captures into it.
             let Some(change) = moved.changes.iter().find(|change| change.name == reference) else { return Ok(false) };
@@ -203,14 +194,6 @@ impl Service {
         Ok(false)
     }
 
-    pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
-        match self.head_root(known) {
-            // What it was in step with is gone; then the head decides.
-            Err(failure) if failure.reason == Reason::Corrupt => Ok(None),
-            other => other,
-        }
-    }
-
     /// Takes a snapshot of a directory.
     pub(crate) fn capture_directory(
         &self,
@@ -219,41 +202,43 @@ impl Service {
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
         if let Some(id) = self.live_named(&request.name)? {
-            return self.capture_view(id, request, act);
+            return self.views.capture_view(id, request, act);
         }
-        let mut grasp = self.grasp(&request.name)?;
-        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+        let mut locked = self.lock(&request.name)?;
+        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>()?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
-        self.check_etag(&grasp.workspace, &request.etag)?;
-        self.snapshot_directory(&mut grasp, &Saying { action: CAPTURE, change }, act, progress)
+        self.states.check_etag(&locked.workspace, &request.etag)?;
+        self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, act, progress)
     }
 
     pub(super) fn snapshot_directory(
         &self,
-        grasp: &mut Grasp,
-        saying: &Saying<'_>,
+        locked: &mut LockedDirectory,
+        saying: &CommitDraft<'_>,
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
-        let mut head = self.head(&grasp.workspace)?;
-        if self.is_left_behind(grasp, head)? {
-            self.catch_up(grasp, &saying.change.message, act)?;
-            head = self.head(&grasp.workspace)?;
+        let mut head = self.context.head(&locked.workspace)?;
+        if self.is_left_behind(locked, head)? {
+            self.catch_up(locked, &saying.change.message, act)?;
+            head = self.context.head(&locked.workspace)?;
         }
-        self.refuse_out_of_step(grasp, head)?;
-        let mut warnings = match self.check_room() {
+        self.refuse_out_of_step(locked, head)?;
+        let mut warnings = match self.quota.check_room() {
             // What changes nothing needs no room: a directory that is to be removed is looked at first.
-            Err(full) if full.reason == Reason::Full && self.is_unchanged(grasp, head, progress)? => vec![full.message],
+            Err(full) if full.reason() == Reason::Full && self.is_unchanged(locked, head, progress)? => {
+                vec![full.to_string()]
+            }
             checked => checked?,
         };
-        let mut captured = self.look(grasp, progress)?;
-        warnings.extend(self.check_quota(&grasp.workspace, Some(captured.root))?);
-        let tally = self.tally(self.head_root(head)?, Some(captured.root))?;
-        let (snapshot, is_new) = self.commit_captured(grasp, &mut captured, saying, act)?;
-        warnings.extend(grasp.save(self));
+        let mut captured = self.capture(locked, progress)?;
+        warnings.extend(self.quota.check_quota(&locked.workspace, Some(captured.root))?);
+        let tally = self.states.tally(self.context.head_root(head)?, Some(captured.root))?;
+        let (snapshot, is_new) = self.commit_captured(locked, &mut captured, saying, act)?;
+        warnings.extend(locked.save(&self.context));
         Ok(v1::CaptureResult {
-            snapshot: Some(self.snapshot_message(snapshot, &Marks::default())?),
+            snapshot: Some(self.context.snapshot_message(snapshot, &Marks::default())?),
             changed: is_new,
             counts: Some(counts(&captured.counts)),
             added: tally.added,
@@ -261,81 +246,71 @@ impl Service {
             removed: tally.removed,
             stored_bytes: captured.counts.bytes_stored,
             notices: captured.notices.iter().map(notice).collect(),
-            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            workspace: Some(self.views.workspace_message(&locked.workspace)?),
             warnings,
-            conflicts: Some(grasp.seen.message()),
-            in_git: self.left_alone_by_undo(&grasp.workspace, &tally)?,
+            conflicts: Some(locked.seen.message()),
+            in_git: self.states.left_alone_by_undo(&locked.workspace, &tally)?,
         })
     }
 
-    /// How many changes an undo leaves alone unless it is told otherwise.
-    pub(crate) fn left_alone_by_undo(&self, workspace: &WorkspaceName, tally: &Tally) -> Result<u64> {
-        Ok(if self.git_scope(workspace, false)?.includes() { 0 } else { tally.in_git })
-    }
-
     /// Whether a directory is what its workspace's head holds, as far as that can be told without storing anything.
-    fn is_unchanged(&self, grasp: &mut Grasp, head: Option<SnapshotId>, progress: &Progress) -> Result<bool> {
-        let Some(root) = self.head_root(head)? else { return Ok(false) };
-        if grasp.index().root() != Some(self.faced_in(grasp, root)?.rendered) {
+    fn is_unchanged(
+        &self,
+        locked: &mut LockedDirectory,
+        head: Option<SnapshotId>,
+        progress: &Progress,
+    ) -> Result<bool> {
+        let Some(root) = self.context.head_root(head)? else { return Ok(false) };
+        if locked.index().root() != Some(self.faced_in(locked, root)?.rendered) {
             return Ok(false);
         }
-        let changes = self.detect(grasp, progress)?;
+        let changes = self.detect(locked, progress)?;
         Ok(changes.modified.is_empty() && changes.added.is_empty() && changes.deleted.is_empty())
     }
 
-    pub(crate) fn check_etag(&self, workspace: &amalgam_engine::WorkspaceName, etag: &str) -> Result<()> {
-        if etag.is_empty() {
-            return Ok(());
-        }
-        let now = self.inner.store.last_move(&workspace.reference()).map_err(of_engine)?.to_string();
-        if now == etag {
-            return Ok(());
-        }
-        let message =
-            format!("workspace {workspace} was changed since it was read; look at what it has now, then try again");
-        Err(Failure::new(Reason::StaleHead, message).with("etag", now))
-    }
-
-    /// What differs between a directory and its workspace's head. Stores nothing if the head is what was last seen there.
+    /// Compares a directory with its workspace's head. Stores nothing if the last capture equals the head.
     pub(crate) fn status(&self, name: &str, progress: &Progress) -> Result<v1::DirectoryStatus> {
         if let Some(id) = self.live_named(name)? {
-            return self.view_status(id);
+            return self.views.view_status(id);
         }
-        let mut grasp = self.grasp(name)?;
-        let head = self.head(&grasp.workspace)?;
-        let head_root = self.head_root(head)?;
-        let faced = head_root.map(|root| self.faced_in(&grasp, root)).transpose()?;
+        let mut locked = self.lock(name)?;
+        let head = self.context.head(&locked.workspace)?;
+        let head_root = self.context.head_root(head)?;
+        let faced = head_root.map(|root| self.faced_in(&locked, root)).transpose()?;
         let mut changes = None;
-        if let Some(faced) = faced.as_ref().filter(|faced| grasp.index().root() == Some(faced.rendered)) {
-            let found = self.detect(&mut grasp, progress)?;
+        if let Some(faced) = faced.as_ref().filter(|faced| locked.index().root() == Some(faced.rendered)) {
+            let found = self.detect(&mut locked, progress)?;
             // What an edit of a conflict means is known only when it is read.
             if !touches(&found, faced) {
-                grasp.seen = Seen { conflicts: self.conflicts_of(faced.tree, None)?, ..Seen::default() };
+                locked.seen = CapturedConflicts {
+                    conflicts: self.conflicts.conflicts_of(faced.tree, None)?,
+                    ..CapturedConflicts::default()
+                };
                 changes = Some(found);
             }
         }
         let mut changes = match changes {
             Some(changes) => changes,
-            None => self.compare(&mut grasp, head_root, progress)?,
+            None => self.compare(&mut locked, head_root, progress)?,
         };
-        let uncovered = still_there(&grasp, &mut changes.deleted);
+        let uncovered = still_there(&locked, &mut changes.deleted);
         for list in [&mut changes.added, &mut changes.deleted] {
             without_holders_of_git(list);
         }
-        grasp.record.looked = self.now().0;
-        grasp.save(self);
+        locked.record.looked = self.context.now().0;
+        locked.save(&self.context);
         let paths = |paths: Vec<TreePath>| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
         Ok(v1::DirectoryStatus {
-            directory: Some(self.directory_message(&grasp.record)),
-            workspace: Some(self.workspace_message(&grasp.workspace)?),
-            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            directory: Some(self.directory_message(&locked.record)),
+            workspace: Some(self.views.workspace_message(&locked.workspace)?),
+            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
             modified: paths(changes.modified),
             added: paths(changes.added),
             deleted: paths(changes.deleted),
             notices: changes.notices.iter().map(notice).collect(),
-            warnings: self.room_warnings(&grasp.workspace),
+            warnings: self.quota.room_warnings(&locked.workspace),
             counts: Some(counts(&changes.counts)),
-            conflicts: Some(grasp.seen.message()),
+            conflicts: Some(locked.seen.message()),
             uncovered: paths(uncovered),
             renamed: changes.renamed.iter().map(renamed_message).collect(),
             attributes: paths(changes.attributes),
@@ -343,28 +318,27 @@ impl Service {
         })
     }
 
-    fn detect(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Changes> {
-        let rules = self.rules(&grasp.record)?;
-        let dirty = grasp.live.watch.as_ref().map(|watch| watch.look_dirty());
+    fn detect(&self, locked: &mut LockedDirectory, progress: &Progress) -> Result<Changes> {
+        let rules = self.rules(&locked.record)?;
+        let dirty = locked.live.watch.as_ref().map(|watch| watch.look_dirty());
         let scope = match &dirty {
-            Some(Dirty::Nothing) => Scope::Directories(super::watch::NOWHERE),
+            Some(Dirty::Nothing) => Scope::Directories(NOWHERE),
             Some(Dirty::Directories(directories)) => Scope::Directories(directories),
             _ => Scope::All,
         };
         let known = KnownContents::default();
-        let job = CaptureOptions { rules: &rules, scope, known: &known, now: self.now(), progress };
-        let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        detect_changes(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)
+        let job = CaptureOptions { rules: &rules, scope, known: &known, now: self.context.now(), progress };
+        let index = locked.live.index.as_mut().expect("it was made ready when the directory was locked");
+        Ok(detect_changes(&self.context.store, &locked.host, index, &job)?)
     }
 
-    /// The same by a capture, when the index is at another tree than the head.
-    fn compare(&self, grasp: &mut Grasp, head: Option<RootId>, progress: &Progress) -> Result<Changes> {
-        let captured = self.look(grasp, progress)?;
+    /// Compares by a capture, when the index is at another tree than the head.
+    fn compare(&self, locked: &mut LockedDirectory, head: Option<RootId>, progress: &Progress) -> Result<Changes> {
+        let captured = self.capture(locked, progress)?;
         let mut changes = Changes { notices: captured.notices, counts: captured.counts, ..Changes::default() };
-        let diff =
-            diff_roots(&self.inner.store, head, Some(captured.root), DiffOptions::default()).map_err(of_engine)?;
+        let diff = diff_roots(&self.context.store, head, Some(captured.root), DiffOptions::default())?;
         for change in diff {
-            let change = change.map_err(of_engine)?;
+            let change = change?;
             if is_directory(&change) {
                 changes.directories.push(change.path.clone());
             }
@@ -378,18 +352,18 @@ impl Service {
                 _ => changes.modified.push(change.path),
             }
         }
-        changes.renamed = self.renamed_files(head, Some(captured.root))?;
+        changes.renamed = self.states.renamed_files(head, Some(captured.root))?;
         Ok(changes)
     }
 }
 
 /// Takes those paths out of a sorted list that are still on the disk: rules leave them out by now.
-fn still_there(grasp: &Grasp, deleted: &mut Vec<TreePath>) -> Vec<TreePath> {
+fn still_there(locked: &LockedDirectory, deleted: &mut Vec<TreePath>) -> Vec<TreePath> {
     let mut uncovered = Vec::new();
     let mut gone: Option<TreePath> = None;
     deleted.retain(|path| {
         let is_below_gone = gone.as_ref().is_some_and(|gone| path.below(gone).is_some());
-        if !is_below_gone && grasp.host.stamp(path).ok().flatten().is_some() {
+        if !is_below_gone && locked.host.stamp(path).ok().flatten().is_some() {
             uncovered.push(path.clone());
             return false;
         }

@@ -5,22 +5,23 @@ use std::path::Path;
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationContext, RootId};
-use amalgam_materializer::{CheckoutOptions, FilePool, HostDir, Index, Progress, Staging, Times, checkout_staged};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_materializer::{CheckoutOptions, HostDir, Index, Progress, Staging, Times, checkout_staged};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
-use super::attach::{canonical, host_path, path_bytes};
-use super::{Live, notice};
-use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_io, of_materializer};
+use super::{Directories, Live};
+use crate::conflicts::CapturedConflicts;
+use crate::context::HeldTree;
+use crate::error::{Error, Result};
+use crate::host_path::{canonical, host_path, make_empty};
+use crate::messages::{notice, path_bytes};
 use crate::registry::Record;
-use crate::service::{Held, Service};
 use crate::views::named;
 
 /// A directory that belongs to a workspace and is being written: no other call works in it. A new one belongs to no workspace again unless that comes
 /// to its end; one that is written again keeps its record, and a restore does the rest.
 struct Attached<'a> {
-    service: &'a Service,
+    directories: &'a Directories,
     id: String,
     is_new: bool,
     live: Option<ArcMutexGuard<RawMutex, Live>>,
@@ -38,13 +39,13 @@ impl Drop for Attached<'_> {
     fn drop(&mut self) {
         if !self.id.is_empty() && self.is_new {
             self.live = None;
-            // Nothing is lost with a record that cannot be removed; it says what it is about.
-            let _ = self.service.forget_directory(&self.id);
+            // A record that cannot be removed loses nothing, and names its directory.
+            let _ = self.directories.forget_directory(&self.id);
         }
     }
 }
 
-impl Service {
+impl Directories {
     /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to; or writes the lost
     /// directory of a workspace again.
     pub(crate) fn checkout_directory(
@@ -56,23 +57,23 @@ impl Service {
         if request.again {
             return self.bring_back(request, act, progress);
         }
-        let here = self.here(&request.workspace)?;
-        let wanted = self.hold_revision(&request.revision, here.as_ref())?;
+        let here = self.context.here(&request.workspace)?;
+        let wanted = self.context.hold_revision(&request.revision, here.as_ref())?;
         let root = wanted.root.expect("a revision has a tree");
         let attach = match request.attach_workspace.as_str() {
             "" => None,
-            name => Some(amalgam_proto::workspace_id(name).map_err(of_engine)?),
+            name => Some(amalgam_proto::workspace_id(name)?),
         };
         let style = match request.conflicts.as_str() {
             "" => Style::default(),
             word => Style::from_word(word).ok_or_else(|| {
                 let words = "markers, ours, theirs or base";
-                Failure::new(Reason::Invalid, format!("`{word}` is not a way to show conflicts; use {words}"))
+                Error::new(Reason::Invalid, format!("`{word}` is not a way to show conflicts; use {words}"))
             })?,
         };
         if request.read_only && attach.is_some() {
             let message = "a read-only directory cannot belong to a workspace; leave out --workspace or --read-only";
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         let path = canonical(&host_path(&request.path)?)?;
         self.clean_unfinished(&path)?;
@@ -84,7 +85,7 @@ impl Service {
             }
             None => {
                 make_empty(&path)?;
-                (HostDir::open(&path).map_err(of_materializer)?, None)
+                (HostDir::open(&path)?, None)
             }
         };
         self.write_checkout(request, (&wanted, style), (host, attached), progress)
@@ -94,7 +95,7 @@ impl Service {
     fn write_checkout(
         &self,
         request: &v1::CheckoutDirectoryRequest,
-        (wanted, style): (&Held, Style),
+        (wanted, style): (&HeldTree, Style),
         (host, attached): (HostDir, Option<Attached<'_>>),
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
@@ -105,9 +106,9 @@ impl Service {
             "" => None,
             // A mount has no files that could be cloned.
             name if named(name).is_some() => None,
-            name => Some(self.grasp(name)?),
+            name => Some(self.lock(name)?),
         };
-        let pool = request.read_only.then(|| self.pool()).transpose()?;
+        let pool = request.read_only.then(|| self.context.pool()).transpose()?;
         let job = CheckoutOptions {
             keep_git: false,
             rules: None,
@@ -116,17 +117,18 @@ impl Service {
             withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
             times: Times::Exact,
-            source: source.as_ref().map(|grasp| (&grasp.host, grasp.index())),
+            source: source.as_ref().map(|locked| (&locked.host, locked.index())),
             pool: pool.as_ref(),
             progress,
         };
         let index = Index::new(host.identity());
-        let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
-        let faced = self.faced(root, style, None)?;
+        let seen =
+            CapturedConflicts { conflicts: self.conflicts.conflicts_of(root, None)?, ..CapturedConflicts::default() };
+        let faced = self.conflicts.faced(root, style, None)?;
         let staging = Staging::new();
         let begun = self.begin_checkout(&host, faced.rendered, &staging)?;
-        let done = checkout_staged(&self.inner.store, &host, &index, faced.rendered, &job, &staging);
-        let done = done.map_err(of_materializer)?;
+        let done = checkout_staged(&self.context.store, &host, &index, faced.rendered, &job, &staging);
+        let done = done?;
         drop(source);
         let mut result = v1::CheckoutResult {
             directory: None,
@@ -139,23 +141,17 @@ impl Service {
             ..v1::CheckoutResult::default()
         };
         if let Some(attached) = attached {
-            let mut grasp = self.grasp(&amalgam_proto::directory_name(&attached.keep()))?;
-            self.look_where(&mut grasp, &done, &Progress::default())?;
-            grasp.record.in_step(Some(snapshot), self.now());
-            self.note_conflicts(&mut grasp)?;
-            result.warnings = grasp.save(self);
-            let record = grasp.record.clone();
-            drop(grasp);
+            let mut locked = self.lock(&amalgam_proto::directory_name(&attached.keep()))?;
+            self.recapture_touched(&mut locked, &done, &Progress::default())?;
+            locked.record.in_step(Some(snapshot), self.context.now());
+            self.note_conflicts(&mut locked)?;
+            result.warnings = locked.save(&self.context);
+            let record = locked.record.clone();
+            drop(locked);
             result.directory = Some(self.directory_message(&record));
         }
         begun.finish();
         Ok(result)
-    }
-
-    /// The files that read-only directories share.
-    pub(crate) fn pool(&self) -> Result<FilePool> {
-        FilePool::open(&self.inner.home.pool_path())
-            .map_err(|source| of_io("open the files that directories share", &source))
     }
 
     /// Makes a directory, empty, and lets it belong to a workspace whose tree it will have.
@@ -166,40 +162,40 @@ impl Service {
         conflicts: &str,
         aim: RootId,
     ) -> Result<(HostDir, Attached<'_>)> {
-        let _turn = self.inner.registry.turn();
+        let _turn = self.context.registry.turn();
         self.refuse_second(workspace)?;
         let made_here = make_empty(path)?;
-        let host = HostDir::open(path).map_err(of_materializer)?;
+        let host = HostDir::open(path)?;
         self.refuse_nested(path, &host)?;
-        let (conflicts, aim) = (conflicts.to_owned(), Some(aim.to_string()));
+        let (conflicts, aim) = (conflicts.to_owned(), Some(aim));
         let record = Record { made_here, conflicts, aim, ..self.new_record(path, &host, workspace)? };
-        self.inner.registry.put(record.clone())?;
+        self.context.registry.put(record.clone())?;
         let live = self.live(&record.id).lock_arc();
-        Ok((host, Attached { service: self, id: record.id, is_new: true, live: Some(live) }))
+        Ok((host, Attached { directories: self, id: record.id, is_new: true, live: Some(live) }))
     }
 
-    /// Writes the directory of a workspace again that was lost, or that another one is in the place of. What is there is captured first.
+    /// Writes the lost or replaced directory of a workspace again. Files that are there are captured first.
     fn bring_back(
         &self,
         request: &v1::CheckoutDirectoryRequest,
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
-        let workspace = amalgam_proto::workspace_id(&request.attach_workspace).map_err(of_engine)?;
-        let head = self.head(&workspace)?.ok_or_else(|| {
-            Failure::new(
+        let workspace = amalgam_proto::workspace_id(&request.attach_workspace)?;
+        let head = self.context.head(&workspace)?.ok_or_else(|| {
+            Error::new(
                 Reason::NotFound,
                 format!("workspace {workspace} has no snapshot yet, so there is nothing to check out"),
             )
         })?;
-        let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
+        let record = self.context.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
         let path = match (&record, request.path.is_empty()) {
             (_, false) => canonical(&host_path(&request.path)?)?,
             (Some(record), true) => record.path.clone(),
             (None, true) => {
                 let message =
                     format!("workspace {workspace} has no directory; name one: `amalgam checkout {workspace}@ DIR`");
-                return Err(Failure::new(Reason::NoDirectory, message));
+                return Err(Error::new(Reason::NoDirectory, message));
             }
         };
         if let Some(record) = record.as_ref().filter(|record| self.open_host(record).is_ok()) {
@@ -211,12 +207,12 @@ impl Service {
                 "workspace {workspace} has its directory at {}, and that is not lost; `amalgam restore` in it brings files back",
                 record.path.display()
             );
-            return Err(Failure::new(Reason::AlreadyExists, message));
+            return Err(Error::new(Reason::AlreadyExists, message));
         }
         if !is_empty_or_absent(&path)? {
             return self.bring_back_into(&path, &workspace, record.is_some(), request, act, progress);
         }
-        let wanted = self.hold_revision(&head.to_string(), Some(&workspace))?;
+        let wanted = self.context.hold_revision(&head.to_string(), Some(&workspace))?;
         let root = wanted.root.expect("a revision has a tree");
         let word = record.as_ref().map(|record| record.conflicts.clone()).unwrap_or_default();
         let style = Style::from_word(&word).unwrap_or_default();
@@ -238,7 +234,7 @@ impl Service {
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
-        let head = self.head(workspace)?.map(|head| head.to_string()).unwrap_or_default();
+        let head = self.context.head(workspace)?.map(|head| head.to_string()).unwrap_or_default();
         let attach = v1::AttachDirectoryRequest {
             path: path_bytes(path),
             workspace_id: workspace.to_string(),
@@ -270,10 +266,10 @@ impl Service {
     /// Makes a directory, empty, and lets the record of one that was lost be about it.
     fn attach_lost(&self, path: &Path, id: &str, aim: RootId) -> Result<(HostDir, Attached<'_>)> {
         loop {
-            let turn = self.inner.registry.turn();
-            let records = self.inner.registry.all();
+            let turn = self.context.registry.turn();
+            let records = self.context.registry.all();
             let gone =
-                || Failure::new(Reason::NoDirectory, "the directory was detached meanwhile; run the command again");
+                || Error::new(Reason::NoDirectory, "the directory was detached meanwhile; run the command again");
             let found = records.iter().find(|record| record.id == id).ok_or_else(gone)?;
             self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != id))?;
             let Some(mut live) = self.live(id).try_lock_arc() else {
@@ -281,28 +277,28 @@ impl Service {
                 continue;
             };
             make_empty(path)?;
-            let host = HostDir::open(path).map_err(of_materializer)?;
+            let host = HostDir::open(path)?;
             live.end_watch();
-            let mut record = Record { path: path.to_owned(), aim: Some(aim.to_string()), ..found.clone() };
+            let mut record = Record { path: path.to_owned(), aim: Some(aim), ..found.clone() };
             record.snapshot = None;
             record.identify(host.identity());
-            self.inner.registry.put(record)?;
+            self.context.registry.put(record)?;
             self.retry_background(id);
-            return Ok((host, Attached { service: self, id: id.to_owned(), is_new: false, live: Some(live) }));
+            return Ok((host, Attached { directories: self, id: id.to_owned(), is_new: false, live: Some(live) }));
         }
     }
 
     fn refuse_second(&self, workspace: &WorkspaceName) -> Result<()> {
-        match self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
+        match self.context.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             Some(other) => {
                 let hint = match self.open_host(other) {
                     Ok(_) => "; `amalgam fork --dir PATH` makes a second one".to_owned(),
                     Err(_) => format!(", which is lost; `amalgam checkout {workspace}` writes it again"),
                 };
                 let message = format!("workspace {workspace} has its directory at {}{hint}", other.path.display());
-                Err(Failure::new(Reason::AlreadyExists, message))
+                Err(Error::new(Reason::AlreadyExists, message))
             }
-            None => self.refuse_live(workspace, "no directory can be made for it"),
+            None => self.views.refuse_live(workspace, "no directory can be made for it"),
         }
     }
 }
@@ -312,28 +308,6 @@ fn is_empty_or_absent(path: &Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => Ok(names.next().is_none()),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(true),
-        Err(source) => Err(of_io(&format!("read {}", path.display()), &source)),
-    }
-}
-
-/// Makes sure that a directory is there and empty; true when it was made now.
-pub(crate) fn make_empty(path: &Path) -> Result<bool> {
-    match std::fs::read_dir(path) {
-        Ok(mut names) => match names.next() {
-            None => Ok(false),
-            Some(_) => {
-                let message = format!("{} is not empty; name a new directory", path.display());
-                Err(Failure::new(Reason::AlreadyExists, message))
-            }
-        },
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(path).map_err(|source| of_io(&format!("make {}", path.display()), &source))?;
-            Ok(true)
-        }
-        Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
-            let message = format!("{} is a file; name a new directory", path.display());
-            Err(Failure::new(Reason::AlreadyExists, message))
-        }
-        Err(source) => Err(of_io(&format!("read {}", path.display()), &source)),
+        Err(source) => Err(Error::io(format!("read {}", path.display()))(source)),
     }
 }

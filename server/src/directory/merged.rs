@@ -1,55 +1,53 @@
 //! Directories of workspaces that are merged, and their mounts: captured before, brought along after.
 
-use amalgam_engine::conflict::CONFLICTS_KEY;
-use amalgam_engine::merge::{NoContents, merge_trees};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, WriteSession};
+use amalgam_engine::{OperationContext, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
-use amalgam_merge::trees::RuleMerger;
 use amalgam_proto::v1;
 
-use super::capture::{CAPTURE, Saying};
+use super::capture::CommitDraft;
 use super::restore::Target;
-use super::{Grasp, notice};
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
-use crate::views::ViewGrasp;
+use super::{Directories, LockedDirectory};
+use crate::error::Result;
+use crate::messages::notice;
+use crate::states::CAPTURE;
+use crate::views::LockedView;
 use crate::views::live::Secured;
 
-/// What the log calls a merge.
+/// The action in the operation log for a merge.
 const MERGE: &str = "merge";
-/// The message of what was written into a place while a merge into it went on.
+/// The message of a snapshot of files written during a merge.
 const WRITTEN_MEANWHILE: &str = "written during a merge";
 
-/// Says that others may work in a place.
-pub(crate) struct Free;
+/// Files were unlocked during a merge.
+pub(crate) struct Released;
 
-/// What a workspace's head would be after a capture.
-pub(crate) struct Ahead {
+/// The head of a workspace as a capture would make it.
+pub(crate) struct PreviewedHead {
     pub(crate) head: Option<SnapshotId>,
-    /// What would be captured; nothing when a snapshot has it all.
+    /// The counts of a capture; nothing when there are no edits.
     pub(crate) capture: Option<v1::MergeCapture>,
     /// Keeps what no name points at.
     _session: Option<WriteSession>,
 }
 
-/// Where a workspace's files are, held so that no other call commits or restores there.
-enum Place {
+/// The files of a workspace, locked so that no other call commits or restores there.
+enum LockedFiles {
     Nowhere,
-    Directory(Box<Grasp>),
-    View(ViewGrasp),
+    Directory(Box<LockedDirectory>),
+    View(LockedView),
 }
 
-/// The same after what is there was taken into a snapshot.
-pub(crate) enum SecuredPlace {
+/// The locked files of a workspace, after their edits were taken into a snapshot.
+pub(crate) enum SecuredFiles {
     Nowhere,
-    Directory(Box<Grasp>, Option<SnapshotId>),
-    View(ViewGrasp, Box<Secured>),
+    Directory(Box<LockedDirectory>, Option<SnapshotId>),
+    View(LockedView, Box<Secured>),
 }
 
-impl SecuredPlace {
+impl SecuredFiles {
     /// The snapshot that was taken.
     pub(crate) fn safety(&self) -> Option<SnapshotId> {
         match self {
@@ -60,136 +58,138 @@ impl SecuredPlace {
     }
 }
 
-impl Service {
+impl Directories {
     /// Looks at a workspace's directory or mount, if it has one, as a capture would, and changes nothing: the snapshot has no name, and
     /// goes with the next collection.
-    pub(crate) fn look_ahead(&self, workspace: &WorkspaceName, act: &OperationContext) -> Result<Ahead> {
-        let head = self.head(workspace)?;
-        let unchanged = Ahead { head, capture: None, _session: None };
-        let store = &self.inner.store;
+    pub(crate) fn preview_capture(&self, workspace: &WorkspaceName, act: &OperationContext) -> Result<PreviewedHead> {
+        let head = self.context.head(workspace)?;
+        let unchanged = PreviewedHead { head, capture: None, _session: None };
+        let store = &self.context.store;
         let session = store.session();
-        let (root, _pin) = match self.place_of(workspace)? {
-            Place::Nowhere => return Ok(unchanged),
-            Place::Directory(mut grasp) => {
-                self.refuse_out_of_step(&grasp, head)?;
-                let captured = self.look(&mut grasp, &Progress::default())?;
-                let pin = store.hold(captured.root).map_err(of_engine)?;
-                grasp.save(self);
+        let (root, _pin) = match self.lock_files_of(workspace)? {
+            LockedFiles::Nowhere => return Ok(unchanged),
+            LockedFiles::Directory(mut locked) => {
+                self.refuse_out_of_step(&locked, head)?;
+                let captured = self.capture(&mut locked, &Progress::default())?;
+                let pin = store.hold(captured.root)?;
+                locked.save(&self.context);
                 (captured.root, pin)
             }
-            Place::View(grasp) => {
-                let (_held, root) = self.look_ahead_in_view(&grasp, head)?;
-                (root, store.hold(root).map_err(of_engine)?)
+            LockedFiles::View(locked) => {
+                let (_held, root) = self.views.preview_in_view(&locked, head)?;
+                (root, store.hold(root)?)
             }
         };
-        let before = self.head_root(head)?;
-        if self.is_same(before, Some(root))? {
+        let before = self.context.head_root(head)?;
+        if self.states.is_same(before, Some(root))? {
             return Ok(unchanged);
         }
-        let tally = self.tally(before, Some(root))?;
+        let tally = self.states.tally(before, Some(root))?;
         let generation = match head {
-            Some(head) => store.snapshot(head).map_err(of_engine)?.generation + 1,
+            Some(head) => store.snapshot(head)?.generation + 1,
             None => 0,
         };
         let (parents, author, time) = (head.into_iter().collect(), act.actor.clone(), act.time);
         let (message, metadata) = (String::new(), std::collections::BTreeMap::new());
         let snapshot = Snapshot { root, parents, author, time, message, metadata, generation };
-        let snapshot = session.put_snapshot(snapshot).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
+        let snapshot = session.put_snapshot(snapshot)?;
+        session.write_all_ahead()?;
         let capture = v1::MergeCapture {
             workspace: amalgam_proto::workspace_name(workspace),
             added: tally.added,
             modified: tally.modified,
             removed: tally.removed,
         };
-        Ok(Ahead { head: Some(snapshot), capture: Some(capture), _session: Some(session) })
+        Ok(PreviewedHead { head: Some(snapshot), capture: Some(capture), _session: Some(session) })
     }
 
     /// Takes hold of a workspace's directory, if it has one.
-    pub(crate) fn grasp_of(&self, workspace: &WorkspaceName) -> Result<Option<Grasp>> {
-        let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
-        record.map(|record| self.grasp(&amalgam_proto::directory_name(&record.id))).transpose()
+    pub(crate) fn lock_directory_of(&self, workspace: &WorkspaceName) -> Result<Option<LockedDirectory>> {
+        let record = self.context.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
+        record.map(|record| self.lock(&amalgam_proto::directory_name(&record.id))).transpose()
     }
 
-    /// Takes hold of the place where a workspace's files are.
-    fn place_of(&self, workspace: &WorkspaceName) -> Result<Place> {
-        if let Some(grasp) = self.grasp_of(workspace)? {
-            return Ok(Place::Directory(Box::new(grasp)));
+    /// Locks the files of a workspace: its directory, or else its live view.
+    fn lock_files_of(&self, workspace: &WorkspaceName) -> Result<LockedFiles> {
+        if let Some(locked) = self.lock_directory_of(workspace)? {
+            return Ok(LockedFiles::Directory(Box::new(locked)));
         }
-        Ok(self.grasp_view_of(workspace)?.map_or(Place::Nowhere, Place::View))
+        Ok(self.views.lock_view_of(workspace)?.map_or(LockedFiles::Nowhere, LockedFiles::View))
     }
 
     /// Takes a snapshot of a workspace's directory or mount, if it has one and that changed.
     pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
         // The request belongs to what comes after it.
         let act = OperationContext { request: None, ..act.clone() };
-        match self.place_of(workspace)? {
-            Place::Nowhere => Ok(()),
-            Place::Directory(mut grasp) => {
-                let saying = Saying { action: CAPTURE, change: Change::new(format!("before {before}")) };
-                self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default()).map(drop)
+        match self.lock_files_of(workspace)? {
+            LockedFiles::Nowhere => Ok(()),
+            LockedFiles::Directory(mut locked) => {
+                let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
+                self.snapshot_directory(&mut locked, &saying, &act, &Progress::default()).map(drop)
             }
-            Place::View(grasp) => {
-                self.check_room()?;
-                if self.quota_of(workspace)?.is_some() {
-                    let (_held, root) = self.hold_edited(&grasp)?;
-                    self.check_quota(workspace, Some(root))?;
+            LockedFiles::View(locked) => {
+                self.quota.check_room()?;
+                if self.quota.quota_of(workspace)?.is_some() {
+                    let (_held, root) = self.views.hold_edited(&locked)?;
+                    self.quota.check_quota(workspace, Some(root))?;
                 }
-                self.secure_view_before(&grasp, before, &act).map(drop)
+                self.views.secure_view_before(&locked, before, &act).map(drop)
             }
         }
     }
 
-    /// Takes hold of the place of a workspace that is merged into, and takes what is there into a snapshot, if none has it yet. A
-    /// directory that never had what its workspace holds is not the place: what is absent there was not removed by a user.
-    pub(crate) fn secure_place(
+    /// Locks the files of a workspace that is merged into, and takes their edits into a snapshot, if there are any. A
+    /// directory that was never in step with its workspace is left out: a user removed none of the absent files.
+    pub(crate) fn secure_files(
         &self,
         workspace: &WorkspaceName,
         before: &str,
         act: &OperationContext,
-    ) -> Result<SecuredPlace> {
-        match self.place_of(workspace)? {
-            Place::Directory(grasp) if grasp.record.snapshot().is_none() && self.head(workspace)?.is_some() => {
-                Ok(SecuredPlace::Nowhere)
+    ) -> Result<SecuredFiles> {
+        match self.lock_files_of(workspace)? {
+            LockedFiles::Directory(locked)
+                if locked.record.snapshot().is_none() && self.context.head(workspace)?.is_some() =>
+            {
+                Ok(SecuredFiles::Nowhere)
             }
-            Place::Directory(mut grasp) => {
-                let safety = self.secure_before(&mut grasp, before, act)?;
-                Ok(SecuredPlace::Directory(grasp, safety))
+            LockedFiles::Directory(mut locked) => {
+                let safety = self.secure_before(&mut locked, before, act)?;
+                Ok(SecuredFiles::Directory(locked, safety))
             }
-            Place::View(grasp) => {
-                let secured = self.secure_view_before(&grasp, before, act)?;
-                Ok(SecuredPlace::View(grasp, Box::new(secured)))
+            LockedFiles::View(locked) => {
+                let secured = self.views.secure_view_before(&locked, before, act)?;
+                Ok(SecuredFiles::View(locked, Box::new(secured)))
             }
-            Place::Nowhere => Ok(SecuredPlace::Nowhere),
+            LockedFiles::Nowhere => Ok(SecuredFiles::Nowhere),
         }
     }
 
-    /// Lets others work in a place while a merge goes on. One that was never in step is kept: what is absent there was removed by nobody.
-    pub(crate) fn let_go_of_place(&self, place: SecuredPlace) -> std::result::Result<SecuredPlace, Free> {
+    /// Unlocks files during a merge. Those that were never in step stay locked: a user removed none of the absent files.
+    pub(crate) fn release_files(&self, place: SecuredFiles) -> std::result::Result<SecuredFiles, Released> {
         match place {
-            SecuredPlace::Directory(grasp, _) if grasp.record.snapshot().is_some() => Err(Free),
-            SecuredPlace::View(..) => Err(Free),
+            SecuredFiles::Directory(locked, _) if locked.record.snapshot().is_some() => Err(Released),
+            SecuredFiles::View(..) => Err(Released),
             kept => Ok(kept),
         }
     }
 
-    /// Brings a place along that was let go of during a merge. What was written there meanwhile is merged with what landed.
-    pub(crate) fn catch_place_up(
+    /// Updates files that were unlocked during a merge. Edits made meanwhile are merged with the new head.
+    pub(crate) fn catch_up_files(
         &self,
         workspace: &WorkspaceName,
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
-        match self.place_of(workspace)? {
-            Place::Nowhere => Ok(()),
-            Place::Directory(mut grasp) => {
-                if grasp.record.snapshot().is_none() || self.is_in_step(&grasp, self.head(workspace)?)? {
+        match self.lock_files_of(workspace)? {
+            LockedFiles::Nowhere => Ok(()),
+            LockedFiles::Directory(mut locked) => {
+                if locked.record.snapshot().is_none() || self.is_in_step(&locked, self.context.head(workspace)?)? {
                     return Ok(());
                 }
-                self.catch_up_with(&mut grasp, WRITTEN_MEANWHILE, merge, act).map(drop)
+                self.catch_up_with(&mut locked, WRITTEN_MEANWHILE, merge, act).map(drop)
             }
-            Place::View(grasp) => {
-                let done = self.catch_view_up(&grasp, WRITTEN_MEANWHILE, act)?;
+            LockedFiles::View(locked) => {
+                let done = self.views.catch_up_view(&locked, WRITTEN_MEANWHILE, act)?;
                 (merge.written, merge.removed) = (done.written, done.removed);
                 Ok(())
             }
@@ -197,126 +197,102 @@ impl Service {
     }
 
     /// Brings a place to where its workspace's head is now.
-    pub(crate) fn bring_place_along(
+    pub(crate) fn update_files(
         &self,
-        place: SecuredPlace,
+        place: SecuredFiles,
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
         match place {
-            SecuredPlace::Nowhere => Ok(()),
-            SecuredPlace::Directory(mut grasp, _) => self.bring_along(&mut grasp, merge, act),
-            SecuredPlace::View(grasp, secured) => self.bring_view_along(&grasp, *secured, merge, act),
+            SecuredFiles::Nowhere => Ok(()),
+            SecuredFiles::Directory(mut locked, _) => self.update_directory_files(&mut locked, merge, act),
+            SecuredFiles::View(locked, secured) => self.views.update_view(&locked, *secured, merge, act),
         }
     }
 
-    /// Takes what is in a directory into a snapshot, if no snapshot has it yet. One whose workspace moved on without it is brought
+    /// Takes the edits of a directory into a snapshot, if there are any. One whose workspace moved on without it is brought
     /// along first.
     pub(crate) fn secure_before(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         what: &str,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        let head = self.head(&grasp.workspace)?;
-        match self.is_in_step(grasp, head)? {
-            true => self.secure(grasp, what, act, &Progress::default()).map(|(safety, _)| safety),
-            false => self.catch_up(grasp, what, act),
+        let head = self.context.head(&locked.workspace)?;
+        match self.is_in_step(locked, head)? {
+            true => self.secure(locked, what, act, &Progress::default()).map(|(safety, _)| safety),
+            false => self.catch_up(locked, what, act),
         }
     }
 
     /// Whether a merge landed in a directory's workspace and the process died before the directory was brought along.
-    pub(super) fn is_left_behind(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
-        let (Some(known), Some(now)) = (grasp.record.snapshot(), head) else { return Ok(false) };
-        if self.is_in_step(grasp, head)? {
+    pub(super) fn is_left_behind(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<bool> {
+        let (Some(known), Some(now)) = (locked.record.snapshot(), head) else { return Ok(false) };
+        if self.is_in_step(locked, head)? {
             return Ok(false);
         }
-        let store = &self.inner.store;
-        let moved = store.last_move(&grasp.workspace.reference()).map_err(of_engine)?;
+        let store = &self.context.store;
+        let moved = store.last_move(&locked.workspace.reference())?;
         let is_merge = operation(store, moved).is_ok_and(|found| found.draft.action == MERGE);
-        Ok(is_merge && self.inner.history.is_ancestor(known, now).map_err(of_engine)?)
+        Ok(is_merge && self.context.history.is_ancestor(known, now)?)
     }
 
     /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
-    /// process died while it brought them along; what is neither is an edit of the user, and is merged with what the head has. A capture
+    /// process died while it updated them; a file that is neither was edited by the user, and is merged with the head's. A capture
     /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
-    pub(super) fn catch_up(&self, grasp: &mut Grasp, what: &str, act: &OperationContext) -> Result<Option<SnapshotId>> {
-        self.catch_up_with(grasp, &format!("before {what}"), &mut v1::Merge::default(), act)
+    pub(super) fn catch_up(
+        &self,
+        locked: &mut LockedDirectory,
+        what: &str,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        self.catch_up_with(locked, &format!("before {what}"), &mut v1::Merge::default(), act)
     }
 
     fn catch_up_with(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         message: &str,
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        let (store, progress) = (&self.inner.store, Progress::default());
+        let (store, progress) = (&self.context.store, Progress::default());
         // The request belongs to what comes after it.
         let act = &OperationContext { request: None, ..act.clone() };
-        let head = self.head(&grasp.workspace)?;
-        let (Some(before), Some(now)) = (self.known_root(grasp.record.snapshot())?, self.head_root(head)?) else {
+        let head = self.context.head(&locked.workspace)?;
+        let (Some(before), Some(now)) =
+            (self.context.known_root(locked.record.snapshot())?, self.context.head_root(head)?)
+        else {
             let what = message.strip_prefix("before ").unwrap_or(message);
-            return self.secure(grasp, what, act, &progress).map(|(safety, _)| safety);
+            return self.secure(locked, what, act, &progress).map(|(safety, _)| safety);
         };
-        let captured = self.look_as(grasp, &progress, true)?;
-        let _pin = store.hold(captured.root).map_err(of_engine)?;
+        let captured = self.capture_all(locked, &progress)?;
+        let _pin = store.hold(captured.root)?;
         let mut safety = None;
         if ![before, now].contains(&captured.root) {
-            safety = self.merge_edits(&grasp.workspace, before, captured.root, message, act)?;
+            safety = self.states.merge_edits(&locked.workspace, before, captured.root, message, act)?;
         }
-        self.bring_along(grasp, merge, act)?;
+        self.update_directory_files(locked, merge, act)?;
         Ok(safety)
     }
 
-    /// Commits what was edited since a tree, merged with what the workspace's head has. Nothing if that has it all.
-    pub(crate) fn merge_edits(
-        &self,
-        workspace: &WorkspaceName,
-        before: RootId,
-        edited: RootId,
-        message: &str,
-        act: &OperationContext,
-    ) -> Result<Option<SnapshotId>> {
-        let store = &self.inner.store;
-        let act = &OperationContext { request: None, ..act.clone() };
-        let head = self.head(workspace)?;
-        let Some(now) = self.head_root(head)? else { return Ok(None) };
-        let rules = self.merge_rules(Some(workspace), None);
-        let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
-        let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
-        let options = MergeOptions { time: act.time, ..MergeOptions::default() };
-        let merged = merge_trees(store, Some(before), now, edited, contents, &options);
-        let mut tree = merged.map_err(of_engine)?.tree;
-        let session = store.session();
-        let root = tree.freeze().write(&session).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
-        let _pin = store.hold(root).map_err(of_engine)?;
-        if self.is_same(Some(root), Some(now))? {
-            return Ok(None);
-        }
-        tree.rebase(head);
-        let mut change = Change::new(message);
-        let conflicts = self.conflicts_of(root, Some(now))?.len();
-        if conflicts > 0 {
-            change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
-        }
-        let done = self.inner.workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
-        Ok(Some(done.map_err(of_engine)?.snapshot))
-    }
-
     /// Brings a directory to where its workspace's head is now.
-    pub(crate) fn bring_along(&self, grasp: &mut Grasp, merge: &mut v1::Merge, act: &OperationContext) -> Result<()> {
-        let head = self.head(&grasp.workspace)?;
-        let Some(root) = self.head_root(head)? else { return Ok(()) };
-        if grasp.record.snapshot() == head {
+    pub(crate) fn update_directory_files(
+        &self,
+        locked: &mut LockedDirectory,
+        merge: &mut v1::Merge,
+        act: &OperationContext,
+    ) -> Result<()> {
+        let head = self.context.head(&locked.workspace)?;
+        let Some(root) = self.context.head_root(head)? else { return Ok(()) };
+        if locked.record.snapshot() == head {
             return Ok(());
         }
         let target = Target { root, paths: None, with_git: false, set_id: false };
         // What the merge wrote has its time already, and all else is there.
-        let (brought, _) = self.bring_to(grasp, &target, Times::OfBytes(act.time), &Progress::default())?;
-        grasp.record.in_step(head, act.time);
-        grasp.save(self);
+        let (brought, _) = self.bring_to(locked, &target, Times::OfBytes(act.time), &Progress::default())?;
+        locked.record.in_step(head, act.time);
+        locked.save(&self.context);
         (merge.written, merge.removed) = (brought.written, brought.removed);
         merge.notices = brought.notices.iter().map(notice).collect();
         Ok(())
@@ -332,14 +308,16 @@ mod tests {
 
     use super::*;
     use crate::home::Home;
+    use crate::merging::AfterMerge;
     use crate::registry::Record;
+    use crate::service::Service;
 
     fn name(name: &str) -> WorkspaceName {
         WorkspaceName::new(name).expect("a name")
     }
 
     fn write(service: &Service, workspace: &str, path: &str) {
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
         let mut tree = workspaces.open(&name(workspace)).expect("open");
         tree.write(path, path.as_bytes()).expect("written");
         workspaces.commit(&name(workspace), &mut tree, &Change::new(path), &act).expect("committed");
@@ -352,10 +330,13 @@ mod tests {
     }
 
     fn publish(service: &Service) {
-        let act = &service.act("ann");
+        let act = &service.context.act("ann");
         let (workspace, target) = ("workspaces/try".to_owned(), "workspaces/main".to_owned());
         let asked = v1::Submission { workspace, target, capture: true, ..Default::default() };
-        let done = service.submit(&asked, false, act, &crate::api::Caller::default()).expect("merged");
+        let done = service
+            .merging
+            .submit(&asked, AfterMerge::KeepWorkspace, act, &crate::caller::Caller::default())
+            .expect("merged");
         assert!([v1::MergeHow::Merged, v1::MergeHow::Forward].contains(&done.merge.how()), "{:?}", done.merge);
     }
 
@@ -363,8 +344,8 @@ mod tests {
     fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
-        let act = service.act("ann");
-        let workspaces = &service.inner.workspaces;
+        let act = service.context.act("ann");
+        let workspaces = &service.context.workspaces;
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
         write(&service, "main", "first");
         workspaces.fork(&name("main"), &[name("try")], &act).expect("forked");
@@ -372,17 +353,21 @@ mod tests {
         let path = around.path().join("copy");
         std::fs::create_dir(&path).expect("a directory");
         let asked = v1::AttachDirectoryRequest {
-            path: super::super::path_bytes(&path),
+            path: crate::messages::path_bytes(&path),
             workspace_id: "main".to_owned(),
             ..Default::default()
         };
-        let record = service.attach(&asked, &act).expect("attached");
+        let record = service.directories.attach(&asked, &act).expect("attached");
         write(&service, "try", "second");
         publish(&service);
         // A directory that a checkout left whose process died.
-        let root = service.head_root(service.head(&name("main")).expect("a head")).expect("read").expect("a tree");
-        let record = Record { aim: Some(root.to_string()), ..record };
-        service.inner.registry.put(record.clone()).expect("put");
+        let root = service
+            .context
+            .head_root(service.context.head(&name("main")).expect("a head"))
+            .expect("read")
+            .expect("a tree");
+        let record = Record { aim: Some(root), ..record };
+        service.context.registry.put(record.clone()).expect("put");
         write(&service, "try", "third");
         publish(&service);
         let tree = workspaces.open(&name("main")).expect("open");
@@ -390,9 +375,9 @@ mod tests {
             assert_eq!(tree.read(path).expect("it is there"), path.as_bytes());
         }
         // Nor does a commit there, until it has what the workspace has.
-        let mut grasp = service.grasp(&amalgam_proto::directory_name(&record.id)).expect("grasped");
-        let saying = Saying { action: CAPTURE, change: Change::new("half of it") };
-        let refused = service.snapshot_directory(&mut grasp, &saying, &act, &Progress::default());
-        assert_eq!(refused.expect_err("refused").reason, amalgam_proto::Reason::StaleHead);
+        let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
+        let saying = CommitDraft { action: CAPTURE, change: Change::new("half of it") };
+        let refused = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
     }
 }

@@ -8,21 +8,21 @@ use amalgam_materializer::{
     Captured, CheckoutOptions, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld,
     plan,
 };
-use amalgam_proto::{Failure, v1};
+use amalgam_proto::v1;
 use bytes::Bytes;
 
-use super::capture::{CAPTURE, Saying};
-use super::working::{cleared_action, restore_action};
-use super::{Grasp, notice};
-use crate::conflicts::Seen;
-use crate::failure::{PARTLY, Result, of_engine, of_materializer};
-use crate::left_alone::GitScope;
-use crate::service::{Held, Marks, Service};
+use super::capture::CommitDraft;
+use super::{Directories, LockedDirectory};
+use crate::conflicts::CapturedConflicts;
+use crate::context::{HeldTree, Marks};
+use crate::error::Result;
+use crate::messages::{notice, words_of};
+use crate::states::{CAPTURE, EDIT, GitScope, cleared_action, restore_action};
 
 /// How many changes of a plan go into one message.
 const PLAN_PART: usize = 500;
 
-/// What is to be made of a directory.
+/// The tree that a directory is to be brought to.
 pub(crate) struct Target<'a> {
     pub(crate) root: RootId,
     pub(crate) paths: Option<&'a [TreePath]>,
@@ -31,73 +31,92 @@ pub(crate) struct Target<'a> {
     pub(crate) set_id: bool,
 }
 
-/// What was done to a directory.
+/// The result of bringing a directory to a tree.
 #[derive(Default)]
 pub(crate) struct Brought {
     pub(super) written: u64,
     pub(super) removed: u64,
     pub(super) bytes: u64,
     pub(crate) notices: Vec<Notice>,
-    conflicts: Seen,
+    conflicts: CapturedConflicts,
 }
 
-impl Service {
-    /// Takes what is there into a snapshot, if no snapshot has it yet.
+impl Directories {
+    /// Records a capture as the state of a workspace's files, if it is not recorded yet. The head stays.
+    pub(super) fn record_edits(
+        &self,
+        locked: &LockedDirectory,
+        captured: &Captured,
+        before: &str,
+        git: GitScope,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(captured.root), git)? {
+            return Ok(None);
+        }
+        // The request belongs to what comes after it.
+        let act = OperationContext { request: None, ..act.clone() };
+        let change = Change::new(format!("before {before}"));
+        let workspaces = &self.context.workspaces;
+        let recorded = workspaces.record_working(&locked.workspace, &captured.tree, &change, &act, EDIT);
+        Ok(recorded.map(Some)?)
+    }
+
+    /// Takes the edits of a directory into a snapshot, if there are any.
     pub(crate) fn secure(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         before: &str,
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<(Option<SnapshotId>, u64)> {
-        let head = self.head(&grasp.workspace)?;
-        let mut captured = self.look_as(grasp, progress, true)?;
+        let head = self.context.head(&locked.workspace)?;
+        let mut captured = self.capture_all(locked, progress)?;
         let ignored = captured.counts.ignored;
-        if self.is_same(self.head_root(head)?, Some(captured.root))? {
+        if self.states.is_same(self.context.head_root(head)?, Some(captured.root))? {
             return Ok((None, ignored));
         }
-        let saying = Saying { action: CAPTURE, change: Change::new(format!("before {before}")) };
+        let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
         // The request belongs to what comes after it.
         let act = OperationContext { request: None, ..act.clone() };
-        let (snapshot, _) = self.commit_captured(grasp, &mut captured, &saying, &act)?;
-        grasp.save(self);
+        let (snapshot, _) = self.commit_captured(locked, &mut captured, &saying, &act)?;
+        locked.save(&self.context);
         Ok((Some(snapshot), ignored))
     }
 
     /// Makes a directory that was just captured into another tree, and looks at what came of it.
     pub(crate) fn bring_to(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         target: &Target<'_>,
         times: Times,
         progress: &Progress,
     ) -> Result<(Brought, Captured)> {
-        let rules = self.rules(&grasp.record)?;
+        let rules = self.rules(&locked.record)?;
         let job = CheckoutOptions {
-            withholds: self.withholds(grasp, target)?,
+            withholds: self.withholds(locked, target)?,
             ..checkout_job(target, &rules, times, progress)
         };
-        let faced = self.faced_in(grasp, target.root)?;
-        self.aim_at(grasp, target.root, target.paths)?;
-        let planned = plan(&self.inner.store, grasp.index(), faced.rendered, &job).map_err(of_materializer)?;
+        let faced = self.faced_in(locked, target.root)?;
+        self.aim_at(locked, target.root, target.paths)?;
+        let planned = plan(&self.context.store, locked.index(), faced.rendered, &job)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
         let staging = Staging::new();
-        let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
-        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.rendered, &job, &staging);
-        let mut done = done.map_err(of_materializer)?;
+        let _writing = self.writing(&locked.record.id, &staging, &directories)?;
+        let done = checkout_staged(&self.context.store, &locked.host, locked.index(), faced.rendered, &job, &staging);
+        let mut done = done?;
         if target.set_id {
-            let (store, index) = (&self.inner.store, grasp.index());
-            grant_withheld(store, &grasp.host, index, faced.rendered, target.paths, progress, &mut done)
-                .map_err(of_materializer)?;
+            let (store, index) = (&self.context.store, locked.index());
+            grant_withheld(store, &locked.host, index, faced.rendered, target.paths, progress, &mut done)?;
         }
-        let captured = self.look_where(grasp, &done, progress)?;
+        let captured = self.recapture_touched(locked, &done, progress)?;
         let brought = Brought {
             written: done.written,
             removed: done.removed,
             bytes: done.bytes,
             notices: done.notices,
-            conflicts: grasp.seen.clone(),
+            conflicts: locked.seen.clone(),
         };
         Ok((brought, captured))
     }
@@ -105,7 +124,7 @@ impl Service {
     /// Makes a directory, or some paths of it, what a snapshot holds. `part` gets the plan, piece by piece.
     ///
     /// A whole restore is a new snapshot on top of the head. A restore of paths changes only these, and leaves the head where it is:
-    /// they are changes like any others. What was there before is recorded, so that an undo brings it back.
+    /// they are changes like any others. The state before is recorded, so that an undo brings it back.
     pub(crate) fn restore_directory(
         &self,
         request: &v1::RestoreDirectoryRequest,
@@ -114,25 +133,25 @@ impl Service {
         part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
         if let Some(id) = self.live_named(&request.name)? {
-            return self.restore_view(id, request, act, part);
+            return self.views.restore_view(id, request, act, part);
         }
-        let mut grasp = self.grasp(&request.name)?;
+        let mut locked = self.lock(&request.name)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-        let paths = paths.map_err(|source| of_engine(source.into()))?;
-        let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
+        let paths = paths?;
+        let wanted = self.context.hold_revision(&request.revision, Some(&locked.workspace))?;
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
-        if self.is_replayed(act)? {
-            return self.restore_result(&Brought::default(), self.head(&grasp.workspace)?);
+        if self.states.is_replayed(act)? {
+            return self.restore_result(&Brought::default(), self.context.head(&locked.workspace)?);
         }
-        self.check_paths(&grasp, &wanted, &paths)?;
-        let (root, _contents) = self.with_contents(root, &request.contents)?;
+        self.check_paths(&locked, &wanted, &paths)?;
+        let (root, _contents) = self.states.with_contents(root, &request.contents)?;
         let words = match paths.is_empty() {
             true => format!("restore {}", snapshot.short()),
             false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
-        let git = self.git_scope(&grasp.workspace, request.with_git)?;
-        let captured = self.look_as(&mut grasp, progress, true)?;
+        let git = self.states.git_scope(&locked.workspace, request.with_git)?;
+        let captured = self.capture_all(&mut locked, progress)?;
         let target = Target {
             root,
             paths: (!paths.is_empty()).then_some(&paths[..]),
@@ -146,24 +165,24 @@ impl Service {
             false => Times::OfBytes(act.time),
         };
         if request.dry_run {
-            self.show_plan(&grasp, &target, times, progress, part)?;
+            self.show_plan(&locked, &target, times, progress, part)?;
             let left_alone = self.count_left_alone_of(&target, captured.root, git)?;
             return Ok(v1::RestoreResult { left_alone, ..v1::RestoreResult::default() });
         }
         // A `.git` that is named is in scope.
         let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
-        let safety = self.record_edits(&grasp, &captured, &words, scope, act)?;
+        let safety = self.record_edits(&locked, &captured, &words, scope, act)?;
         let hint = "what was there before is recorded: `amalgam undo` brings it back";
-        let brought = self.bring_to(&mut grasp, &target, times, progress);
-        let (brought, restored) = brought.map_err(|failure| with_hint(failure, hint))?;
+        let brought = self.bring_to(&mut locked, &target, times, progress);
+        let (brought, restored) = brought.map_err(|error| error.with_hint_if_partly(hint))?;
         let left_alone = self.count_left_alone_of(&target, restored.root, git)?;
-        let is_new = self.record_restored(&mut grasp, restored, &paths, &words, scope, act)?;
-        let warnings = grasp.save(self);
-        let mut result = self.restore_result(&brought, self.head(&grasp.workspace)?)?;
+        let is_new = self.record_restored(&mut locked, restored, &paths, &words, scope, act)?;
+        let warnings = locked.save(&self.context);
+        let mut result = self.restore_result(&brought, self.context.head(&locked.workspace)?)?;
         add_skipped(&mut result.notices, &captured);
         result.warnings = warnings;
         result.notices.extend(wanted.notices());
-        result.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        result.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         result.changed |= is_new;
         result.left_alone = left_alone;
         Ok(result)
@@ -172,7 +191,7 @@ impl Service {
     /// How many paths in `.git` a restore leaves as they are. One of some paths speaks of no `.git` that is not among them.
     fn count_left_alone_of(&self, target: &Target<'_>, there: RootId, git: GitScope) -> Result<u64> {
         match target.paths {
-            None => self.count_left_alone(target.root, there, git),
+            None => self.states.count_left_alone(target.root, there, git),
             Some(_) => Ok(0),
         }
     }
@@ -181,37 +200,37 @@ impl Service {
     /// which becomes the head. Returns whether anything was recorded.
     fn record_restored(
         &self,
-        grasp: &mut Grasp,
+        locked: &mut LockedDirectory,
         mut captured: Captured,
         paths: &[TreePath],
         words: &str,
         git: GitScope,
         act: &OperationContext,
     ) -> Result<bool> {
-        let (workspaces, name) = (&self.inner.workspaces, grasp.workspace.clone());
-        let (head, action) = (self.head(&name)?, restore_action(git));
-        if !self.differs(self.head_root(head)?, Some(captured.root), git)? {
-            let done = workspaces.set_working(&name, None, act, &cleared_action(git, words)).map_err(of_engine)?;
-            grasp.record.in_step(head, act.time);
-            self.note_conflicts(grasp)?;
+        let (workspaces, name) = (&self.context.workspaces, locked.workspace.clone());
+        let (head, action) = (self.context.head(&name)?, restore_action(git));
+        if !self.states.differs(self.context.head_root(head)?, Some(captured.root), git)? {
+            let done = workspaces.set_working(&name, None, act, &cleared_action(git, words))?;
+            locked.record.in_step(head, act.time);
+            self.note_conflicts(locked)?;
             return Ok(done.is_some());
         }
         let change = Change::new(words);
         if paths.is_empty() {
-            return Ok(self.commit_captured(grasp, &mut captured, &Saying { action, change }, act)?.1);
+            return Ok(self.commit_captured(locked, &mut captured, &CommitDraft { action, change }, act)?.1);
         }
-        grasp.record.in_step(head, act.time);
-        if !self.differs(self.state_root(&name)?, Some(captured.root), git)? {
+        locked.record.in_step(head, act.time);
+        if !self.states.differs(self.states.state_root(&name)?, Some(captured.root), git)? {
             return Ok(false);
         }
-        workspaces.record_working(&name, &captured.tree, &change, act, action).map_err(of_engine)?;
+        workspaces.record_working(&name, &captured.tree, &change, act, action)?;
         Ok(true)
     }
 
     pub(super) fn restore_result(&self, brought: &Brought, head: Option<SnapshotId>) -> Result<v1::RestoreResult> {
         Ok(v1::RestoreResult {
             safety: None,
-            snapshot: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            snapshot: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
             written: brought.written,
             removed: brought.removed,
             bytes: brought.bytes,
@@ -224,27 +243,27 @@ impl Service {
     }
 
     /// Whether a directory is made into a tree that came from elsewhere, or is that of a workspace whose history did.
-    fn withholds(&self, grasp: &Grasp, target: &Target<'_>) -> Result<bool> {
+    fn withholds(&self, locked: &LockedDirectory, target: &Target<'_>) -> Result<bool> {
         if target.set_id {
             return Ok(false);
         }
-        let head = WorkspaceName::new(grasp.record.workspace.clone()).map_err(of_engine)?;
-        let head = self.inner.workspaces.find(&head).map_err(of_engine)?.and_then(|workspace| workspace.head);
-        let known: Vec<_> = head.into_iter().chain(grasp.record.snapshot()).collect();
+        let head = WorkspaceName::new(locked.record.workspace.clone())?;
+        let head = self.context.workspaces.find(&head)?.and_then(|workspace| workspace.head);
+        let known: Vec<_> = head.into_iter().chain(locked.record.snapshot()).collect();
         self.is_foreign(&known, Some(target.root))
     }
 
     /// Whether snapshots, or a tree, came from elsewhere.
     pub(crate) fn is_foreign(&self, snapshots: &[SnapshotId], root: Option<RootId>) -> Result<bool> {
-        self.inner.history.is_foreign(snapshots, root).map_err(of_engine)
+        Ok(self.context.history.is_foreign(snapshots, root)?)
     }
 
     /// A path that is in neither tree is a slip of the hand.
-    fn check_paths(&self, grasp: &Grasp, held: &Held, paths: &[TreePath]) -> Result<()> {
-        let wanted = self.inner.store.root(held.root.expect("a revision has a tree")).map_err(of_engine)?;
+    fn check_paths(&self, locked: &LockedDirectory, held: &HeldTree, paths: &[TreePath]) -> Result<()> {
+        let wanted = self.context.store.root(held.root.expect("a revision has a tree"))?;
         for path in paths {
-            let there = amalgam_engine::entry_at(&self.inner.store, &wanted, path).map_err(of_engine)?.is_some();
-            if !there && grasp.host.stamp(path).ok().flatten().is_none() {
+            let there = amalgam_engine::entry_at(&self.context.store, &wanted, path)?.is_some();
+            if !there && locked.host.stamp(path).ok().flatten().is_none() {
                 return Err(held.not_found(path));
             }
         }
@@ -253,19 +272,19 @@ impl Service {
 
     fn show_plan(
         &self,
-        grasp: &Grasp,
+        locked: &LockedDirectory,
         target: &Target<'_>,
         times: Times,
         progress: &Progress,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
-        let rules = self.rules(&grasp.record)?;
+        let rules = self.rules(&locked.record)?;
         let job = CheckoutOptions {
-            withholds: self.withholds(grasp, target)?,
+            withholds: self.withholds(locked, target)?,
             ..checkout_job(target, &rules, times, progress)
         };
-        let face = self.faced_in(grasp, target.root)?.rendered;
-        let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
+        let face = self.faced_in(locked, target.root)?.rendered;
+        let planned = plan(&self.context.store, locked.index(), face, &job)?;
         for changes in planned.changes.chunks(PLAN_PART) {
             let changes = changes.iter().map(|change| v1::PlannedChange {
                 path: Bytes::copy_from_slice(change.path.as_bytes()),
@@ -312,22 +331,4 @@ pub(super) fn add_skipped(notices: &mut Vec<v1::Notice>, captured: &Captured) {
             notices.push(skipped);
         }
     }
-}
-
-/// Says what to do about a checkout that stopped after it had changed some paths.
-pub(super) fn with_hint(failure: Failure, hint: &str) -> Failure {
-    match failure.details.contains_key(PARTLY) {
-        true => Failure { message: format!("{}; {hint}", failure.message), ..failure },
-        false => failure,
-    }
-}
-
-/// Some paths in words.
-pub(crate) fn words_of(paths: &[TreePath]) -> String {
-    const SHOWN: usize = 3;
-    let mut text = paths.iter().take(SHOWN).map(TreePath::to_string).collect::<Vec<_>>().join(", ");
-    if paths.len() > SHOWN {
-        text.push_str(&format!(" and {} more", paths.len() - SHOWN));
-    }
-    text
 }

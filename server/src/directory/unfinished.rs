@@ -14,11 +14,11 @@ use amalgam_materializer::{
     CaptureOptions, CheckoutOptions, HostDir, Identity, Index, KnownContents, Progress, Rules, Scope, Staging, Times,
     capture, checkout,
 };
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Result, of_engine, of_io, of_materializer};
-use crate::service::Service;
+use super::Directories;
+use crate::error::{Error, Result};
 
 /// How much of a file is compared at once.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -28,7 +28,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 struct Note {
     /// The tree that was being written, in hex.
     root: String,
-    /// What is in all its temporary names.
+    /// The part that all its temporary names contain.
     token: String,
 }
 
@@ -43,13 +43,13 @@ impl Begun {
     }
 }
 
-impl Service {
+impl Directories {
     /// Notes that a tree is about to be written into an empty directory.
     pub(super) fn begin_checkout(&self, host: &HostDir, root: RootId, staging: &Staging<'_>) -> Result<Begun> {
         let file = self.unfinished_file(host.identity());
         let note = Note { root: root.to_string(), token: staging.token() };
         let bytes = serde_json::to_vec(&note).expect("a note is plain data");
-        fs::write(&file, &bytes).map_err(|source| of_io("note that a checkout has begun", &source))?;
+        fs::write(&file, &bytes).map_err(Error::io("note that a checkout has begun"))?;
         Ok(Begun(file))
     }
 
@@ -62,11 +62,11 @@ impl Service {
         };
         if Staging::is_running(&note.token) {
             let message = format!("{} is being written by another checkout; wait until it ends", path.display());
-            return Err(Failure::new(Reason::Busy, message));
+            return Err(Error::new(Reason::Busy, message));
         }
         self.let_go_of_unfinished(host.identity())?;
-        let is_whole = self.inner.registry.all().iter().any(|record| record.identity() == host.identity());
-        let root = RootId::from_hex(&note.root).filter(|root| self.inner.store.hold(*root).is_ok());
+        let is_whole = self.context.registry.all().iter().any(|record| record.identity() == host.identity());
+        let root = RootId::from_hex(&note.root).filter(|root| self.context.store.hold(*root).is_ok());
         if let (Some(root), false) = (root, is_whole) {
             self.remove_written(&host, root, &note.token)?;
         }
@@ -76,8 +76,8 @@ impl Service {
 
     /// Forgets the record of a directory that was being written for its workspace when the process died.
     fn let_go_of_unfinished(&self, identity: Identity) -> Result<()> {
-        let _turn = self.inner.registry.turn();
-        let records = self.inner.registry.all();
+        let _turn = self.context.registry.turn();
+        let records = self.context.registry.all();
         let unfinished = records
             .iter()
             .find(|record| record.identity() == identity && record.snapshot().is_none() && record.aim.is_some());
@@ -86,30 +86,35 @@ impl Service {
 
     /// Empties a directory in which everything came from a tree; refuses one that holds anything else.
     fn remove_written(&self, host: &HostDir, root: RootId, token: &str) -> Result<()> {
-        let (store, progress) = (&self.inner.store, Progress::default());
+        let (store, progress) = (&self.context.store, Progress::default());
         let (rules, known) = (Rules::default(), KnownContents::default());
         let mut index = Index::new(host.identity());
-        let job =
-            CaptureOptions { rules: &rules, scope: Scope::All, known: &known, now: self.now(), progress: &progress };
-        let captured = capture(store, host, &mut index, &job).map_err(of_materializer)?;
+        let job = CaptureOptions {
+            rules: &rules,
+            scope: Scope::All,
+            known: &known,
+            now: self.context.now(),
+            progress: &progress,
+        };
+        let captured = capture(store, host, &mut index, &job)?;
         let refused = |path: &TreePath| {
             let message = format!(
                 "{} holds {path}, which did not come from the checkout that was interrupted there; move it away and run the command \
                  again, or name a new directory",
                 host.path().display()
             );
-            Failure::new(Reason::AlreadyExists, message)
+            Error::new(Reason::AlreadyExists, message)
         };
-        for change in diff_roots(store, Some(root), Some(captured.root), DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(store, Some(root), Some(captured.root), DiffOptions::default())? {
+            let change = change?;
             if !is_written(store, &change, token)? {
                 return Err(refused(&change.path));
             }
         }
         let session = store.session();
-        let empty = WorkingTree::new(store).freeze().write(&session).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
-        let _pin = store.hold(empty).map_err(of_engine)?;
+        let empty = WorkingTree::new(store).freeze().write(&session)?;
+        session.write_all_ahead()?;
+        let _pin = store.hold(empty)?;
         let job = CheckoutOptions {
             keep_git: false,
             rules: None,
@@ -121,7 +126,7 @@ impl Service {
             pool: None,
             progress: &progress,
         };
-        let done = checkout(store, host, &index, empty, &job).map_err(of_materializer)?;
+        let done = checkout(store, host, &index, empty, &job)?;
         match done.notices.iter().find(|notice| notice.why.is_failure()) {
             Some(notice) => Err(refused(&notice.path)),
             None => Ok(()),
@@ -130,7 +135,7 @@ impl Service {
 
     fn unfinished_file(&self, identity: Identity) -> PathBuf {
         let Identity { device, inode, birth } = identity;
-        self.inner.registry.unfinished_file(&format!("{device:x}-{inode:x}-{birth:x}"))
+        self.context.registry.unfinished_file(&format!("{device:x}-{inode:x}-{birth:x}"))
     }
 }
 
@@ -156,8 +161,8 @@ fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
     while offset < *length {
         let block = usize::try_from(length - offset).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut expected, mut found) = (vec![0; block], vec![0; block]);
-        read_at(store, content, *size, offset, &mut expected).map_err(of_engine)?;
-        read_at(store, there, *length, offset, &mut found).map_err(of_engine)?;
+        read_at(store, content, *size, offset, &mut expected)?;
+        read_at(store, there, *length, offset, &mut found)?;
         if expected != found {
             return Ok(false);
         }

@@ -11,43 +11,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use amalgam_engine::Time;
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Time, TreePath};
 use amalgam_gc::retention::AUTOMATIC_KEY;
 use amalgam_materializer::{Dirty, Progress, Watcher};
 use amalgam_proto::v1::watch_directory_response::Event;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::capture::{CAPTURE, Saying};
-use crate::failure::{Result, of_materializer};
-use crate::registry::Record;
-use crate::service::Service;
-
-/// Nothing happened anywhere.
-pub(super) static NOWHERE: &BTreeSet<TreePath> = &BTreeSet::new();
+use super::Directories;
+use super::capture::CommitDraft;
+use crate::error::{Error, Result};
+use crate::registry::{BackgroundWatch, Record};
+use crate::states::CAPTURE;
 
 /// How long a watch sleeps before it looks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a watch looks whether its directory is still the one at its path: inotify tells nothing of one that was moved.
 const CHECK_DIRECTORY_EVERY: Duration = Duration::from_secs(2);
 /// Delay before a watch in the background that could not begin, or had to end, is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for a call that works in a directory.
-const END_WITHIN: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The session of the watch in the background; those of calls have other numbers.
 const BACKGROUND: u64 = 0;
-
-/// A watch in the background, as the record of a directory keeps it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BackgroundWatch {
-    quiet_milliseconds: u64,
-    interval_milliseconds: u64,
-    /// Who asked for it.
-    actor: String,
-}
 
 /// The watches of a store.
 #[derive(Default)]
@@ -56,7 +44,7 @@ pub(crate) struct Watches {
     active: Mutex<BTreeSet<String>>,
     /// The ids of directories whose watch in the background has its thread.
     supervised: Mutex<HashSet<String>>,
-    /// What is known of watches in the background, by the ids of their directories.
+    /// The states of background watches, by the ids of their directories.
     background: Mutex<BTreeMap<String, BackgroundState>>,
     /// Told when a watch in the background was changed or the process ends.
     changed: Condvar,
@@ -68,7 +56,7 @@ pub(crate) struct Watches {
     is_ending: AtomicBool,
 }
 
-/// What is known of a watch in the background.
+/// The state of a background watch.
 #[derive(Clone, Debug, Default)]
 struct BackgroundState {
     /// Why it does not run; nothing while it runs.
@@ -79,22 +67,22 @@ struct BackgroundState {
 
 /// The watcher of a directory, with the sessions that need it.
 pub(crate) struct Watch {
-    eye: Arc<Eye>,
+    eye: Arc<SharedWatcher>,
     sessions: BTreeSet<u64>,
     /// The directory's id.
     id: String,
     watches: Arc<Watches>,
 }
 
-/// A watcher, and what it noted since the last capture.
-struct Eye {
+/// A watcher, and the events since the last capture.
+struct SharedWatcher {
     watcher: Watcher,
-    /// What happened since the last capture.
+    /// The events since the last capture.
     since: Mutex<Dirty>,
-    /// How many times something had happened when somebody looked. Each session remembers its own.
+    /// The number of reads that found events. Each session remembers the number that it has seen.
     events: watch::Sender<u64>,
     /// Why watches in the foreground end, once they do.
-    lost: watch::Sender<Option<Failure>>,
+    lost: watch::Sender<Option<Arc<Error>>>,
     /// Whether a task reads what the kernel noted.
     is_tended: AtomicBool,
     ended: AtomicBool,
@@ -113,13 +101,13 @@ impl Watch {
         self.eye.since.lock().clone()
     }
 
-    /// What was taken did not come to a capture: look everywhere next time.
-    pub(super) fn doubt(&self) {
+    /// Marks everything dirty, because a capture failed after it took the events.
+    pub(super) fn mark_all_dirty(&self) {
         *self.eye.since.lock() = Dirty::Everything;
     }
 }
 
-impl Eye {
+impl SharedWatcher {
     /// Reads what the kernel noted.
     fn gather(&self) {
         let mut since = self.since.lock();
@@ -140,18 +128,18 @@ impl Eye {
     }
 }
 
-impl Eye {
+impl SharedWatcher {
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
-        self.lose(Failure::new(Reason::NoDirectory, message));
+        self.lose(Error::new(Reason::NoDirectory, message));
     }
 
     /// Ends the watches in the foreground. The first reason counts.
-    fn lose(&self, why: Failure) {
+    fn lose(&self, why: Error) {
         self.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
-            lost.get_or_insert(why);
+            lost.get_or_insert_with(|| Arc::new(why));
             is_first
         });
     }
@@ -179,40 +167,40 @@ impl Watches {
     }
 }
 
-impl Service {
+impl Directories {
     /// How many directories are watched.
     pub fn watched(&self) -> usize {
-        self.inner.watches.active.lock().len()
+        self.watches.active.lock().len()
     }
 
     /// Whether something is watched, or is to be watched as soon as that is possible.
     pub(crate) fn is_watching(&self) -> bool {
-        self.watched() > 0 || !self.inner.watches.supervised.lock().is_empty()
+        self.watched() > 0 || !self.watches.supervised.lock().is_empty()
     }
 
     /// How many calls watch a directory: their watches end with this process.
     pub(crate) fn watching_calls(&self) -> usize {
-        self.inner.watches.foreground.load(Ordering::Relaxed)
+        self.watches.foreground.load(Ordering::Relaxed)
     }
 
     /// How many watches in the background there are to be.
     pub(crate) fn background_watches(&self) -> usize {
-        self.inner.registry.all().iter().filter(|record| record.background.is_some()).count()
+        self.context.registry.all().iter().filter(|record| record.background.is_some()).count()
     }
 
     /// The watcher of a directory, which stays until this session has ended.
-    fn begin_watch(&self, name: &str, session: u64) -> Result<Arc<Eye>> {
-        let _using = self.using();
-        let mut grasp = self.grasp(name)?;
-        if let Some(watch) = &mut grasp.live.watch {
+    fn begin_watch(&self, name: &str, session: u64) -> Result<Arc<SharedWatcher>> {
+        let _using = self.context.using();
+        let mut locked = self.lock(name)?;
+        if let Some(watch) = &mut locked.live.watch {
             watch.sessions.insert(session);
             return Ok(Arc::clone(&watch.eye));
         }
-        let rules = self.rules(&grasp.record)?;
-        let watcher = Watcher::start(&grasp.host, &rules).map_err(of_materializer)?;
+        let rules = self.rules(&locked.record)?;
+        let watcher = Watcher::start(&locked.host, &rules)?;
         // What happened before the watcher began is found by one look everywhere.
         let since = Mutex::new(Dirty::Everything);
-        let eye = Arc::new(Eye {
+        let eye = Arc::new(SharedWatcher {
             watcher,
             since,
             events: watch::Sender::new(0),
@@ -220,10 +208,10 @@ impl Service {
             is_tended: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        let (id, watches) = (grasp.record.id.clone(), Arc::clone(&self.inner.watches));
+        let (id, watches) = (locked.record.id.clone(), Arc::clone(&self.watches));
         watches.active.lock().insert(id.clone());
         let watch = Watch { eye: Arc::clone(&eye), sessions: BTreeSet::from([session]), id, watches };
-        grasp.live.watch = Some(watch);
+        locked.live.watch = Some(watch);
         Ok(eye)
     }
 
@@ -247,7 +235,7 @@ impl Service {
     /// Writes the index that was kept in memory while its directory was watched.
     fn save_watched_index(&self, live: &super::Live, id: &str) -> Result<()> {
         match &live.index {
-            Some(index) => index.save(&self.inner.registry.index_file(id)).map_err(of_materializer),
+            Some(index) => Ok(index.save(&self.context.registry.index_file(id))?),
             None => Ok(()),
         }
     }
@@ -257,17 +245,17 @@ impl Service {
         &self,
         name: &str,
         actor: &str,
-        eye: &Eye,
+        eye: &SharedWatcher,
         pace: &Pace,
         tell: &mut impl FnMut(Event) -> Result<()>,
         over: &impl Fn() -> bool,
     ) -> Result<()> {
         let (mut last, mut checked) = (Instant::now(), Instant::now());
-        // What is there now is the first snapshot.
+        // The present files are the first snapshot.
         let mut first = Some(last);
         let mut seen = *eye.events.borrow();
         while !over() {
-            if eye.watcher.wait(pace.look_every()).map_err(of_materializer)? {
+            if eye.watcher.wait(pace.look_every())? {
                 eye.gather();
             }
             let events = *eye.events.borrow();
@@ -287,46 +275,46 @@ impl Service {
             match self.capture_by_itself(name, actor) {
                 Ok(Some(result)) => tell(Event::Captured(result))?,
                 Ok(None) => {}
-                Err(failure) if is_lost(failure.reason) => return Err(failure),
-                Err(failure) => tell(Event::Problem(failure.message))?,
+                Err(failure) if is_lost(failure.reason()) => return Err(failure),
+                Err(failure) => tell(Event::Problem(failure.to_string()))?,
             }
         }
         Ok(())
     }
 
     fn capture_by_itself(&self, name: &str, actor: &str) -> Result<Option<v1::CaptureResult>> {
-        let _using = self.using();
-        let act = self.act(actor);
-        let mut grasp = self.grasp(name)?;
+        let _using = self.context.using();
+        let act = self.context.act(actor);
+        let mut locked = self.lock(name)?;
         let mut change = Change::new("automatic");
         change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
-        let saying = Saying { action: CAPTURE, change };
-        let result = self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default())?;
+        let saying = CommitDraft { action: CAPTURE, change };
+        let result = self.snapshot_directory(&mut locked, &saying, &act, &Progress::default())?;
         Ok(result.changed.then_some(result))
     }
 }
 
 /// The watches in the background.
-impl Service {
+impl Directories {
     /// Takes up the watches that are to run in the background. From here on this process lasts.
     pub(crate) fn resume_watches(&self) {
-        self.inner.watches.is_lasting.store(true, Ordering::Relaxed);
-        let now = self.now();
-        for record in self.inner.registry.all().into_iter().filter(|record| record.background.is_some()) {
-            self.inner.watches.note(&record.id, |state| state.resumed = Some(now));
+        self.watches.is_lasting.store(true, Ordering::Relaxed);
+        let now = self.context.now();
+        for record in self.context.registry.all().into_iter().filter(|record| record.background.is_some()) {
+            self.watches.note(&record.id, |state| state.resumed = Some(now));
             self.supervise(&record.id);
         }
     }
 
-    /// Ends all watches, because the process ends. What is to run in the background is taken up by the next one.
+    /// Ends all watches, because the process ends. The next process resumes background watches.
     pub(crate) fn end_watching(&self) {
-        let watches = &self.inner.watches;
+        let watches = &self.watches;
         watches.is_ending.store(true, Ordering::Relaxed);
         watches.changed.notify_all();
         let active: Vec<_> = watches.active.lock().iter().cloned().collect();
         for id in active {
             let live = self.live(&id);
-            if let Some(mut live) = live.try_lock_for(END_WITHIN) {
+            if let Some(mut live) = live.try_lock_for(END_TIMEOUT) {
                 live.end_watch();
                 // An index that could not be written is read anew.
                 let _ = self.save_watched_index(&live, &id);
@@ -337,7 +325,7 @@ impl Service {
     /// Writes down that a directory is to be watched in the background, and lets a thread see to it.
     fn keep_in_background(&self, name: &str, background: BackgroundWatch) -> Result<()> {
         let id = self.set_background(name, Some(background))?;
-        self.inner.watches.note(&id, |state| *state = BackgroundState::default());
+        self.watches.note(&id, |state| *state = BackgroundState::default());
         self.supervise(&id);
         Ok(())
     }
@@ -346,8 +334,8 @@ impl Service {
     fn stop_background(&self, name: &str) -> Result<()> {
         let id = self.set_background(name, None)?;
         self.end_session(name, BACKGROUND)?;
-        self.inner.watches.background.lock().remove(&id);
-        self.inner.watches.changed.notify_all();
+        self.watches.background.lock().remove(&id);
+        self.watches.changed.notify_all();
         Ok(())
     }
 
@@ -356,28 +344,28 @@ impl Service {
         // A call that works in the directory would write the old record down again.
         let _turn = self.live(&id).lock_arc();
         let record = Record { background, ..self.record(name)? };
-        if self.inner.registry.get(&id).as_ref() != Some(&record) {
-            self.inner.registry.put(record)?;
+        if self.context.registry.get(&id).as_ref() != Some(&record) {
+            self.context.registry.put(record)?;
         }
         Ok(id)
     }
 
     /// Starts the thread of a watch in the background, unless there is one.
     fn supervise(&self, id: &str) {
-        if self.inner.watches.supervised.lock().insert(id.to_owned()) {
+        if self.watches.supervised.lock().insert(id.to_owned()) {
             let (service, id) = (self.clone(), id.to_owned());
             std::thread::spawn(move || service.keep_background_watch(&id));
         }
-        self.inner.watches.changed.notify_all();
+        self.watches.changed.notify_all();
     }
 
     /// Watches a directory for as long as its record says so, and begins again whenever that had to end.
     fn keep_background_watch(&self, id: &str) {
-        let watches = &self.inner.watches;
+        let watches = &self.watches;
         loop {
             let wanted = {
                 let mut supervised = watches.supervised.lock();
-                let wanted = self.inner.registry.get(id).and_then(|record| record.background);
+                let wanted = self.context.registry.get(id).and_then(|record| record.background);
                 match wanted.filter(|_| !watches.is_ending()) {
                     Some(wanted) => wanted,
                     None => {
@@ -388,7 +376,7 @@ impl Service {
             };
             let ended = self.watch_in_background(id, &wanted);
             if let Err(failure) = ended {
-                watches.note(id, |state| state.problem = Some(failure.message));
+                watches.note(id, |state| state.problem = Some(failure.to_string()));
                 let mut supervised = watches.supervised.lock();
                 if !watches.is_ending() {
                     watches.changed.wait_for(&mut supervised, RETRY_DELAY);
@@ -398,12 +386,12 @@ impl Service {
     }
 
     fn watch_in_background(&self, id: &str, wanted: &BackgroundWatch) -> Result<()> {
-        let (name, watches) = (amalgam_proto::directory_name(id), &self.inner.watches);
+        let (name, watches) = (amalgam_proto::directory_name(id), &self.watches);
         let eye = self.begin_watch(&name, BACKGROUND)?;
         watches.note(id, |state| state.problem = eye.watcher.incomplete());
         let over = || {
             let is_wanted =
-                || self.inner.registry.get(id).is_some_and(|record| record.background.as_ref() == Some(wanted));
+                || self.context.registry.get(id).is_some_and(|record| record.background.as_ref() == Some(wanted));
             watches.is_ending() || eye.is_ended() || !is_wanted()
         };
         let mut tell = |event| {
@@ -415,7 +403,7 @@ impl Service {
         };
         let pace = Pace::new(wanted.quiet_milliseconds, wanted.interval_milliseconds);
         let done = self.keep_watch(&name, &wanted.actor, &eye, &pace, &mut tell, &over);
-        let is_still_wanted = self.inner.registry.get(id).is_some_and(|record| record.background.is_some());
+        let is_still_wanted = self.context.registry.get(id).is_some_and(|record| record.background.is_some());
         // With another pace it goes on at once; the watcher stays.
         if done.is_err() || !is_still_wanted || watches.is_ending() {
             self.end_session(&name, BACKGROUND)?;
@@ -425,16 +413,16 @@ impl Service {
 
     /// Lets a watch in the background try at once, because its directory is another one now.
     pub(super) fn retry_background(&self, id: &str) {
-        let watches = &self.inner.watches;
+        let watches = &self.watches;
         if let Some(state) = watches.background.lock().get_mut(id) {
             state.problem = None;
         }
         watches.changed.notify_all();
     }
 
-    /// Says of a directory whether it is watched, and how its watch in the background fares.
+    /// Adds to a directory's message whether it is watched, and the state of its background watch.
     pub(super) fn tell_watch(&self, record: &Record, directory: &mut v1::Directory) {
-        let watches = &self.inner.watches;
+        let watches = &self.watches;
         let state = watches.background.lock().get(&record.id).cloned().unwrap_or_default();
         let is_active = watches.active.lock().contains(&record.id);
         directory.watch_wanted = record.background.is_some();
@@ -474,7 +462,7 @@ impl Pace {
     }
 
     fn look_every(&self) -> Duration {
-        if self.quiet.is_zero() { LOOK_EVERY } else { LOOK_EVERY.min(self.quiet / 4) }
+        if self.quiet.is_zero() { CHECK_INTERVAL } else { CHECK_INTERVAL.min(self.quiet / 4) }
     }
 
     /// When a snapshot is due of what first happened, and last happened, at these moments.

@@ -2,7 +2,7 @@
 //!
 //! A checkout writes files under names of its own and moves them into place. Killed in between, it leaves such a name behind. The
 //! note has the token of the checkout, which is in all these names, and lists the directories where they can be; the next call that
-//! takes hold of the directory removes what is left.
+//! locks the directory removes the leftovers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use amalgam_engine::TreePath;
 use amalgam_materializer::{Staging, clean_leftovers};
 
-use super::Grasp;
-use crate::failure::{Result, of_io, of_materializer};
-use crate::service::Service;
+use super::Directories;
+use super::LockedDirectory;
+use crate::error::{Error, Result};
 
-/// What the first part of a note begins with; the token follows.
+/// The beginning of the first part of a note; the token follows.
 const TOKEN: &[u8] = b"token ";
 
 /// The note, until it is dropped.
@@ -27,27 +27,27 @@ impl Drop for Writing {
     }
 }
 
-impl Service {
+impl Directories {
     /// Notes that names in these directories will be written.
     pub(super) fn writing(&self, id: &str, staging: &Staging<'_>, directories: &BTreeSet<TreePath>) -> Result<Writing> {
-        let file = self.inner.registry.writing_file(id);
+        let file = self.context.registry.writing_file(id);
         let token = [TOKEN, staging.token().as_bytes()].concat();
         // No name holds a NUL.
         let parts = std::iter::once(&token[..]).chain(directories.iter().map(TreePath::as_bytes));
         let text: Vec<_> = parts.collect();
-        fs::write(&file, text.join(&0)).map_err(|source| of_io("note that a directory is written to", &source))?;
+        fs::write(&file, text.join(&0)).map_err(Error::io("note that a directory is written to"))?;
         Ok(Writing(file))
     }
 
     /// Removes what a checkout left that did not come to its end.
-    pub(super) fn clean_up_after_the_dead(&self, grasp: &Grasp) -> Result<()> {
-        let file = self.inner.registry.writing_file(&grasp.record.id);
+    pub(super) fn clean_up_after_the_dead(&self, locked: &LockedDirectory) -> Result<()> {
+        let file = self.context.registry.writing_file(&locked.record.id);
         let Ok(noted) = fs::read(&file) else { return Ok(()) };
         let mut parts = noted.split(|byte| *byte == 0);
         let token = parts.next().and_then(|part| part.strip_prefix(TOKEN)).map(String::from_utf8_lossy);
         if let Some(token) = token {
             let paths: Vec<_> = parts.filter_map(|path| TreePath::new(path).ok()).collect();
-            clean_leftovers(&grasp.host, &paths, &token).map_err(of_materializer)?;
+            clean_leftovers(&locked.host, &paths, &token)?;
         }
         let _ = fs::remove_file(file);
         Ok(())

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{ChunkId, Time};
-use amalgam_proto::{Failure, Reason, timestamp, v1};
+use amalgam_proto::{Reason, timestamp, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Result, of_io};
+use super::Merging;
+use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
-use crate::service::Service;
 
 const FILE: &str = "approved-commands.json";
 /// Keeps the hash of a command apart from that of a file with the same text.
@@ -27,7 +27,7 @@ pub(crate) struct Approvals {
     approved: Mutex<BTreeMap<String, Approval>>,
 }
 
-/// Who approved a command, and when.
+/// The approval of a command: its actor and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Approval {
     command: String,
@@ -57,10 +57,10 @@ impl Approvals {
         let approved = match std::fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                 let message = format!("{}: {error}; remove it, and approve commands again", file.display());
-                Failure::new(Reason::Invalid, message)
+                Error::new(Reason::Invalid, message)
             })?,
             Err(source) if source.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(source) => return Err(of_io(&action, &source)),
+            Err(source) => return Err(Error::io(action)(source)),
         };
         Ok(Self { file, approved: Mutex::new(approved) })
     }
@@ -76,18 +76,18 @@ impl Approvals {
         let mut changed = approved.clone();
         change(&mut changed);
         let bytes = serde_json::to_vec_pretty(&changed).expect("approvals are plain values");
-        replace_file(&self.file, &bytes).map_err(|source| of_io(&format!("write {}", self.file.display()), &source))?;
+        replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))?;
         *approved = changed;
         Ok(())
     }
 }
 
-impl Service {
+impl Merging {
     /// The commands of a project's rules, and those that were approved before and are in no rule of it now.
     pub(crate) fn list_rule_commands(&self, workspace: &str) -> Result<Vec<v1::RuleCommand>> {
         let mut listed = Vec::new();
-        let mut approved = self.inner.merging.approvals.approved.lock().clone();
-        for (command, place) in self.project_commands(workspace)? {
+        let mut approved = self.inner.approvals.approved.lock().clone();
+        for (command, place) in self.rules.project_commands(workspace)? {
             let hash = hash_of(&command);
             if listed.iter().any(|one: &v1::RuleCommand| one.hash == hash) {
                 continue;
@@ -112,19 +112,19 @@ impl Service {
         let found = listed.into_iter().find(|one| one.hash == request.hash && !one.source.is_empty());
         let found = found.ok_or_else(|| {
             let message = format!("no rule of the project has a command with the hash {}", request.hash);
-            Failure::new(Reason::NotFound, message)
+            Error::new(Reason::NotFound, message)
         })?;
-        let Time(time) = self.now();
+        let Time(time) = self.context.now();
         let approval = Approval { command: found.command.clone(), actor: actor.to_owned(), time };
-        self.inner.merging.approvals.change(|approved| drop(approved.insert(found.hash.clone(), approval.clone())))?;
+        self.inner.approvals.change(|approved| drop(approved.insert(found.hash.clone(), approval.clone())))?;
         Ok(v1::RuleCommand { approved: true, ..message(found.hash, found.command, None, Some(approval)) })
     }
 
     /// Takes an approval back, by the whole hash of the command's text.
     pub(crate) fn revoke_rule_command(&self, hash: &str) -> Result<()> {
-        let approvals = &self.inner.merging.approvals;
+        let approvals = &self.inner.approvals;
         if !approvals.approved.lock().contains_key(hash) {
-            return Err(Failure::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
+            return Err(Error::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
         }
         approvals.change(|approved| drop(approved.remove(hash)))
     }

@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 use amalgam_engine::queue::TestVerdict;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
 use crate::settings::CommandSettings;
 
 /// How often the end of a command is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that a supervisor gets to end what a command started.
-const END_WITHIN: Duration = Duration::from_secs(15);
+const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// The end of a command's output that is kept.
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
-/// What a shell ends with when it found no such command, or may not run it.
+/// The exit codes of a shell for a missing command, and for one that it may not run.
 const NOT_STARTED: [i32; 2] = [126, 127];
 
 /// A command, as it is started in a directory that is thrown away.
 pub(super) struct Job<'a> {
-    /// What it is called in messages.
+    /// The name of the command in messages.
     pub(super) what: &'a str,
     /// The program and its arguments.
     pub(super) words: Vec<&'a std::ffi::OsStr>,
@@ -38,14 +38,14 @@ pub(super) struct Job<'a> {
     pub(super) output: &'a Path,
     /// The time that it may take.
     pub(super) seconds: u32,
-    /// What to do if there is no such program.
+    /// The hint if there is no such program.
     pub(super) hint: &'a str,
 }
 
 /// Runs a command to its end, or until `is_over` returns true: then the command is ended with everything that it started.
 pub(super) fn run(job: &Job<'_>, settings: &CommandSettings, is_over: &dyn Fn() -> bool) -> Result<TestVerdict> {
     let what = job.what;
-    let failed = |source: io::Error| of_io("make a file for a command's output", &source);
+    let failed = |source: std::io::Error| Error::io("make a file for a command's output")(source);
     let sink = fs::File::create(job.output).map_err(failed)?;
     let other = sink.try_clone().map_err(failed)?;
     let mut command = settings.command(&job.words);
@@ -54,9 +54,8 @@ pub(super) fn run(job: &Job<'_>, settings: &CommandSettings, is_over: &dyn Fn() 
         Ok(child) => Running { child, is_supervised: !settings.supervisor.is_empty() },
         Err(error) => return Ok(not_started(what, &error.to_string(), job.hint)),
     };
-    let ended = child
-        .wait(Duration::from_secs(u64::from(job.seconds)), is_over)
-        .map_err(|source| of_io("wait for a command", &source))?;
+    let ended =
+        child.wait(Duration::from_secs(u64::from(job.seconds)), is_over).map_err(Error::io("wait for a command"))?;
     let said = tail(job.output);
     Ok(match ended {
         Some(status) if status.success() => TestVerdict::Passed,
@@ -97,7 +96,7 @@ impl Running {
         let ended = self.wait_until(Instant::now() + within, is_over)?;
         if ended.is_none() && self.is_supervised {
             self.signal(Signal::TERM);
-            self.wait_until(Instant::now() + END_WITHIN, &|| false)?;
+            self.wait_until(Instant::now() + END_TIMEOUT, &|| false)?;
         }
         if !self.is_supervised || self.child.try_wait()?.is_none() {
             // Without a supervisor, or with one that is stuck, its process group is all that is known.
@@ -115,7 +114,7 @@ impl Running {
             if Instant::now() >= until || is_over() {
                 return Ok(None);
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 

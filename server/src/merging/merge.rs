@@ -5,16 +5,16 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{MergeOptions, OperationContext, SnapshotId};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1, workspace_id};
 
-use super::made::Maker;
 use super::queue::turn_of;
-use super::{conflicts_message, files_message, path_bytes};
-use crate::api::Caller;
-use crate::failure::{Result, of_engine};
-use crate::service::{Marks, Service};
+use super::regenerate::Regenerator;
+use super::{Merging, conflicts_message, files_message, path_bytes};
+use crate::caller::Caller;
+use crate::context::Marks;
+use crate::error::{Error, Result};
 
-impl Service {
+impl Merging {
     /// Merges workspaces into another. The directories and mounts of the sources are captured first if asked to, that of the target
     /// is captured and brought along.
     pub(crate) fn merge_workspaces(
@@ -23,29 +23,29 @@ impl Service {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
-        let target = workspace_id(&request.target).map_err(of_engine)?;
+        let target = workspace_id(&request.target)?;
         let sources = request.sources.iter().map(|name| workspace_id(name)).collect::<Result<Vec<_>, _>>();
-        let sources = sources.map_err(of_engine)?;
+        let sources = sources?;
         if sources.is_empty() || sources.contains(&target) {
             let message = format!("name workspaces other than {target} to merge into it");
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         if request.capture && !request.dry_run {
             for source in &sources {
-                self.capture_of(source, &format!("a merge into {target}"), act)?;
+                self.directories.capture_of(source, &format!("a merge into {target}"), act)?;
             }
         }
-        let agent = |name: &WorkspaceName| self.inner.workspaces.get(name).map(|found| found.agent).map_err(of_engine);
+        let agent = |name: &WorkspaceName| Ok::<_, Error>(self.context.workspaces.get(name)?.agent);
         let theirs = if let [only] = &sources[..] { agent(only)? } else { String::new() };
         if request.dry_run {
-            let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
+            let rules = self.rules.merge_rules(Some(&target), request.rules.as_ref())?;
             let contents = RuleMerger::new(&rules, &agent(&target)?, &theirs);
             let plan = || self.plan_merge(request, &target, &sources, &rules, &contents, act);
             return caller.walking(plan);
         }
-        let lock = self.inner.merging.lock_of(&target);
+        let lock = self.inner.lock_of(&target);
         let _turn = turn_of(&lock, caller)?;
-        let place = self.secure_place(&target, "a merge", act)?;
+        let place = self.directories.secure_files(&target, "a merge", act)?;
         let safety = place.safety();
         let heads = self.heads_of(&target, &sources)?;
         if request.fast_forward_only && !self.is_behind(&heads)? {
@@ -53,21 +53,21 @@ impl Service {
             merge.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
             return Ok(merge);
         }
-        // What was in the directory is in the head now, its rules too.
-        let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
-        let (contents, maker) = (RuleMerger::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules, &target));
+        // The edits of the directory are in the head now, its rules too.
+        let rules = self.rules.merge_rules(Some(&target), request.rules.as_ref())?;
+        let (contents, maker) =
+            (RuleMerger::new(&rules, &agent(&target)?, &theirs), Regenerator::new(self, &rules, &target));
         let options = caller.walking(|| self.options_for(&heads, &rules, &contents, act))?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&maker);
         merge.use_remembered = !request.no_remembered;
         merge.options = options;
         merge.message = request.message.clone();
-        let done =
-            caller.walking(|| self.inner.workspaces.merge(&self.inner.history, &merge, act)).map_err(of_engine)?;
+        let done = caller.walking(|| self.context.workspaces.merge(&self.context.history, &merge, act))?;
         let mut message = v1::Merge {
             how: how(done.how).into(),
             target: request.target.clone(),
-            head: done.head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            head: done.head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
             files: files_message(&done.report.files),
             conflicts: conflicts_message(&done.conflicts),
             changed: done.report.changed,
@@ -75,16 +75,16 @@ impl Service {
             sources: sources.iter().zip(1..).map(|(name, place)| source_message(name, place)).collect(),
             ..v1::Merge::default()
         };
-        self.bring_place_along(place, &mut message, act)?;
-        message.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        self.directories.update_files(place, &mut message, act)?;
+        message.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(message)
     }
 
     /// The heads of workspaces as they are.
     fn heads_of(&self, target: &WorkspaceName, sources: &[WorkspaceName]) -> Result<MergeHeads> {
-        let mut heads = MergeHeads { target: self.head(target)?, sources: Vec::new() };
+        let mut heads = MergeHeads { target: self.context.head(target)?, sources: Vec::new() };
         for source in sources {
-            heads.sources.extend(self.head(source)?.map(|head| (source.clone(), head)));
+            heads.sources.extend(self.context.head(source)?.map(|head| (source.clone(), head)));
         }
         Ok(heads)
     }
@@ -96,7 +96,7 @@ impl Service {
             ([_] | [], _) => return Ok(true),
             _ => return Ok(false),
         };
-        let is = |one, of| self.inner.history.is_ancestor(one, of).map_err(of_engine);
+        let is = |one, of| Ok::<_, Error>(self.context.history.is_ancestor(one, of)?);
         Ok(is(target, source)? || is(source, target)?)
     }
 
@@ -112,19 +112,19 @@ impl Service {
         if !rules.has_groups() {
             return Ok(options);
         }
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let Some(ours) = heads.target else { return Ok(options) };
-        let our_root = store.snapshot(ours).map_err(of_engine)?.root;
+        let our_root = store.snapshot(ours)?.root;
         for (_, theirs) in &heads.sources {
-            let base = merge_base(&self.inner.history, &[ours], *theirs, contents, &options).map_err(of_engine)?;
-            let their_root = store.snapshot(*theirs).map_err(of_engine)?.root;
-            let units = merge_units(rules, store, base.root, [our_root, their_root]).map_err(of_engine)?;
+            let base = merge_base(&self.context.history, &[ours], *theirs, contents, &options)?;
+            let their_root = store.snapshot(*theirs)?.root;
+            let units = merge_units(rules, store, base.root, [our_root, their_root])?;
             options.units.extend(units);
         }
         Ok(options)
     }
 
-    /// What a merge would come to: which sources merge cleanly, in which order, and what stands in the way of the rest. Directories are
+    /// Previews a merge: which sources merge cleanly, in which order, and which conflicts the rest have. Directories are
     /// looked at as they are now.
     fn plan_merge(
         &self,
@@ -137,16 +137,16 @@ impl Service {
     ) -> Result<v1::Merge> {
         let mut message = self.nothing_done(target, v1::MergeHow::Already)?;
         let mut heads = self.heads_of(target, sources)?;
-        // Kept until the end: what was looked at has no name.
+        // Kept until the end: the previewed snapshot has no name.
         let mut looked = Vec::new();
         if request.capture {
             heads.sources.clear();
             for source in sources {
-                let ahead = self.look_ahead(source, act)?;
+                let ahead = self.directories.preview_capture(source, act)?;
                 heads.sources.extend(ahead.head.map(|head| (source.clone(), head)));
                 looked.push(ahead);
             }
-            let ahead = self.look_ahead(target, act)?;
+            let ahead = self.directories.preview_capture(target, act)?;
             heads.target = ahead.head;
             looked.push(ahead);
         }
@@ -163,7 +163,7 @@ impl Service {
         let mut merge = MergeRequest::new(target, sources, contents);
         merge.options = options;
         merge.use_remembered = !request.no_remembered;
-        let done = self.inner.workspaces.preview_merge(&self.inner.history, &merge, &heads, act).map_err(of_engine)?;
+        let done = self.context.workspaces.preview_merge(&self.context.history, &merge, &heads, act)?;
         message.how = how(done.how).into();
         message.files = files_message(&done.report.files);
         message.conflicts = conflicts_message(&done.conflicts);
@@ -180,7 +180,7 @@ impl Service {
         options: &MergeOptions,
     ) -> Result<Vec<v1::MergeSource>> {
         let ids: Vec<_> = heads.sources.iter().map(|(_, head)| *head).collect();
-        let plan = plan_octopus(&self.inner.history, ours, &ids, contents, options).map_err(of_engine)?;
+        let plan = plan_octopus(&self.context.history, ours, &ids, contents, options)?;
         let mut messages = Vec::new();
         for (at, (name, _)) in heads.sources.iter().enumerate() {
             let place = plan.order.iter().position(|source| *source == at).map_or(0, |place| place as u32 + 1);
@@ -197,11 +197,11 @@ impl Service {
 
     /// A merge that changed nothing.
     pub(super) fn nothing_done(&self, target: &WorkspaceName, how: v1::MergeHow) -> Result<v1::Merge> {
-        let head = self.inner.workspaces.get(target).map_err(of_engine)?.head;
+        let head = self.context.workspaces.get(target)?.head;
         Ok(v1::Merge {
             how: how.into(),
             target: amalgam_proto::workspace_name(target),
-            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
             ..v1::Merge::default()
         })
     }

@@ -1,133 +1,33 @@
 //! Publishing by itself: what a workspace changed goes into the queue of its target every so often, or whenever it was
-//! committed to, without anybody asking each time.
+//! committed to, without a request for each time.
 //!
-//! What was asked for is kept beside the store, in `publishing.json`. Each head is tried once. What conflicts or fails its test
+//! Plans are kept beside the store, in `publishing.json`. Each head is tried once. A merge that conflicts or fails its test
 //! waits for a person, and while it does nothing more of that workspace is tried; so nothing comes again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use amalgam_engine::OperationContext;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
-use amalgam_engine::{OperationContext, Time};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
-use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
+use amalgam_proto::{Reason, v1, workspace_id};
+use parking_lot::Mutex;
 
-use super::queue::TARGETS_AT_ONCE;
-use crate::api::Caller;
-use crate::failure::{Result, of_engine, of_io};
-use crate::home::{Home, replace_file};
-use crate::service::Service;
+use super::Merging;
+use super::queue::{AfterMerge, PARALLEL_TARGETS_MAX};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+use crate::publishing::{Last, Plan, PublishOutcome, SECOND_NANOSECONDS};
+use crate::repeated_problem::RepeatedProblem;
 
-/// How often it is looked whether something is due.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What failed is not tried again before.
-const AGAIN_NANOSECONDS: i64 = 60 * SECOND_NANOSECONDS;
-const SECOND_NANOSECONDS: i64 = 1_000_000_000;
+/// How often the plans are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Delay before a failed publish is retried.
+const RETRY_DELAY_NANOSECONDS: i64 = 60 * SECOND_NANOSECONDS;
 /// The longest interval: a year.
 const EVERY_SECONDS_MAX: u32 = 366 * 24 * 3_600;
 
-/// What is published without being asked for each time.
-pub(crate) struct Publishing {
-    file: PathBuf,
-    plans: Mutex<BTreeMap<String, Plan>>,
-    ending: Mutex<bool>,
-    changed: Condvar,
-}
-
-/// What somebody wants of a workspace, and what came of it last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-struct Plan {
-    /// 0 without an interval.
-    every_seconds: u32,
-    on_commit: bool,
-    /// Empty for what the workspace is merged into anyway.
-    target: String,
-    message: String,
-    test: Vec<String>,
-    test_seconds: u32,
-    /// Who asked for it.
-    actor: String,
-    /// The head that was tried last.
-    tried: String,
-    /// When it was last looked at, in this life of the process.
-    #[serde(skip)]
-    looked: i64,
-    /// Not before this moment, after something failed.
-    not_before: i64,
-    last: Option<Last>,
-}
-
-/// The last time that something was published.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-struct Last {
-    time: i64,
-    /// `merged`, `already`, `review`, `failed`.
-    how: String,
-    /// Why it was not merged, if it was not.
-    reason: String,
-}
-
-impl Plan {
-    /// Whether it is time to look at a workspace with this head.
-    fn is_due(&self, head: &str, now: Time) -> bool {
-        if now.0 < self.not_before {
-            return false;
-        }
-        let since = now.0.saturating_sub(self.looked);
-        let by_time = self.every_seconds > 0 && since >= i64::from(self.every_seconds) * SECOND_NANOSECONDS;
-        by_time || (self.on_commit && head != self.tried)
-    }
-}
-
-impl Publishing {
-    /// What is kept in a home; also what is wrong with it. A file that cannot be read is set aside.
-    pub(crate) fn open(home: &Home) -> Result<(Self, Option<String>)> {
-        let file = home.path().join("publishing.json");
-        let failed = |source: &std::io::Error| of_io(&format!("read {}", file.display()), source);
-        let mut problem = None;
-        let plans = match std::fs::read(&file) {
-            Ok(bytes) => match serde_json::from_slice(&bytes) {
-                Ok(plans) => plans,
-                Err(error) => {
-                    let aside = file.with_extension("unreadable");
-                    std::fs::rename(&file, &aside).map_err(|source| failed(&source))?;
-                    problem = Some(format!("nothing is published by itself: {}: {error}", aside.display()));
-                    BTreeMap::new()
-                }
-            },
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(source) => return Err(failed(&source)),
-        };
-        let publishing = Self { file, plans: Mutex::new(plans), ending: Mutex::new(false), changed: Condvar::new() };
-        Ok((publishing, problem))
-    }
-
-    /// Changes what is kept. Nothing is written where only looks were taken.
-    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Plan>) -> T) -> Result<T> {
-        let text = |plans: &BTreeMap<String, Plan>| serde_json::to_vec_pretty(plans).expect("plans are plain values");
-        let mut plans = self.plans.lock();
-        let before = text(&plans);
-        let done = change(&mut plans);
-        let bytes = text(&plans);
-        if bytes != before {
-            replace_file(&self.file, &bytes)
-                .map_err(|source| of_io(&format!("write {}", self.file.display()), &source))?;
-        }
-        Ok(done)
-    }
-
-    /// Whether something is published by interval, for which the process must be there.
-    fn has_intervals(&self) -> bool {
-        self.plans.lock().values().any(|plan| plan.every_seconds > 0)
-    }
-}
-
-impl Service {
-    /// Says how a workspace is published by itself, or that it is not any more: the workspace as it is then, or, of a dry run,
+impl Merging {
+    /// Sets or removes the publishing plan of a workspace, and returns the workspace as it is then, or, for a dry run,
     /// as it would be.
     pub(crate) fn schedule_publishing(
         &self,
@@ -135,23 +35,23 @@ impl Service {
         act: &OperationContext,
     ) -> Result<v1::Workspace> {
         let asked = request.submission.clone().unwrap_or_default();
-        let name = workspace_id(&asked.workspace).map_err(of_engine)?;
-        let workspace = self.inner.workspaces.get(&name).map_err(of_engine)?;
+        let name = workspace_id(&asked.workspace)?;
+        let workspace = self.context.workspaces.get(&name)?;
         let plan = self.plan_asked_for(&name, request, asked.clone(), act)?;
         if asked.dry_run {
-            let publishing = plan.map(|plan| self.plan_message(&workspace, plan)).transpose()?;
-            return Ok(v1::Workspace { publishing, ..self.workspace_message(&name)? });
+            let publishing = plan.map(|plan| self.publishing.plan_message(&workspace, plan)).transpose()?;
+            return Ok(v1::Workspace { publishing, ..self.views.workspace_message(&name)? });
         }
-        let publishing = &self.inner.merging.publishing;
+        let publishing = &self.publishing.inner;
         publishing.change(|plans| match plan {
             Some(plan) => plans.insert(name.to_string(), plan),
             None => plans.remove(name.as_str()),
         })?;
         publishing.changed.notify_one();
-        self.workspace_message(&name)
+        self.views.workspace_message(&name)
     }
 
-    /// The plan that somebody asks for; nothing where a workspace is not to be published by itself.
+    /// The requested plan; nothing where a workspace is not to be published automatically.
     fn plan_asked_for(
         &self,
         name: &WorkspaceName,
@@ -163,14 +63,14 @@ impl Service {
             return Ok(None);
         }
         if request.every_seconds > EVERY_SECONDS_MAX {
-            return Err(Failure::new(Reason::Invalid, "the longest interval is a year"));
+            return Err(Error::new(Reason::Invalid, "the longest interval is a year"));
         }
         super::test::refuse_long_test(asked.test_seconds)?;
-        super::test::refuse_unstartable(&asked.test, &self.settings()?.commands)?;
-        let target = self.target_of(name, &asked.target)?;
-        self.inner.workspaces.get(&target).map_err(of_engine)?;
+        super::test::refuse_unstartable(&asked.test, &self.context.settings()?.commands)?;
+        let target = self.context.target_of(name, &asked.target)?;
+        self.context.workspaces.get(&target)?;
         if target == *name {
-            return Err(Failure::new(Reason::Invalid, format!("{name} cannot be published into itself")));
+            return Err(Error::new(Reason::Invalid, format!("{name} cannot be published into itself")));
         }
         Ok(Some(Plan {
             every_seconds: request.every_seconds,
@@ -184,34 +84,6 @@ impl Service {
         }))
     }
 
-    /// How a workspace is published by itself, for the wire.
-    pub(crate) fn publishing_message(&self, workspace: &Workspace) -> Result<Option<v1::Publishing>> {
-        let plan = self.inner.merging.publishing.plans.lock().get(workspace.name.as_str()).cloned();
-        plan.map(|plan| self.plan_message(workspace, plan)).transpose()
-    }
-
-    fn plan_message(&self, workspace: &Workspace, plan: Plan) -> Result<v1::Publishing> {
-        let target = self.target_of(&workspace.name, &plan.target).ok();
-        let review = target.as_ref().map(|target| self.waiting(&workspace.name, target)).transpose()?.flatten();
-        let last = plan.last.unwrap_or_default();
-        Ok(v1::Publishing {
-            every_seconds: plan.every_seconds,
-            on_commit: plan.on_commit,
-            target: target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
-            last_time: (last.time != 0).then(|| amalgam_proto::timestamp(Time(last.time))),
-            last_how: last.how,
-            reason: last.reason,
-            review: review.unwrap_or_default(),
-        })
-    }
-
-    /// What of a workspace waits for a person before it can be in a target.
-    fn waiting(&self, source: &WorkspaceName, target: &WorkspaceName) -> Result<Option<String>> {
-        let reviews = self.inner.merging.queue.reviews(Some(target)).map_err(of_engine)?;
-        let found = reviews.into_iter().find(|review| review.entry.source == *source);
-        Ok(found.map(|review| format!("{}{}", super::review::REVIEWS, review.entry.id)))
-    }
-
     /// Publishes all that is due now: what goes into one target one after another, targets side by side.
     #[cfg(test)]
     fn publish_due(&self) -> Result<()> {
@@ -221,34 +93,35 @@ impl Service {
 
     /// The plans that are due, by their targets.
     fn due_by_target(&self, is_wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<(WorkspaceName, Plan)>>> {
-        let plans = self.inner.merging.publishing.plans.lock().clone();
+        let plans = self.publishing.inner.plans.lock().clone();
         let mut due: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for (name, plan) in plans {
-            let name = WorkspaceName::new(name).map_err(of_engine)?;
-            let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else {
-                self.forget_ended_publishing(&name)?;
+            let name = WorkspaceName::new(name)?;
+            let Some(workspace) = self.context.workspaces.find(&name)? else {
+                self.publishing.forget_ended_plan(&name)?;
                 continue;
             };
             // One without a target fails on its own.
-            let target = self.target_of(&name, &plan.target).map(|target| target.to_string()).unwrap_or_default();
-            if is_wanted(&target) && plan.is_due(&head_of(&workspace), self.now()) {
+            let target =
+                self.context.target_of(&name, &plan.target).map(|target| target.to_string()).unwrap_or_default();
+            if is_wanted(&target) && plan.is_due(&head_of(&workspace), self.context.now()) {
                 due.entry(target).or_default().push((name, plan));
             }
         }
         Ok(due)
     }
 
-    /// Publishes what is due for one target.
+    /// Publishes the plans that are due for one target.
     fn publish_all(&self, plans: Vec<(WorkspaceName, Plan)>) -> Result<()> {
         plans.into_iter().try_for_each(|(name, plan)| self.publish_one(&name, &plan))
     }
 
     fn publish_one(&self, name: &WorkspaceName, plan: &Plan) -> Result<()> {
-        let now = self.now();
+        let now = self.context.now();
         let outcome = self.publish_planned(name, plan);
-        let again = now.0.saturating_add(AGAIN_NANOSECONDS);
-        self.inner.merging.publishing.change(|plans| {
-            // Somebody may have said otherwise meanwhile.
+        let again = now.0.saturating_add(RETRY_DELAY_NANOSECONDS);
+        self.publishing.inner.change(|plans| {
+            // The plan may have been changed meanwhile.
             let Some(kept) = plans.get_mut(name.as_str()).filter(|kept| **kept == *plan) else { return };
             kept.looked = now.0;
             match outcome {
@@ -256,8 +129,8 @@ impl Service {
                 Ok(None) => {}
                 Err(failure) => {
                     kept.not_before = again;
-                    let how = "failed".to_owned();
-                    kept.last = Some(Last { time: now.0, how, reason: failure.message });
+                    let outcome = PublishOutcome::Failed;
+                    kept.last = Some(Last { time: now.0, outcome, reason: failure.to_string() });
                 }
             }
         })
@@ -265,15 +138,15 @@ impl Service {
 
     /// Publishes a workspace as planned; nothing if there is nothing new, or something waits for a person.
     fn publish_planned(&self, name: &WorkspaceName, plan: &Plan) -> Result<Option<(String, Last)>> {
-        let target = self.target_of(name, &plan.target)?;
-        if self.waiting(name, &target)?.is_some() {
+        let target = self.context.target_of(name, &plan.target)?;
+        if self.publishing.waiting(name, &target)?.is_some() {
             return Ok(None);
         }
-        let act = OperationContext::new(&plan.actor, self.now());
+        let act = OperationContext::new(&plan.actor, self.context.now());
         if plan.every_seconds > 0 {
-            self.capture_of(name, &format!("a merge into {target}"), &act)?;
+            self.directories.capture_of(name, &format!("a merge into {target}"), &act)?;
         }
-        let head = head_of(&self.inner.workspaces.get(name).map_err(of_engine)?);
+        let head = head_of(&self.context.workspaces.get(name)?);
         if head == plan.tried || head.is_empty() {
             return Ok(None);
         }
@@ -287,33 +160,37 @@ impl Service {
             capture: false,
             dry_run: false,
         };
-        let merge = match self.submit(&submission, false, &act, &Caller::default()) {
+        let merge = match self.submit(&submission, AfterMerge::KeepWorkspace, &act, &Caller::default()) {
             Ok(done) => done.merge,
             // The test was tried with these files, and will not start with them the next time either.
-            Err(failure) if failure.reason == Reason::TestNotStarted && failure.details.contains_key("entry") => {
-                return Ok(Some((head, Last { time: 0, how: "failed".to_owned(), reason: failure.message })));
+            Err(failure) if failure.reason() == Reason::TestNotStarted && failure.details().contains_key("entry") => {
+                return Ok(Some((
+                    head,
+                    Last { time: 0, outcome: PublishOutcome::Failed, reason: failure.to_string() },
+                )));
             }
             Err(failure) => return Err(failure),
         };
-        let how = match merge.how() {
-            v1::MergeHow::Already | v1::MergeHow::Replayed => "already",
-            v1::MergeHow::Review | v1::MergeHow::Waiting => "review",
-            _ => "merged",
+        let outcome = match merge.how() {
+            v1::MergeHow::Already | v1::MergeHow::Replayed => PublishOutcome::Already,
+            v1::MergeHow::Review | v1::MergeHow::Waiting => PublishOutcome::Review,
+            _ => PublishOutcome::Merged,
         };
-        Ok(Some((head, Last { time: 0, how: how.to_owned(), reason: merge.reason })))
+        Ok(Some((head, Last { time: 0, outcome, reason: merge.reason })))
     }
 
-    /// Publishes what is due, for as long as the process lives. Each target has a thread of its own while something is published into
+    /// Publishes due plans until the process ends. Each target has a thread of its own while something is published into
     /// it, so that the test of one keeps no other waiting.
-    pub(crate) fn keep_publishing(&self) {
-        let publishing = &self.inner.merging.publishing;
+    pub(crate) fn keep_publishing(&self, tell: &(dyn Fn(&str) + Sync)) {
+        let publishing = &self.publishing.inner;
         let busy: Mutex<BTreeSet<String>> = Mutex::default();
+        let problem: Mutex<RepeatedProblem> = Mutex::default();
         std::thread::scope(|scope| {
             loop {
                 {
                     let mut ending = publishing.ending.lock();
                     if !*ending {
-                        publishing.changed.wait_for(&mut ending, LOOK_EVERY);
+                        publishing.changed.wait_for(&mut ending, CHECK_INTERVAL);
                     }
                     if *ending {
                         return;
@@ -323,61 +200,33 @@ impl Service {
                     continue;
                 }
                 let due = {
-                    let _using = self.using();
+                    let _using = self.context.using();
                     // What cannot be looked at now is tried again at the next look.
                     self.due_by_target(|target| !busy.lock().contains(target)).unwrap_or_default()
                 };
                 for (target, plans) in due {
-                    let is_free = busy.lock().len() < TARGETS_AT_ONCE;
+                    let is_free = busy.lock().len() < PARALLEL_TARGETS_MAX;
                     if !is_free {
                         break;
                     }
                     busy.lock().insert(target.clone());
-                    let busy = &busy;
+                    let (busy, problem) = (&busy, &problem);
                     scope.spawn(move || {
-                        let _using = self.using();
-                        // What fails is told with its workspace.
-                        let _ = self.publish_all(plans);
+                        let _using = self.context.using();
+                        // The outcome of each workspace is in its plan. An error here means that the plans were not written.
+                        match self.publish_all(plans) {
+                            Ok(()) => problem.lock().clear(),
+                            Err(error) => problem
+                                .lock()
+                                .add(&error.to_string(), Instant::now())
+                                .iter()
+                                .for_each(|words| tell(words)),
+                        }
                         busy.lock().remove(&target);
                     });
                 }
             }
         });
-    }
-
-    /// Ends the thread that publishes.
-    pub(crate) fn end_publishing(&self) {
-        let publishing = &self.inner.merging.publishing;
-        *publishing.ending.lock() = true;
-        publishing.changed.notify_one();
-    }
-
-    /// Whether the process must be there for something that is published by interval.
-    pub(crate) fn is_publishing(&self) -> bool {
-        self.inner.merging.publishing.has_intervals()
-    }
-
-    /// A workspace is gone: it is published no more.
-    pub(crate) fn forget_publishing(&self, workspace: &WorkspaceName) -> Result<()> {
-        self.inner.merging.publishing.change(|plans| drop(plans.remove(workspace.as_str())))
-    }
-
-    /// An undo may have taken a workspace away; what was asked for goes with it, unless it has another name now.
-    fn forget_ended_publishing(&self, workspace: &WorkspaceName) -> Result<()> {
-        let _turn = self.inner.registry.turn();
-        match self.inner.workspaces.find(workspace).map_err(of_engine)? {
-            Some(_) => Ok(()),
-            None => self.forget_publishing(workspace),
-        }
-    }
-
-    /// A workspace got another name, under which it is published.
-    pub(crate) fn publishing_follows(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
-        self.inner.merging.publishing.change(|plans| {
-            if let Some(plan) = plans.remove(from.as_str()) {
-                plans.insert(to.to_string(), plan);
-            }
-        })
     }
 }
 
@@ -389,9 +238,12 @@ fn head_of(workspace: &Workspace) -> String {
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
+    use amalgam_engine::Time;
     use amalgam_engine::workspace::{Change, NewWorkspace};
 
     use super::*;
+    use crate::home::Home;
+    use crate::service::Service;
 
     /// A clock for each test: they run side by side, and a clock is a plain function.
     macro_rules! clock {
@@ -420,8 +272,8 @@ mod tests {
             let around = tempfile::tempdir().expect("a directory");
             let service = Service::open(&Home::new(around.path().join("home")), clock, &[]).expect("opened");
             let house = Self { service, around };
-            let act = house.service.act("ann");
-            let workspaces = &house.service.inner.workspaces;
+            let act = house.service.context.act("ann");
+            let workspaces = &house.service.context.workspaces;
             workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
             house.write("main", "file", "one\n");
             workspaces.fork(&name("main"), &[name("try")], &act).expect("forked");
@@ -429,15 +281,15 @@ mod tests {
         }
 
         fn write(&self, workspace: &str, path: &str, text: &str) {
-            let workspaces = &self.service.inner.workspaces;
+            let workspaces = &self.service.context.workspaces;
             let mut tree = workspaces.open(&name(workspace)).expect("open");
             tree.write(path, text.as_bytes()).expect("written");
-            let act = self.service.act("ann");
+            let act = self.service.context.act("ann");
             workspaces.commit(&name(workspace), &mut tree, &Change::new(text), &act).expect("committed");
         }
 
         fn read(&self, path: &str) -> String {
-            let tree = self.service.inner.workspaces.open(&name("main")).expect("open");
+            let tree = self.service.context.workspaces.open(&name("main")).expect("open");
             match tree.exists(path).expect("a look") {
                 true => String::from_utf8(tree.read(path).expect("a file")).expect("text"),
                 false => "absent".to_owned(),
@@ -455,17 +307,17 @@ mod tests {
                 ..v1::Submission::default()
             };
             let request = v1::SchedulePublishingRequest { submission: Some(submission), every_seconds, on_commit };
-            let act = self.service.act("ann");
-            self.service.schedule_publishing(&request, &act).expect("scheduled");
+            let act = self.service.context.act("ann");
+            self.service.merging.schedule_publishing(&request, &act).expect("scheduled");
         }
 
         fn look(&self) -> Option<v1::Publishing> {
-            self.service.publish_due().expect("a look");
-            self.service.workspace_message(&name("try")).expect("it").publishing
+            self.service.merging.publish_due().expect("a look");
+            self.service.views.workspace_message(&name("try")).expect("it").publishing
         }
 
         fn reviews(&self) -> usize {
-            self.service.inner.merging.queue.reviews(None).expect("reviews").len()
+            self.service.context.queue.reviews(None).expect("reviews").len()
         }
     }
 
@@ -497,7 +349,7 @@ mod tests {
         pass(60);
         assert_eq!(house.look(), None, "it is off");
         assert_eq!(house.read("new"), "two\n");
-        assert!(!house.service.is_publishing());
+        assert!(!house.service.publishing.is_publishing());
     }
 
     #[test]
@@ -506,14 +358,17 @@ mod tests {
         let house = House::new(clock);
         house.schedule(0, true);
         assert_eq!(house.look().expect("it is on").last_how, "already", "main has it all");
-        let before = house.service.inner.workspaces.get(&name("main")).expect("main").head;
+        let before = house.service.context.workspaces.get(&name("main")).expect("main").head;
         pass(100);
         house.look();
-        assert_eq!(house.service.inner.workspaces.get(&name("main")).expect("main").head, before);
+        assert_eq!(house.service.context.workspaces.get(&name("main")).expect("main").head, before);
         house.write("try", "new", "one\n");
         assert_eq!(house.look().expect("it is on").last_how, "merged");
         assert_eq!(house.read("new"), "one\n");
-        assert!(!house.service.is_publishing(), "commits come through the process, which may end between them");
+        assert!(
+            !house.service.publishing.is_publishing(),
+            "commits come through the process, which may end between them"
+        );
     }
 
     #[test]
@@ -532,15 +387,15 @@ mod tests {
             house.look();
         }
         assert_eq!(house.reviews(), 1, "nothing more is tried while it waits");
-        let act = house.service.act("ann");
-        house.service.reject_review(&told.review, false, &act).expect("rejected");
+        let act = house.service.context.act("ann");
+        house.service.merging.reject_review(&told.review, false, &act).expect("rejected");
         pass(10);
         assert_eq!((house.look().expect("it is on").last_how.as_str(), house.reviews()), ("review", 1));
         pass(1_000);
         house.look();
-        let act = house.service.act("ann");
+        let act = house.service.context.act("ann");
         let again = house.look().expect("it is on").review;
-        house.service.reject_review(&again, false, &act).expect("rejected");
+        house.service.merging.reject_review(&again, false, &act).expect("rejected");
         pass(1_000);
         house.look();
         assert_eq!(house.reviews(), 0, "a head that was tried is not tried again");
@@ -569,14 +424,14 @@ mod tests {
         let house = House { service, around };
         house.schedule(30, true);
         let House { service, around } = house;
-        service.publishing_follows(&name("try"), &name("parser")).expect("renamed");
+        service.publishing.rename_plan(&name("try"), &name("parser")).expect("renamed");
         drop(service);
         let service = Service::open(&Home::new(around.path().join("home")), clock, &[]).expect("opened again");
-        assert!(service.is_publishing());
-        let kept: Vec<_> = service.inner.merging.publishing.plans.lock().keys().cloned().collect();
+        assert!(service.publishing.is_publishing());
+        let kept: Vec<_> = service.publishing.inner.plans.lock().keys().cloned().collect();
         assert_eq!(kept, ["parser"]);
-        service.publish_due().expect("a look");
-        assert!(!service.is_publishing(), "there is no such workspace");
+        service.merging.publish_due().expect("a look");
+        assert!(!service.publishing.is_publishing(), "there is no such workspace");
     }
 
     #[test]
@@ -605,7 +460,7 @@ mod tests {
         drop(Service::open(&home, clock, &[]).expect("opened"));
         std::fs::write(home.path().join("publishing.json"), "{").expect("written");
         let service = Service::open(&home, clock, &[]).expect("opened all the same");
-        assert!(service.inner.problems.iter().any(|problem| problem.contains("publishing.unreadable")));
+        assert!(service.problems.iter().any(|problem| problem.contains("publishing.unreadable")));
         assert_eq!(std::fs::read_to_string(home.path().join("publishing.unreadable")).expect("kept"), "{");
     }
 }

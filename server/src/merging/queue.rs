@@ -12,45 +12,45 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{ErrorKind, OperationContext, RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1, workspace_id};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::made::Maker;
-use super::rules::PROJECT_FILE;
+use super::regenerate::Regenerator;
 use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
-use super::{conflicts_message, files_message};
-use crate::api::Caller;
-use crate::directory::Free;
-use crate::failure::{Result, of_engine};
-use crate::service::{Marks, Service};
+use super::{Merging, conflicts_message, files_message};
+use crate::caller::Caller;
+use crate::context::Marks;
+use crate::directory::Released;
+use crate::error::{Error, Result};
+use crate::merge_rules::PROJECT_FILE;
 
 /// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
 const FOLDS_MAX: usize = 1_000;
-/// How many targets are folded or published into at a time without anybody waiting.
-pub(super) const TARGETS_AT_ONCE: usize = 8;
-/// How often somebody who waits for a turn looks whether its caller is still there.
-const TURN_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The number of targets that background threads fold or publish into at a time.
+pub(super) const PARALLEL_TARGETS_MAX: usize = 8;
+/// How often a call that waits for its turn checks whether its client is still there.
+const TURN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What decides in the folds of a target: its rules, and the tests of entries.
-pub(super) struct Referee<'a> {
-    service: &'a Service,
+/// Judges the folds of a target by its rules and by the tests of entries.
+pub(super) struct FoldJudge<'a> {
+    merging: &'a Merging,
     rules: Arc<Rules>,
-    maker: Maker<'a>,
-    /// Who waits for the fold.
+    maker: Regenerator<'a>,
+    /// The client that waits for the fold.
     caller: &'a Caller,
 }
 
-impl<'a> Referee<'a> {
+impl<'a> FoldJudge<'a> {
     /// By the rules that hold when a fold begins: what lands in it changes them for the next one.
-    pub(super) fn new(service: &'a Service, target: &WorkspaceName, caller: &'a Caller) -> Result<Self> {
-        let rules = service.merge_rules(Some(target), None)?;
-        Ok(Self { service, maker: Maker::new(service, &rules, target), rules, caller })
+    pub(super) fn new(merging: &'a Merging, target: &WorkspaceName, caller: &'a Caller) -> Result<Self> {
+        let rules = merging.rules.merge_rules(Some(target), None)?;
+        Ok(Self { merging, maker: Regenerator::new(merging, &rules, target), rules, caller })
     }
 }
 
-impl MergePolicy for Referee<'_> {
+impl MergePolicy for FoldJudge<'_> {
     fn contents(&self, entry: &QueueEntry) -> amalgam_engine::Result<Box<dyn MergeContents + '_>> {
-        let ours = self.service.inner.workspaces.get(&entry.target)?.agent;
+        let ours = self.merging.context.workspaces.get(&entry.target)?.agent;
         Ok(Box::new(RuleMerger::new(&self.rules, &ours, &entry.agent)))
     }
 
@@ -60,14 +60,14 @@ impl MergePolicy for Referee<'_> {
 
     fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> amalgam_engine::Result<Vec<Vec<TreePath>>> {
         match self.rules.has_groups() {
-            true => merge_units(&self.rules, &self.service.inner.store, base, [ours, theirs]),
+            true => merge_units(&self.rules, &self.merging.context.store, base, [ours, theirs]),
             false => Ok(Vec::new()),
         }
     }
 
     fn admit(&self, entry: &QueueEntry, path: &TreePath) -> amalgam_engine::Result<Option<String>> {
         match path.as_bytes() == PROJECT_FILE.as_bytes() {
-            true => Ok(self.service.complaint_about(entry.snapshot, &entry.source)),
+            true => Ok(self.merging.rules.complaint_about(entry.snapshot, &entry.source)),
             false => Ok(None),
         }
     }
@@ -82,68 +82,73 @@ impl MergePolicy for Referee<'_> {
 
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
         // What the machine refuses is no verdict on the tree, and is told as the reason all the same.
-        let place = TestPlace::new(&self.service.inner.home, &entry.id);
-        let is_over = || self.caller.is_gone() || self.service.tests_are_cancelled();
-        let settings = self.service.settings().map(|settings| settings.commands);
+        let place = TestPlace::new(&self.merging.context.home, &entry.id);
+        let is_over = || self.caller.is_gone() || self.merging.tests_are_cancelled();
+        let settings = self.merging.context.settings().map(|settings| settings.commands);
         let verdict =
-            settings.and_then(|settings| place.run(&self.service.inner.store, tree, entry, &settings, &is_over));
+            settings.and_then(|settings| place.run(&self.merging.context.store, tree, entry, &settings, &is_over));
         if is_over() {
             // Whether it failed or was ended cannot be told: its entry waits on.
             return Err(amalgam_engine::Error::Interrupted);
         }
-        Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.message)) {
+        Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.to_string())) {
             // Without a submitter who could be told, a person has to be.
-            TestVerdict::NotStarted(reason) if !self.service.inner.merging.is_awaited(&entry.id) => {
-                TestVerdict::Failed(reason)
-            }
+            TestVerdict::NotStarted(reason) if !self.merging.inner.is_awaited(&entry.id) => TestVerdict::Failed(reason),
             verdict => verdict,
         })
     }
 }
 
-/// What came of putting something into the queue.
+/// Whether a workspace goes on after its changes were merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterMerge {
+    KeepWorkspace,
+    EndWorkspace,
+}
+
+/// The result of a submission to the queue.
 pub(crate) struct Submitted {
     pub(crate) entry: v1::QueueEntry,
     pub(crate) merge: v1::Merge,
     pub(crate) is_ended: bool,
 }
 
-impl Service {
+impl Merging {
     /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
     pub(crate) fn submit(
         &self,
         asked: &v1::Submission,
-        ends: bool,
+        after: AfterMerge,
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<Submitted> {
-        let source = workspace_id(&asked.workspace).map_err(of_engine)?;
-        if let Some(entry) = self.inner.merging.queue.find_submitted(act).map_err(of_engine)? {
+        let source = workspace_id(&asked.workspace)?;
+        if let Some(entry) = self.context.queue.find_submitted(act)? {
             return self.submitted(&entry, asked.detach, act, caller);
         }
-        let target = self.target_of(&source, &asked.target)?;
+        let target = self.context.target_of(&source, &asked.target)?;
         refuse_long_test(asked.test_seconds)?;
-        refuse_unstartable(&asked.test, &self.settings()?.commands)?;
+        refuse_unstartable(&asked.test, &self.context.settings()?.commands)?;
         if asked.dry_run {
-            return self.preview_submission(asked, [&source, &target], ends, act, caller);
+            return self.preview_submission(asked, [&source, &target], after, act, caller);
         }
         if asked.capture {
-            self.capture_of(&source, &format!("a merge into {target}"), act)?;
+            self.directories.capture_of(&source, &format!("a merge into {target}"), act)?;
         }
-        if ends {
-            self.refuse_live(&source, "it cannot be completed")?;
+        if after == AfterMerge::EndWorkspace {
+            self.views.refuse_live(&source, "it cannot be completed")?;
         }
-        let wish = wish_of(asked, ends);
+        let wish = wish_of(asked, after);
         // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
-        if self.merge_rules(Some(&target), None).is_err() {
-            self.secure_place(&target, "a merge", &OperationContext { request: None, ..act.clone() })?;
-            self.merge_rules(Some(&target), None)?;
+        if self.rules.merge_rules(Some(&target), None).is_err() {
+            self.directories.secure_files(&target, "a merge", &OperationContext { request: None, ..act.clone() })?;
+            self.rules.merge_rules(Some(&target), None)?;
         }
-        let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
+        let entry = self.context.queue.submit(&source, &target, &wish, act)?;
         self.submitted(&entry, asked.detach, act, caller)
     }
 
-    /// What became of what was put into the queue; nothing yet if nobody waits for it.
+    /// The result of a submission; none yet if the caller does not wait.
     fn submitted(
         &self,
         entry: &QueueEntry,
@@ -156,44 +161,44 @@ impl Service {
             let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
             return Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended: false });
         }
-        let awaited = self.inner.merging.await_entry(&entry.id);
+        let awaited = self.inner.await_entry(&entry.id);
         let waited = self.wait_for(entry, act, caller);
         drop(awaited);
         if waited.is_err() && caller.is_gone() {
-            // What is in the queue is merged, whether anybody waits for it or not.
+            // Entries of the queue are merged, with or without a waiting caller.
             self.fold_soon();
         }
         let (folded, merge) = waited?;
-        let is_ended = folded.is_some_and(|folded| folded.is_ended)
-            && self.inner.workspaces.find(&entry.source).map_err(of_engine)?.is_none();
+        let is_ended =
+            folded.is_some_and(|folded| folded.is_ended) && self.context.workspaces.find(&entry.source)?.is_none();
         Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended })
     }
 
-    /// What would come of putting it into the queue. Nothing is changed.
+    /// Previews a submission. Nothing is changed.
     fn preview_submission(
         &self,
         asked: &v1::Submission,
         [source, target]: [&WorkspaceName; 2],
-        ends: bool,
+        after: AfterMerge,
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<Submitted> {
         let from = match asked.capture {
-            true => Some(self.look_ahead(source, act)?),
+            true => Some(self.directories.preview_capture(source, act)?),
             false => None,
         };
         let head = match &from {
             Some(ahead) => ahead.head,
-            None => self.head(source)?,
+            None => self.context.head(source)?,
         };
-        let queue = &self.inner.merging.queue;
-        let entry = queue.draft(source, target, head, &wish_of(asked, ends), act).map_err(of_engine)?;
+        let queue = &self.context.queue;
+        let entry = queue.draft(source, target, head, &wish_of(asked, after), act)?;
         let mut merge = self.preview_entry(&entry, act, caller)?;
         merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
     }
 
-    /// What would become of an entry now, with what is in the target's directory. Nothing is changed.
+    /// Previews the merge of an entry with the present files of the target. Nothing is changed.
     pub(super) fn preview_entry(
         &self,
         entry: &QueueEntry,
@@ -201,11 +206,11 @@ impl Service {
         caller: &Caller,
     ) -> Result<v1::Merge> {
         let target = &entry.target;
-        let into = self.look_ahead(target, act)?;
-        let referee = Referee::new(self, target, caller)?;
-        let preview = || self.inner.merging.queue.preview_on(into.head, entry, &referee, act);
-        let folded = caller.walking(preview).map_err(of_engine)?;
-        // What it would be has no name: the message is about the head that is.
+        let into = self.directories.preview_capture(target, act)?;
+        let referee = FoldJudge::new(self, target, caller)?;
+        let preview = || self.context.queue.preview_on(into.head, entry, &referee, act);
+        let folded = caller.walking(preview)?;
+        // The previewed head has no name: the message names the present one.
         let Folded { files, conflicts, changed, .. } = &folded;
         let (how, reason) = match &folded.outcome {
             EntryOutcome::Landed(snapshot) if *snapshot == entry.snapshot => (v1::MergeHow::Forward, String::new()),
@@ -224,17 +229,6 @@ impl Service {
         })
     }
 
-    /// What a workspace's changes are merged into.
-    pub(super) fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
-        if !asked.is_empty() {
-            return workspace_id(asked).map_err(of_engine);
-        }
-        self.inner.workspaces.get(source).map_err(of_engine)?.target.ok_or_else(|| {
-            let message = format!("{source} has no target to merge into; name one with --into");
-            Failure::new(Reason::Invalid, message)
-        })
-    }
-
     /// Folds a target until an entry is dealt with.
     pub(super) fn wait_for(
         &self,
@@ -242,16 +236,16 @@ impl Service {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<(Option<Folded>, v1::Merge)> {
-        let merging = &self.inner.merging;
+        let merging = &self.inner;
         let lock = merging.lock_of(&entry.target);
         for _ in 0..FOLDS_MAX {
             let _turn = turn_of(&lock, caller)?;
-            // Whoever folded before may have taken it along.
+            // The fold before may have taken the entry.
             if let Some(folded) = merging.result_of(&entry.id) {
                 let merge = self.folded_message(&folded)?;
                 return Ok((Some(folded), merge));
             }
-            match merging.queue.find(&entry.id) {
+            match self.context.queue.find(&entry.id) {
                 Ok(found) if found.is_held => {
                     let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
                     return Ok((None, v1::Merge { reason: "an undo brought it back".to_owned(), ..merge }));
@@ -259,13 +253,13 @@ impl Service {
                 Ok(_) => {}
                 // Done in another life of this process.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    let how = match merging.queue.find_review(&entry.id) {
+                    let how = match self.context.queue.find_review(&entry.id) {
                         Ok(_) => v1::MergeHow::Review,
                         Err(_) => v1::MergeHow::Replayed,
                     };
                     return Ok((None, self.nothing_done(&entry.target, how)?));
                 }
-                Err(error) => return Err(of_engine(error)),
+                Err(error) => return Err(error.into()),
             }
             if let Some(along) = self.fold_target(&entry.target, act, caller)?
                 && let Some(folded) = merging.result_of(&entry.id)
@@ -275,56 +269,56 @@ impl Service {
                 return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
             }
         }
-        Err(Failure::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
+        Err(Error::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
     }
 
-    /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
+    /// Folds a target once, and updates its directory. Does nothing when no entry waits. The caller holds the target's lock.
     ///
-    /// While a command runs, a test or one of a rule, the directory is free: what is written there meanwhile is merged with what landed.
+    /// While a command runs (a test, or one of a rule), the directory is unlocked: edits made meanwhile are merged with the new head.
     fn fold_target(
         &self,
         target: &WorkspaceName,
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<Option<v1::Merge>> {
-        let queue = &self.inner.merging.queue;
-        let place = self.secure_place(target, "a merge", act)?;
+        let queue = &self.context.queue;
+        let place = self.directories.secure_files(target, "a merge", act)?;
         let safety = place.safety();
-        let referee = Referee::new(self, target, caller)?;
-        let is_long = referee.maker.has_commands() || queue.is_next_tested(target).map_err(of_engine)?;
-        let place = if is_long { self.let_go_of_place(place) } else { Ok(place) };
+        let referee = FoldJudge::new(self, target, caller)?;
+        let is_long = referee.maker.has_commands() || queue.is_next_tested(target)?;
+        let place = if is_long { self.directories.release_files(place) } else { Ok(place) };
         let act = OperationContext { request: None, ..act.clone() };
-        let fold = caller.walking(|| queue.fold(target, &referee, &act)).map_err(of_engine)?;
+        let fold = caller.walking(|| queue.fold(target, &referee, &act))?;
         if fold.done.is_empty() {
             return Ok(None);
         }
         let ended: Vec<_> =
             fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
-        self.inner.merging.keep_results(fold.done);
+        self.inner.keep_results(fold.done);
         let mut along = v1::Merge::default();
         let brought = match place {
-            Ok(place) => self.bring_place_along(place, &mut along, &act),
-            Err(Free) => self.catch_place_up(target, &mut along, &act),
+            Ok(place) => self.directories.update_files(place, &mut along, &act),
+            Err(Released) => self.directories.catch_up_files(target, &mut along, &act),
         };
-        // The place is let go of by now: a turn of the registry comes before any. What landed has ended, whatever became of the place;
-        // whoever took the name meanwhile has let go of what it had.
-        ended.iter().try_for_each(|workspace| self.end_places_of(workspace, &act))?;
+        // The files are unlocked by now: the turn of the registry comes before their lock. The source has ended in any case;
+        // a new workspace of that name has detached the old directories already.
+        ended.iter().try_for_each(|workspace| self.directories.end_places_of(workspace, &act))?;
         brought?;
-        along.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        along.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(Some(along))
     }
 
-    /// Folds all that waits: what a process that ended left, and what nobody waited for. Targets are folded side by side, so that a
+    /// Folds all waiting entries: those of an earlier process, and detached ones. Targets are folded in parallel, so that a
     /// test of one does not stop the others.
     pub(crate) fn fold_all(&self) -> Result<()> {
-        let targets = self.inner.merging.queue.targets().map_err(of_engine)?;
+        let targets = self.context.queue.targets()?;
         // One that cannot be merged into keeps no other waiting; one that went wrong is told.
         side_by_side(targets, |target| self.fold_whole(&target))
     }
 
     fn fold_whole(&self, target: &WorkspaceName) -> Result<()> {
-        let act = OperationContext::new("queue", self.now());
-        let lock = self.inner.merging.lock_of(target);
+        let act = OperationContext::new("queue", self.context.now());
+        let lock = self.inner.lock_of(target);
         for _ in 0..FOLDS_MAX {
             let _turn = lock.lock();
             if self.fold_target(target, &act, &Caller::default())?.is_none() {
@@ -334,10 +328,10 @@ impl Service {
         Ok(())
     }
 
-    /// Folds in the background whenever somebody asks for it, until it is ended. What waited before this process began comes
+    /// Folds in the background on request, until it is ended. Entries from before this process come
     /// first.
     pub(crate) fn keep_folding(&self) {
-        let turn = &self.inner.merging.turn;
+        let turn = &self.inner.turn;
         turn.wanted.lock().fold = true;
         loop {
             {
@@ -350,8 +344,8 @@ impl Service {
                 }
                 (wanted.fold, wanted.is_folding) = (false, true);
             }
-            let _using = self.using();
-            // Whoever asks for an entry next meets the same failure and is told.
+            let _using = self.context.using();
+            // The next request for an entry gets the same failure.
             let _ = self.fold_all();
             turn.wanted.lock().is_folding = false;
         }
@@ -359,25 +353,25 @@ impl Service {
 
     /// Asks for a fold in the background.
     fn fold_soon(&self) {
-        let turn = &self.inner.merging.turn;
+        let turn = &self.inner.turn;
         turn.wanted.lock().fold = true;
         turn.changed.notify_one();
     }
 
     /// Ends the thread that folds.
     pub(crate) fn end_folding(&self) {
-        let turn = &self.inner.merging.turn;
+        let turn = &self.inner.turn;
         turn.wanted.lock().end = true;
         turn.changed.notify_one();
     }
 
     /// Whether something is folded in the background, or is about to be.
     pub(crate) fn is_folding(&self) -> bool {
-        let wanted = self.inner.merging.turn.wanted.lock();
+        let wanted = self.inner.turn.wanted.lock();
         wanted.fold || wanted.is_folding
     }
 
-    /// What became of an entry, for the wire.
+    /// The result of an entry, for the wire.
     pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
         let (how, head, reason) = match &folded.outcome {
             // A target without a head takes over that of the source.
@@ -394,12 +388,12 @@ impl Service {
         };
         let head = match head {
             Some(head) => Some(head),
-            None => self.inner.workspaces.get(&folded.entry.target).map_err(of_engine)?.head,
+            None => self.context.workspaces.get(&folded.entry.target)?.head,
         };
         Ok(v1::Merge {
             how: how.into(),
             target: amalgam_proto::workspace_name(&folded.entry.target),
-            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
             files: files_message(&folded.files),
             conflicts: conflicts_message(&folded.conflicts),
             changed: folded.changed,
@@ -413,11 +407,11 @@ impl Service {
         })
     }
 
-    /// What waits, for the wire.
+    /// The waiting entries, for the wire.
     pub(crate) fn list_queue(&self, target: &str) -> Result<v1::ListQueueResponse> {
-        let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
-        let entries = queue.list(target.as_ref()).map_err(of_engine)?;
-        let unreadable = queue.unreadable_entries().map_err(of_engine)?;
+        let (target, queue) = (self.context.here(target)?, &self.context.queue);
+        let entries = queue.list(target.as_ref())?;
+        let unreadable = queue.unreadable_entries()?;
         Ok(v1::ListQueueResponse {
             entries: entries.iter().map(|entry| entry_message(entry, QUEUE)).collect(),
             problems: unreadable.iter().map(|one| problem_of(one, "amalgam queue withdraw")).collect(),
@@ -426,12 +420,12 @@ impl Service {
 
     /// One entry, for the wire.
     pub(crate) fn queue_entry(&self, name: &str) -> Result<v1::QueueEntry> {
-        let entry = self.inner.merging.queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        let entry = self.context.queue.find(id_of(name, QUEUE))?;
         Ok(entry_message(&entry, QUEUE))
     }
 }
 
-impl Service {
+impl Merging {
     /// Merges an entry that an undo brought back.
     pub(crate) fn release_entry(
         &self,
@@ -440,14 +434,14 @@ impl Service {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
-        let queue = &self.inner.merging.queue;
-        let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        let queue = &self.context.queue;
+        let entry = queue.find(id_of(name, QUEUE))?;
         if dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
+        refuse_unstartable(&entry.options.test, &self.context.settings()?.commands)?;
         let entry = match entry.is_held {
-            true => queue.release(&entry, act).map_err(of_engine)?,
+            true => queue.release(&entry, act)?,
             false => entry,
         };
         let act = OperationContext { request: None, ..act.clone() };
@@ -456,31 +450,31 @@ impl Service {
 
     /// Takes an entry out of the queue.
     pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &OperationContext) -> Result<v1::QueueEntry> {
-        let queue = &self.inner.merging.queue;
+        let queue = &self.context.queue;
         let id = id_of(name, QUEUE);
-        let unreadable = queue.unreadable_entries().map_err(of_engine)?;
+        let unreadable = queue.unreadable_entries()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
             if !dry_run {
                 self.remove_unreadable(&found, "withdraw", act)?;
             }
             return Ok(v1::QueueEntry { name: format!("{QUEUE}{id}"), ..Default::default() });
         }
-        let entry = queue.find(id).map_err(of_engine)?;
+        let entry = queue.find(id)?;
         if !dry_run {
-            queue.withdraw(&entry, act).map_err(of_engine)?;
+            queue.withdraw(&entry, act)?;
         }
         Ok(entry_message(&entry, QUEUE))
     }
 }
 
-impl Service {
+impl Merging {
     /// Removes a reference that cannot be read.
     pub(super) fn remove_unreadable(&self, found: &Unreadable, action: &str, act: &OperationContext) -> Result<()> {
-        remove_reference(&self.inner.store, &found.name, act, action).map(drop).map_err(of_engine)
+        Ok(remove_reference(&self.context.store, &found.name, act, action).map(drop)?)
     }
 }
 
-/// What is said of a reference that cannot be read.
+/// The message for a reference that cannot be read.
 pub(super) fn problem_of(unreadable: &Unreadable, command: &str) -> String {
     let Unreadable { id, name, why } = unreadable;
     format!("{name} cannot be read: {why}; `{command} {id}` removes it")
@@ -489,16 +483,16 @@ pub(super) fn problem_of(unreadable: &Unreadable, command: &str) -> String {
 /// The turn to fold a target, as soon as it comes; an error when the caller is gone before.
 pub(super) fn turn_of<'a>(lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexGuard<'a, ()>> {
     loop {
-        if let Some(turn) = lock.try_lock_for(TURN_LOOK_EVERY) {
+        if let Some(turn) = lock.try_lock_for(TURN_CHECK_INTERVAL) {
             return Ok(turn);
         }
         caller.check()?;
     }
 }
 
-/// Does something for each target on a thread of its own, a few at a time. One that went wrong is told.
+/// Runs work for each target on a thread of its own, a few at a time, and returns an error if one failed.
 pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
-    let (threads, waiting) = (all.len().min(TARGETS_AT_ONCE), Mutex::new(all.into_iter()));
+    let (threads, waiting) = (all.len().min(PARALLEL_TARGETS_MAX), Mutex::new(all.into_iter()));
     let run = || {
         let mut done = Ok(());
         loop {
@@ -516,9 +510,9 @@ pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> 
 
 pub(super) const QUEUE: &str = "queue/";
 
-fn wish_of(asked: &v1::Submission, ends: bool) -> QueueOptions {
+fn wish_of(asked: &v1::Submission, after: AfterMerge) -> QueueOptions {
     QueueOptions {
-        ends,
+        ends: after == AfterMerge::EndWorkspace,
         message: asked.message.clone(),
         test: asked.test.clone(),
         test_seconds: asked.test_seconds,

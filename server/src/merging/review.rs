@@ -1,4 +1,4 @@
-//! What waits for a person: shown with who made each version, and decided.
+//! Reviews: merges that wait for a person, shown with the makers of each version, and decided.
 
 use std::collections::HashMap;
 
@@ -8,14 +8,14 @@ use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
 use amalgam_engine::queue::{Review, Side, SideChoice};
 use amalgam_engine::{Entry, OperationContext, OperationCursor, SnapshotId, TreePath, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use super::Merging;
 use super::path_bytes;
 use super::queue::{entry_message, id_of, problem_of};
-use crate::api::Caller;
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use crate::caller::Caller;
+use crate::error::{Error, Result};
 
 pub(super) const REVIEWS: &str = "reviews/";
 /// How references of workspaces begin.
@@ -35,12 +35,12 @@ struct Again<'a> {
     dry_run: bool,
 }
 
-impl Service {
-    /// What waits for a person, for the wire.
+impl Merging {
+    /// The reviews, for the wire.
     pub(crate) fn list_reviews(&self, target: &str) -> Result<v1::ListReviewsResponse> {
-        let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
-        let reviews = queue.reviews(target.as_ref()).map_err(of_engine)?;
-        let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
+        let (target, queue) = (self.context.here(target)?, &self.context.queue);
+        let reviews = queue.reviews(target.as_ref())?;
+        let unreadable = queue.unreadable_reviews()?;
         Ok(v1::ListReviewsResponse {
             reviews: reviews.iter().map(review_message).collect(),
             problems: unreadable.iter().map(|one| problem_of(one, "amalgam review reject")).collect(),
@@ -48,7 +48,7 @@ impl Service {
     }
 
     fn review(&self, name: &str) -> Result<Review> {
-        self.inner.merging.queue.find_review(id_of(name, REVIEWS)).map_err(of_engine)
+        Ok(self.context.queue.find_review(id_of(name, REVIEWS))?)
     }
 
     /// One review, with who made each version.
@@ -71,13 +71,13 @@ impl Service {
         Ok(message)
     }
 
-    /// What a path that conflicts would look like in the target, with markers; nothing where that is no text or too long.
+    /// The text of a conflicting path in the target, with markers; nothing for a binary or a long file.
     fn shown_in_review(&self, review: &Review, path: &TreePath) -> Result<Bytes> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let at = |snapshot: Option<SnapshotId>| -> Result<Vec<Option<Entry>>> {
             let Some(snapshot) = snapshot else { return Ok(vec![None]) };
-            let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root)).map_err(of_engine)?;
-            Ok(match entry_at(store, &root, path).map_err(of_engine)? {
+            let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root))?;
+            Ok(match entry_at(store, &root, path)? {
                 Some(Entry { node: Node::Conflict(conflict), .. }) => conflict.terms().to_vec(),
                 entry => vec![entry.map(|entry| entry.with_extra(|extra| extra.link = None))],
             })
@@ -89,20 +89,20 @@ impl Service {
         let Ok(Settled::Conflicted(conflict)) = Conflict::settle(terms) else { return Ok(Bytes::new()) };
         let mut caption = Caption::of(path);
         if let Some(ours) = review.ours.filter(|_| !is_plain) {
-            caption.names = side_names(&self.inner.history, ours, path, &conflict).map_err(of_engine)?;
+            caption.names = side_names(&self.context.history, ours, path, &conflict)?;
         }
         caption.names.resize(conflict.added().count(), String::new());
         if let [first, .., last] = &mut caption.names[..] {
             let both = [(first, &review.entry.target), (last, &review.entry.source)];
             both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
         }
-        let rendered = render_text(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
+        let rendered = render_text(store, &conflict, &caption)?.map(|rendered| rendered.bytes);
         Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
     }
 
-    /// Says of versions in which workspace and by which operation they were made: what first made a head of their snapshots.
+    /// Adds the workspace and the operation that made each version: the first operation that made its snapshot a head.
     fn name_makers(&self, versions: &mut [v1::ReviewVersions]) -> Result<()> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let all = versions.iter_mut().flat_map(|paths| [&mut paths.base, &mut paths.ours, &mut paths.theirs]);
         let mut wanted: HashMap<String, Vec<&mut v1::PathVersion>> = HashMap::new();
         for version in all.flatten().filter(|version| !version.snapshot.is_empty()) {
@@ -111,7 +111,7 @@ impl Service {
         if wanted.is_empty() {
             return Ok(());
         }
-        let newest = OperationCursor::at_end(store).map_err(of_engine)?.position();
+        let newest = OperationCursor::at_end(store)?.position();
         for sequence in (newest.saturating_sub(OPERATIONS_MAX)..=newest).rev() {
             // The log may begin later than at its first operation.
             let Ok(made) = operation(store, sequence) else { break };
@@ -133,17 +133,17 @@ impl Service {
 
     /// A path in a snapshot, and who brought it there.
     fn version(&self, at: SnapshotId, path: &TreePath, workspace: &str) -> Result<v1::PathVersion> {
-        let store = &self.inner.store;
-        let root = store.snapshot(at).and_then(|snapshot| store.root(snapshot.root)).map_err(of_engine)?;
-        let entry = entry_at(store, &root, path).map_err(of_engine)?;
+        let store = &self.context.store;
+        let root = store.snapshot(at).and_then(|snapshot| store.root(snapshot.root))?;
+        let entry = entry_at(store, &root, path)?;
         let (content, size) = match entry.map(|entry| entry.node) {
             Some(Node::File { size, .. }) => ("file".to_owned(), size),
             Some(Node::Directory(_)) => ("directory".to_owned(), 0),
             Some(_) => ("other".to_owned(), 0),
             None => (String::new(), 0),
         };
-        let mut versions = self.inner.history.versions(at, path, false).map_err(of_engine)?;
-        let brought = versions.next().transpose().map_err(of_engine)?;
+        let mut versions = self.context.history.versions(at, path, false)?;
+        let brought = versions.next().transpose()?;
         let mut message = v1::PathVersion { content, size, ..v1::PathVersion::default() };
         if let Some(brought) = brought {
             message.snapshot = amalgam_proto::snapshot_name(brought.id);
@@ -179,7 +179,7 @@ impl Service {
             (_, word) => self.side_named(&request.name, word)?,
         };
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-        let paths = paths.map_err(|source| of_engine(source.into()))?;
+        let paths = paths?;
         let takes: Vec<_> = match paths.is_empty() {
             true => vec![SideChoice { path: None, side }],
             false => paths.into_iter().map(|path| SideChoice { path: Some(path), side }).collect(),
@@ -204,20 +204,20 @@ impl Service {
                     "" => format!("say which version is to be taken: {words}"),
                     word => format!("there is no version {word}; there is {words}"),
                 };
-                Err(Failure::new(Reason::Invalid, message))
+                Err(Error::new(Reason::Invalid, message))
             }
         }
     }
 
     fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
-        let queue = &self.inner.merging.queue;
-        let entry = queue.again(&review, how.keep, how.takes, act).map_err(of_engine)?;
+        let queue = &self.context.queue;
+        let entry = queue.again(&review, how.keep, how.takes, act)?;
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        super::test::refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
-        queue.resubmit(&review, &entry, act).map_err(of_engine)?;
+        super::test::refuse_unstartable(&entry.options.test, &self.context.settings()?.commands)?;
+        queue.resubmit(&review, &entry, act)?;
         let act = OperationContext { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
@@ -229,8 +229,8 @@ impl Service {
         dry_run: bool,
         act: &OperationContext,
     ) -> Result<Option<v1::Workspace>> {
-        let (queue, id) = (&self.inner.merging.queue, id_of(name, REVIEWS));
-        let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
+        let (queue, id) = (&self.context.queue, id_of(name, REVIEWS));
+        let unreadable = queue.unreadable_reviews()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
             if !dry_run {
                 self.remove_unreadable(&found, "reject", act)?;
@@ -239,10 +239,10 @@ impl Service {
         }
         let review = self.review(name)?;
         if !dry_run {
-            queue.reject(&review, act).map_err(of_engine)?;
+            queue.reject(&review, act)?;
         }
-        let source = self.inner.workspaces.find(&review.entry.source).map_err(of_engine)?;
-        source.map(|source| self.workspace_message(&source.name)).transpose()
+        let source = self.context.workspaces.find(&review.entry.source)?;
+        source.map(|source| self.views.workspace_message(&source.name)).transpose()
     }
 }
 

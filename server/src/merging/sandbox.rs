@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 /// The program that makes the sandbox.
 pub(super) const BWRAP: &str = "bwrap";
-/// What to do where it is not.
+/// The hint where the sandbox is not available.
 pub(super) const BWRAP_HINT: &str = "commands of rules run in it only: install bubblewrap";
 /// Where the tree is in the sandbox.
 const TREE: &str = "/tree";

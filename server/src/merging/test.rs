@@ -15,11 +15,11 @@ use amalgam_engine::queue::{QueueEntry, Regenerated, TestVerdict};
 use amalgam_engine::{RootId, Store, TreePath};
 use amalgam_materializer::{CheckoutOptions, HostDir, Index, Notice, Progress, Times, Why, checkout, remove_tree};
 
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 
 use super::command::{self, Job};
 use super::sandbox;
-use crate::failure::{Result, of_io, of_materializer};
+use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::settings::CommandSettings;
 
@@ -73,7 +73,7 @@ impl TestPlace {
         command::run(&job, settings, is_over)
     }
 
-    /// Runs commands of rules with a tree, each for its files, and reads what they made; why not, if something is wrong.
+    /// Runs commands of rules with a tree, each for its files, and reads the files that they made; returns the reason if one fails.
     pub(super) fn regenerate(
         &self,
         store: &Store,
@@ -86,7 +86,7 @@ impl TestPlace {
             let (files, host) = self.write_fresh(store, tree)?;
             for path in paths {
                 // What stands there for the conflict would mislead the command.
-                remove_beneath(&host, path).map_err(|source| of_io(&format!("remove {path}"), &source))?;
+                remove_beneath(&host, path).map_err(Error::io(format!("remove {path}")))?;
             }
             let words: Vec<OsString> = sandbox::words(&files, line, &settings.toolchain);
             let job = Job {
@@ -114,11 +114,11 @@ impl TestPlace {
     /// Writes a tree into a directory that is new: nothing of a command before it is left.
     fn write_fresh(&self, store: &Store, tree: RootId) -> Result<(PathBuf, HostDir)> {
         use std::os::unix::fs::DirBuilderExt as _;
-        remove_tree(&self.path).map_err(|source| of_io("remove what a command before it left", &source))?;
+        remove_tree(&self.path).map_err(Error::io("remove what a command before it left"))?;
         let files = self.path.join("tree");
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&files);
-        made.map_err(|source| of_io("make a directory for a command", &source))?;
-        let host = HostDir::open(&files).map_err(of_materializer)?;
+        made.map_err(Error::io("make a directory for a command"))?;
+        let host = HostDir::open(&files)?;
         let progress = Progress::default();
         let job = CheckoutOptions {
             keep_git: false,
@@ -132,9 +132,9 @@ impl TestPlace {
             pool: None,
             progress: &progress,
         };
-        let done = checkout(store, &host, &Index::new(host.identity()), tree, &job).map_err(of_materializer)?;
+        let done = checkout(store, &host, &Index::new(host.identity()), tree, &job)?;
         match done.notices.iter().find(|notice| matches!(notice.why, Why::Damaged(_))) {
-            Some(Notice { path, why }) => Err(Failure::new(Reason::Corrupt, format!("{path}: {why}"))),
+            Some(Notice { path, why }) => Err(Error::new(Reason::Corrupt, format!("{path}: {why}"))),
             None => Ok((files, host)),
         }
     }
@@ -146,7 +146,7 @@ pub(super) fn refuse_long_test(seconds: u32) -> Result<()> {
         return Ok(());
     }
     let message = format!("a test may take {SECONDS_MAX} seconds (six hours) at most, not {seconds}");
-    Err(Failure::new(Reason::Invalid, message))
+    Err(Error::new(Reason::Invalid, message))
 }
 
 /// Refuses a test that certainly cannot be started: no words, a line that the shell cannot read, or a program that the background process
@@ -182,16 +182,16 @@ pub(super) fn refuse_unstartable(test: &[String], settings: &CommandSettings) ->
 }
 
 /// The failure of a test that could not be started.
-pub(super) fn not_started(message: impl Into<String>) -> Failure {
-    Failure::new(Reason::TestNotStarted, message)
+pub(super) fn not_started(message: impl Into<String>) -> Error {
+    Error::new(Reason::TestNotStarted, message)
 }
 
-/// Whether the shell ends well, and what it complains of.
+/// Whether the shell succeeds, and its error output.
 fn ask_shell(words: &[&str], settings: &CommandSettings) -> Result<(bool, String)> {
     let words: Vec<_> = std::iter::once("sh").chain(words.iter().copied()).map(OsStr::new).collect();
     let mut shell = CommandSettings { supervisor: Vec::new(), ..settings.clone() }.command(&words);
     shell.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
-    let done = shell.output().map_err(|source| of_io("start a shell", &source))?;
+    let done = shell.output().map_err(Error::io("start a shell"))?;
     Ok((done.status.success(), String::from_utf8_lossy(&done.stderr).trim().to_owned()))
 }
 

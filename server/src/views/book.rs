@@ -1,4 +1,4 @@
-//! The book of views and mounts: which view belongs to which workspace, and what is mounted where. One small file, written whole and
+//! The book of views and mounts: which view belongs to which workspace, and where views are mounted. One small file, written whole and
 //! renamed into place, so that a crash leaves the old page or the new one.
 
 use std::collections::BTreeMap;
@@ -8,22 +8,22 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::directory::path_bytes;
-use crate::failure::{Result, of_io};
+use crate::error::{Error, Result};
+use crate::messages::path_bytes;
 use crate::registry::path_text;
 
-/// What is written in it.
+/// The contents of the book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pages {
     /// The last number given to a view or a mount; none is given twice.
     pub(super) last: u64,
     /// The workspace of each view.
     pub(super) views: BTreeMap<u64, String>,
-    /// What is mounted, and what was when a process died.
+    /// The mounts, including those of a process that died.
     pub(super) mounts: BTreeMap<u64, MountRecord>,
 }
 
@@ -86,7 +86,7 @@ impl RecordedOptions {
     }
 }
 
-/// What a mount shows.
+/// The tree that a mount shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Mode {
@@ -112,10 +112,10 @@ impl Book {
                     "{} cannot be read: {why}; it says which workspace the work in views/ belongs to: bring it back, or move both away",
                     file.display()
                 );
-                Failure::new(Reason::Corrupt, message)
+                Error::new(Reason::Corrupt, message)
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Pages::default(),
-            Err(error) => return Err(of_io("read the book of mounts", &error)),
+            Err(error) => return Err(Error::io("read the book of mounts")(error)),
         };
         Ok(Self { file: file.to_owned(), pages: Mutex::new(pages) })
     }
@@ -138,7 +138,7 @@ impl Book {
     }
 
     fn write(&self, pages: &Pages) -> Result<()> {
-        let failed = |source: std::io::Error| of_io("write the book of mounts", &source);
+        let failed = |source: std::io::Error| Error::io("write the book of mounts")(source);
         let bytes = serde_json::to_vec_pretty(pages).expect("pages are plain data");
         let temporary = self.file.with_extension("tmp");
         let mut out = fs::File::create(&temporary).map_err(failed)?;
@@ -189,7 +189,7 @@ impl Book {
             return Ok(());
         }
         match self.write(&pages) {
-            Err(failure) if failure.reason == Reason::Full => Ok(()),
+            Err(failure) if failure.reason() == Reason::Full => Ok(()),
             written => written,
         }
     }
@@ -245,7 +245,7 @@ mod tests {
         let file = place.path().join("mounts.json");
         std::fs::write(&file, "{").expect("written");
         let failure = Book::open(&file).err().expect("refused");
-        assert_eq!(failure.reason, Reason::Corrupt);
+        assert_eq!(failure.reason(), Reason::Corrupt);
         assert_eq!(std::fs::read(&file).expect("there"), b"{");
     }
 }

@@ -1,5 +1,5 @@
-//! Devices that somebody else has mounted: in a namespace of its own a command mounts without any privilege, and hands the device over
-//! a socket to the process that answers. A token, told by a call before, says what is to be shown there. Good once, for the same user.
+//! Devices that a client has mounted: in a namespace of its own a command mounts without any privilege, and hands the device over
+//! a socket to the process that answers. A token from an earlier call names the view to show. It is valid once, for the same user.
 
 use std::io::{self, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -10,20 +10,19 @@ use std::time::Duration;
 
 use amalgam_engine::Time;
 use amalgam_fuse::{Mount, MountOptions};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
 use rustix::process::Pid;
 
 use super::book::{Mode, MountRecord, RecordedOptions};
-use super::local::Way;
-use super::mounting::{mount_options, of_mount};
-use super::private::Whereabouts;
-use super::{Mounted, Shows, kernel, view_name};
-use crate::directory::path_bytes;
-use crate::failure::{Result, of_engine, of_io};
-use crate::service::Service;
+use super::local::LocalPathKind;
+use super::mounting::{mount_error, mount_options};
+use super::private::PrivateMount;
+use super::{Mounted, MountedTree, Views, kernel, view_name};
+use crate::error::{Error, Result};
+use crate::messages::path_bytes;
 
-/// How long whoever connects may take to hand a device over.
+/// How long a client may take to hand a device over.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Mounts that were announced and not made are forgotten beyond this number.
 const EXPECTED_MAX: usize = 1_024;
@@ -38,30 +37,30 @@ pub(super) struct Expected {
     since: Time,
 }
 
-impl Service {
+impl Views {
     /// Readies a mount of a workspace that the caller makes himself.
     pub(crate) fn prepare_mount(&self, request: &v1::PrepareMountRequest) -> Result<v1::PrepareMountResponse> {
         self.demand_lasting()?;
-        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
-        let grasp = self.open_for_mount(&workspace)?;
-        self.place_local(&grasp, request.options.as_ref(), Way::Mount)?;
-        let bindings = self.bindings(&grasp)?;
-        let view = grasp.id;
+        let workspace = amalgam_proto::workspace_id(&request.workspace)?;
+        let locked = self.open_for_mount(&workspace)?;
+        self.place_local(&locked, request.options.as_ref(), LocalPathKind::Mount)?;
+        let bindings = self.bindings(&locked)?;
+        let view = locked.id;
         // The same place each time, so that what a build wrote about paths stays true.
-        let path = self.inner.home.path().join("mnt").join(view.to_string());
-        std::fs::create_dir_all(&path).map_err(|error| of_io("make the place for the mount", &error))?;
-        let token = kernel::token().map_err(|error| of_io("make a token", &error))?;
+        let path = self.context.home.path().join("mnt").join(view.to_string());
+        std::fs::create_dir_all(&path).map_err(Error::io("make the place for the mount"))?;
+        let token = kernel::token().map_err(Error::io("make a token"))?;
         let options = mount_options(request.options.as_ref());
-        let expected = Expected { view, path: path.clone(), options, since: self.now() };
-        let mut waiting = self.inner.views.expected.lock();
+        let expected = Expected { view, path: path.clone(), options, since: self.context.now() };
+        let mut waiting = self.inner.expected.lock();
         if waiting.len() >= EXPECTED_MAX {
             waiting.clear();
         }
         waiting.insert(token.clone(), expected);
         drop(waiting);
-        let recovered_edits = grasp.live.recovered.edits;
-        let warnings = grasp.live.recovered.warning().into_iter().collect();
-        let socket = self.inner.views.door.lock().clone().unwrap_or_default();
+        let recovered_edits = locked.live.recovered.edits;
+        let warnings = locked.live.recovered.warning().into_iter().collect();
+        let socket = self.inner.door.lock().clone().unwrap_or_default();
         Ok(v1::PrepareMountResponse {
             socket: path_bytes(&socket),
             token: token.into(),
@@ -73,46 +72,46 @@ impl Service {
         })
     }
 
-    /// Whether somebody is about to mount a view.
+    /// Returns whether a client is about to mount a view.
     pub(super) fn is_expected(&self, id: u64) -> bool {
-        let now = self.now();
-        let mut waiting = self.inner.views.expected.lock();
+        let now = self.context.now();
+        let mut waiting = self.inner.expected.lock();
         waiting.retain(|_, expected| now.0.saturating_sub(expected.since.0) < EXPECTED_NANOSECONDS);
         waiting.values().any(|expected| expected.view == id)
     }
 
     /// Answers on a device that a process has mounted in its own namespace.
     fn take_over(&self, token: &[u8], device: OwnedFd, process: Pid) -> Result<()> {
-        let unknown = || Failure::new(Reason::NotFound, "unknown mount token, or one that was used before");
-        let view = self.inner.views.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
-        let _using = self.using();
-        // Held until the mount is there: nobody closes the view meanwhile.
-        let grasp = self.grasp_view(view)?;
-        let expected = self.inner.views.expected.lock().remove(token).ok_or_else(unknown)?;
+        let unknown = || Error::new(Reason::NotFound, "unknown mount token, or one that was used before");
+        let view = self.inner.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
+        let _using = self.context.using();
+        // Locked until the mount exists, so that no other call closes the view.
+        let locked = self.lock_view(view)?;
+        let expected = self.inner.expected.lock().remove(token).ok_or_else(unknown)?;
         let record = MountRecord {
             path: expected.path.clone(),
             mode: Mode::ReadWrite,
             workspace: self.view_workspace(expected.view)?.to_string(),
-            since: self.now().0,
+            since: self.context.now().0,
             private: true,
             snapshot: String::new(),
             options: RecordedOptions::default(),
             remounted: false,
         };
-        let mount = Mount::on(&grasp.live.view, &expected.path, device, &expected.options);
-        let mount = mount.map_err(|error| of_mount(&error, &expected.options))?;
-        let number = self.inner.views.book.add_mount(record.clone())?;
+        let mount = Mount::on(&locked.live.view, &expected.path, device, &expected.options);
+        let mount = mount.map_err(|error| mount_error(&error, &expected.options))?;
+        let number = self.inner.book.add_mount(record.clone())?;
         let namespace = u32::try_from(process.as_raw_nonzero().get()).ok().and_then(kernel::mount_namespace);
-        let private = Some(Whereabouts { token: token.to_vec(), namespace });
-        let shows = Shows::Live(expected.view);
+        let private = Some(PrivateMount { token: token.to_vec(), namespace });
+        let shows = MountedTree::Live(expected.view);
         let mounted = Mounted { mount, shows, record, leaving: false, device: None, private, is_unclaimed: false };
-        self.inner.views.state.lock().mounts.insert(number, mounted);
+        self.inner.state.lock().mounts.insert(number, mounted);
         Ok(())
     }
 }
 
 /// Takes one device, and says whether it is answered for: an empty answer, or why not.
-pub(crate) fn answer(service: &Service, mut stream: UnixStream) -> io::Result<()> {
+pub(crate) fn answer(views: &Views, mut stream: UnixStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WITHIN))?;
     stream.set_write_timeout(Some(WITHIN))?;
@@ -121,9 +120,9 @@ pub(crate) fn answer(service: &Service, mut stream: UnixStream) -> io::Result<()
         return stream.write_all(b"this store belongs to another user");
     }
     match receive(&stream) {
-        Ok((token, device)) => match service.take_over(&token, device, peer.pid) {
+        Ok((token, device)) => match views.take_over(&token, device, peer.pid) {
             Ok(()) => Ok(()),
-            Err(failure) => stream.write_all(failure.message.as_bytes()),
+            Err(failure) => stream.write_all(failure.to_string().as_bytes()),
         },
         Err(error) => stream.write_all(format!("no device arrived: {error}").as_bytes()),
     }

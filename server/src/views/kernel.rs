@@ -1,4 +1,4 @@
-//! What the service asks of the kernel about mounts: which there are, and which are dead. Linux only.
+//! The kernel's table of mounts: which mounts exist, and which are dead. Linux only.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 const KINDS: [[&[u8]; 2]; 2] = [[b"fuse.amalgam", b"amalgam"], [b"fuse", b"amalgam"]];
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
-/// A file system of ours in the kernel's table of mounts, whoever answers for it.
+/// A file system of ours in the kernel's table of mounts, answered by this or another process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TableEntry {
     path: PathBuf,
@@ -68,7 +68,7 @@ fn unescaped(word: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Whether nobody answers for what is mounted at a path. The room on its disk is the one thing that a kernel never answers from memory.
+/// Whether no process answers for the mount at a path. A kernel never answers `statfs` from its cache.
 pub(super) fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
@@ -85,7 +85,7 @@ pub(super) fn processes_in(namespace: &Path) -> Vec<u32> {
     numbers.filter(|process| mount_namespace(*process).is_some_and(|found| found == namespace)).collect()
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 pub(super) fn token() -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 32];
     let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;

@@ -1,4 +1,4 @@
-//! What the service does with a live view as a whole: look at it, commit it, bring it to where its workspace went. All in time
+//! Operations on a live view as a whole: capture it, commit it, bring it to its workspace's head. All in time
 //! proportional to what changed.
 
 use std::collections::BTreeMap;
@@ -8,119 +8,119 @@ use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
     DiffOptions, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::{CommitRequest, ConflictFold, Difference, differences, holds_same};
 use bytes::Bytes;
 
-use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
-use crate::directory::{CAPTURE, Tally, is_directory, renamed_message};
-use crate::failure::{Result, of_engine, of_view};
-use crate::left_alone::without_holders_of_git;
-use crate::service::{Held, Marks, Service};
+use super::{LockedView, MountedTree, Views, checkpoint_reference, view_name};
+use crate::context::{HeldTree, Marks};
+use crate::error::{Error, Result};
+use crate::messages::{path_bytes, renamed_message};
+use crate::states::{CAPTURE, Tally, is_directory, without_holders_of_git};
 
-/// Who keeps uncommitted work in the store between commits.
+/// The actor in the operation log for checkpoints of uncommitted work.
 const KEEPER: &str = "amalgam";
 
-/// What a view held, safe in the store.
+/// The tree of a view, stored.
 pub(crate) struct Secured {
     /// The snapshot that was taken of it; nothing if the head held it already.
     pub(crate) snapshot: Option<SnapshotId>,
     /// The tree that is safe.
     pub(super) root: RootId,
-    pub(super) _held: Held,
+    pub(super) _held: HeldTree,
 }
 
-impl Service {
+impl Views {
     /// The tree that a view holds now, written and kept, but in no snapshot.
-    pub(crate) fn hold_view(&self, id: u64) -> Result<Held> {
-        let grasp = self.grasp_view(id)?;
-        self.hold_live(&grasp)
+    pub(crate) fn hold_view(&self, id: u64) -> Result<HeldTree> {
+        let locked = self.lock_view(id)?;
+        self.hold_live(&locked)
     }
 
-    pub(super) fn hold_live(&self, grasp: &ViewGrasp) -> Result<Held> {
-        self.hold_pressed(grasp, &grasp.live.view.fork())
+    pub(super) fn hold_live(&self, locked: &LockedView) -> Result<HeldTree> {
+        self.hold_pressed(locked, &locked.live.view.fork())
     }
 
     /// Writes a tree of a view, with the room that its journal has set aside where there is no other.
-    pub(super) fn hold_pressed(&self, grasp: &ViewGrasp, tree: &WorkingTree) -> Result<Held> {
+    pub(super) fn hold_pressed(&self, locked: &LockedView, tree: &WorkingTree) -> Result<HeldTree> {
         match self.hold_tree(tree) {
-            Err(failure) if failure.reason == Reason::Full && grasp.live.view.release_preallocated() => {
+            Err(failure) if failure.reason() == Reason::Full && locked.live.view.release_preallocated() => {
                 self.hold_tree(tree)
             }
             held => held,
         }
     }
 
-    pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
-        let (root, pin) = tree.freeze().hold().map_err(of_engine)?;
-        Ok(Held { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
+    pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<HeldTree> {
+        let (root, pin) = tree.freeze().hold()?;
+        Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
     /// The head of a view's workspace. One that was taken away leaves its view where it is.
-    pub(super) fn head_behind_view(&self, grasp: &ViewGrasp) -> Result<Option<SnapshotId>> {
-        let found = self.inner.workspaces.find(&grasp.workspace).map_err(of_engine)?;
-        Ok(found.map_or(grasp.live.view.base(), |found| found.head))
+    pub(super) fn head_behind_view(&self, locked: &LockedView) -> Result<Option<SnapshotId>> {
+        let found = self.context.workspaces.find(&locked.workspace)?;
+        Ok(found.map_or(locked.live.view.base(), |found| found.head))
     }
 
     /// Whether a view holds anything that its workspace's head does not, times not considered.
     /// Writes nothing: it is asked for on full disks, too.
-    pub(super) fn is_uncommitted(&self, grasp: &ViewGrasp) -> Result<bool> {
-        self.differs_from(grasp, self.head_behind_view(grasp)?)
+    pub(super) fn is_uncommitted(&self, locked: &LockedView) -> Result<bool> {
+        self.differs_from(locked, self.head_behind_view(locked)?)
     }
 
     /// Whether a view holds something else than a snapshot.
-    fn differs_from(&self, grasp: &ViewGrasp, snapshot: Option<SnapshotId>) -> Result<bool> {
-        let view = &grasp.live.view;
+    fn differs_from(&self, locked: &LockedView, snapshot: Option<SnapshotId>) -> Result<bool> {
+        let view = &locked.live.view;
         if view.base() == snapshot && view.is_clean() {
             return Ok(false);
         }
         let other = match self.working_tree(snapshot) {
             // What cannot be read is not what the view holds.
-            Err(failure) if failure.reason == Reason::Corrupt => return Ok(true),
+            Err(failure) if failure.reason() == Reason::Corrupt => return Ok(true),
             other => other?,
         };
-        Ok(!holds_same(&other, &view.fork()).map_err(of_view)?)
+        Ok(!holds_same(&other, &view.fork())?)
     }
 
     pub(super) fn working_tree(&self, snapshot: Option<SnapshotId>) -> Result<WorkingTree> {
-        let opened = snapshot.map(|snapshot| WorkingTree::open(&self.inner.store, snapshot)).transpose();
-        Ok(opened.map_err(of_engine)?.unwrap_or_else(|| WorkingTree::new(&self.inner.store)))
+        let opened = snapshot.map(|snapshot| WorkingTree::open(&self.context.store, snapshot)).transpose();
+        Ok(opened?.unwrap_or_else(|| WorkingTree::new(&self.context.store)))
     }
 
     /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
-    pub(super) fn bring_in_step(&self, grasp: &ViewGrasp) -> Result<()> {
-        let (view, head) = (&grasp.live.view, self.head_behind_view(grasp)?);
+    pub(super) fn bring_in_step(&self, locked: &LockedView) -> Result<()> {
+        let (view, head) = (&locked.live.view, self.head_behind_view(locked)?);
         let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
         let moment = view.version();
         // Compared with what the view follows: then nothing of its own would be lost.
-        if self.differs_from(grasp, view.base())? {
-            *grasp.live.behind.lock() = Some(head);
+        if self.differs_from(locked, view.base())? {
+            *locked.live.behind.lock() = Some(head);
             return Ok(());
         }
-        let held = self.hold_live(grasp)?;
+        let held = self.hold_live(locked)?;
         let secured = held.root.expect("a live tree has a root");
-        // What was written in this moment is a change of its own; the next look finds it.
-        let gone = view.restore_if_unchanged(moment, head, Some(head)).map_err(of_view)?;
+        // A write at this moment is a new change; the next capture finds it.
+        let gone = view.restore_if_unchanged(moment, head, Some(head))?;
         let Some((before, _)) = gone else { return Ok(()) };
-        self.record_late_edits(grasp, &before, secured, &OperationContext::new(KEEPER, self.now()))?;
-        view.finish_restore(head).map_err(of_view)?;
-        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
+        self.record_late_edits(locked, &before, secured, &OperationContext::new(KEEPER, self.context.now()))?;
+        view.finish_restore(head)?;
+        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         Ok(())
     }
 
     /// A workspace may have been moved behind its view's back, while the view had changes. A commit on top of that would silently take
     /// it back.
-    pub(super) fn refuse_view_out_of_step(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<()> {
-        if grasp.live.view.base() == head {
+    pub(super) fn refuse_view_out_of_step(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<()> {
+        if locked.live.view.base() == head {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
         let message = format!(
             "workspace {} has moved on to {now} since this mount was last in step with it; `amalgam restore @` takes that over (what is \
              here is captured first)",
-            grasp.workspace
+            locked.workspace
         );
-        Err(Failure::new(Reason::StaleHead, message))
+        Err(Error::new(Reason::StaleHead, message))
     }
 
     /// Takes a snapshot of a live view, for a request.
@@ -130,28 +130,28 @@ impl Service {
         request: &v1::CaptureDirectoryRequest,
         act: &OperationContext,
     ) -> Result<v1::CaptureResult> {
-        let grasp = self.grasp_view(id)?;
-        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+        let locked = self.lock_view(id)?;
+        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>()?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
-        self.check_etag(&grasp.workspace, &request.etag)?;
-        let head = self.head(&grasp.workspace)?;
-        if self.is_replayed(act)? {
-            // What was written since belongs to the next one.
-            return self.nothing_captured(&grasp, head);
+        self.states.check_etag(&locked.workspace, &request.etag)?;
+        let head = self.context.head(&locked.workspace)?;
+        if self.states.is_replayed(act)? {
+            // Later writes belong to the next commit.
+            return self.nothing_captured(&locked, head);
         }
-        self.refuse_view_out_of_step(&grasp, head)?;
-        let mut warnings = self.check_room()?;
+        self.refuse_view_out_of_step(&locked, head)?;
+        let mut warnings = self.quota.check_room()?;
         // Only for a quota its tree is written before it is committed.
-        if self.quota_of(&grasp.workspace)?.is_some() {
-            let held = self.hold_live(&grasp)?;
-            warnings.extend(self.check_quota(&grasp.workspace, held.root)?);
+        if self.quota.quota_of(&locked.workspace)?.is_some() {
+            let held = self.hold_live(&locked)?;
+            warnings.extend(self.quota.check_quota(&locked.workspace, held.root)?);
         }
-        let (snapshot, is_new) = self.commit_view(&grasp, &change, act)?;
-        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
-        let tally = self.tally(self.head_root(head)?, Some(root))?;
+        let (snapshot, is_new) = self.commit_view(&locked, &change, act)?;
+        let root = self.context.store.snapshot(snapshot)?.root;
+        let tally = self.states.tally(self.context.head_root(head)?, Some(root))?;
         Ok(v1::CaptureResult {
-            snapshot: Some(self.snapshot_message(snapshot, &Marks::default())?),
+            snapshot: Some(self.context.snapshot_message(snapshot, &Marks::default())?),
             changed: is_new,
             // Counting all files would take a walk.
             counts: None,
@@ -160,125 +160,131 @@ impl Service {
             removed: tally.removed,
             stored_bytes: 0,
             notices: Vec::new(),
-            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            workspace: Some(self.workspace_message(&locked.workspace)?),
             warnings,
             // So would finding all conflicts.
             conflicts: None,
-            in_git: self.left_alone_by_undo(&grasp.workspace, &tally)?,
+            in_git: self.states.left_alone_by_undo(&locked.workspace, &tally)?,
         })
     }
 
-    fn nothing_captured(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<v1::CaptureResult> {
+    fn nothing_captured(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<v1::CaptureResult> {
         Ok(v1::CaptureResult {
-            snapshot: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
-            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            snapshot: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            workspace: Some(self.workspace_message(&locked.workspace)?),
             ..v1::CaptureResult::default()
         })
     }
 
-    fn commit_view(&self, grasp: &ViewGrasp, change: &Change, act: &OperationContext) -> Result<(SnapshotId, bool)> {
-        let view = &grasp.live.view;
+    fn commit_view(&self, locked: &LockedView, change: &Change, act: &OperationContext) -> Result<(SnapshotId, bool)> {
+        let view = &locked.live.view;
         let seen = view.fork();
         let back = self.conflicts_in(&seen)?;
         let mut change = change.clone();
         let folding = match back {
             Some(back) => {
-                change.resolutions = self.resolutions_of(&back.resolved, back.root)?;
+                change.resolutions = self.conflicts.resolutions_of(&back.resolved, back.root)?;
                 let paths = back.conflicts.iter().map(|placed| placed.path.clone()).collect();
                 Some(ConflictFold { seen, root: back.root, paths })
             }
             None => None,
         };
-        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
+        let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
         let (change, fold) = (&change, folding.as_ref());
         let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, fold };
-        let done = view.commit_request(&request).map_err(of_view)?;
-        self.drop_checkpoint(grasp)?;
+        let done = view.commit_request(&request)?;
+        self.drop_checkpoint(locked)?;
         Ok((done.snapshot, done.is_new))
     }
 
-    /// What became of the conflicts that were edited in a tree since the snapshot that it follows; nothing if none was.
+    /// Reads back the conflicts that were edited in a tree since the snapshot that it follows; nothing if none was.
     pub(super) fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
-        let before = self.known_root(tree.base())?;
+        let before = self.context.known_root(tree.base())?;
         let held = self.hold_tree(tree)?;
         let found = held.root.expect("a live tree has a root");
-        let [Some(faced), _] = self.faces_of_difference(before, held.root)? else { return Ok(None) };
+        let [Some(faced), _] = self.conflicts.faces_of_difference(before, held.root)? else { return Ok(None) };
         if faced.paths().next().is_none() {
             return Ok(None);
         }
         let known = KnownRendering { rendered: &faced, is_written: false, paths: None };
-        read_back(&self.inner.store, found, &[known]).map(Some).map_err(of_engine)
+        Ok(read_back(&self.context.store, found, &[known]).map(Some)?)
     }
 
     /// Takes what a view holds into a snapshot, if none has it yet.
-    pub(super) fn secure_view(&self, grasp: &ViewGrasp, before: &str, act: &OperationContext) -> Result<Secured> {
-        let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
-        let held = self.hold_live(grasp)?;
+    pub(super) fn secure_view(&self, locked: &LockedView, before: &str, act: &OperationContext) -> Result<Secured> {
+        let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
+        let held = self.hold_live(locked)?;
         let root = held.root.expect("a live tree has a root");
-        if self.is_same(self.head_root(head)?, held.root)? {
+        if self.states.is_same(self.context.head_root(head)?, held.root)? {
             return Ok(Secured { snapshot: None, root, _held: held });
         }
         // The request belongs to what comes after it.
         let act = OperationContext { request: None, ..act.clone() };
         let change = Change::new(format!("before {before}"));
         let snapshot = if view.base() == head {
-            self.commit_view(grasp, &change, &act)?.0
+            self.commit_view(locked, &change, &act)?.0
         } else {
             let mut tree = view.fork();
             if let Some(back) = self.conflicts_in(&tree)? {
                 tree = back.tree;
             }
             tree.rebase(head);
-            let done = self.inner.workspaces.commit_as(&grasp.workspace, &mut tree, &change, &act, CAPTURE);
-            done.map_err(of_engine)?.snapshot
+            let done = self.context.workspaces.commit_as(&locked.workspace, &mut tree, &change, &act, CAPTURE);
+            done?.snapshot
         };
-        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        let root = self.context.store.snapshot(snapshot)?.root;
         Ok(Secured { snapshot: Some(snapshot), root, _held: held })
     }
 
-    /// The same for a workspace that may or may not have a view: a fork begins with what is seen in the mount.
+    /// Secures the view of a workspace, if it has one: a fork begins with the files that the mount shows.
     pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
-        match self.grasp_view_of(workspace)? {
-            Some(grasp) => self.secure_view(&grasp, before, act).map(drop),
+        match self.lock_view_of(workspace)? {
+            Some(locked) => self.secure_view(&locked, before, act).map(drop),
             None => Ok(()),
         }
     }
 
     /// Writes a view's tree to the store without committing it, so that its journal begins anew. One whose journal has failed is left
-    /// to the next view, which reads from the disk what is there.
-    pub(super) fn checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
-        if grasp.live.view.has_failed() {
+    /// to the next view, which reads it from the disk.
+    pub(super) fn checkpoint(&self, locked: &LockedView) -> Result<()> {
+        if locked.live.view.has_failed() {
             return Ok(());
         }
-        let act = OperationContext::new(KEEPER, self.now());
-        grasp.live.view.checkpoint(&checkpoint_reference(grasp.id), &act).map_err(of_view)
+        let act = OperationContext::new(KEEPER, self.context.now());
+        Ok(locked.live.view.checkpoint(&checkpoint_reference(locked.id), &act)?)
     }
 
     /// The journal rests on a commit now.
-    pub(super) fn drop_checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
-        let act = OperationContext::new(KEEPER, self.now()).buffered();
-        let name = checkpoint_reference(grasp.id);
-        operation::remove_reference(&self.inner.store, &name, &act, "drop a checkpoint").map(drop).map_err(of_engine)
+    pub(super) fn drop_checkpoint(&self, locked: &LockedView) -> Result<()> {
+        let act = OperationContext::new(KEEPER, self.context.now()).buffered();
+        let name = checkpoint_reference(locked.id);
+        Ok(operation::remove_reference(&self.context.store, &name, &act, "drop a checkpoint").map(drop)?)
     }
 
-    /// What differs between a live view and its workspace's head.
+    /// Compares a live view with its workspace's head.
     pub(crate) fn view_status(&self, id: u64) -> Result<v1::DirectoryStatus> {
-        let grasp = self.grasp_view(id)?;
-        let head = self.head(&grasp.workspace)?;
-        let held = match self.hold_tree(&grasp.live.view.fork()) {
+        let locked = self.lock_view(id)?;
+        let head = self.context.head(&locked.workspace)?;
+        let held = match self.hold_tree(&locked.live.view.fork()) {
             // Without room nothing is written for a look.
-            Err(failure) if failure.reason == Reason::Full => None,
+            Err(failure) if failure.reason() == Reason::Full => None,
             held => Some(held?),
         };
         let mut status = v1::DirectoryStatus {
             directory: Some(self.view_message(id)?),
-            workspace: Some(self.workspace_message(&grasp.workspace)?),
-            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
-            warnings: grasp.live.recovered.warning().into_iter().chain(self.room_warnings(&grasp.workspace)).collect(),
+            workspace: Some(self.workspace_message(&locked.workspace)?),
+            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            warnings: locked
+                .live
+                .recovered
+                .warning()
+                .into_iter()
+                .chain(self.quota.room_warnings(&locked.workspace))
+                .collect(),
             ..v1::DirectoryStatus::default()
         };
         let Some(held) = held else {
-            let found = differences(&self.working_tree(head)?, &grasp.live.view.fork()).map_err(of_view)?;
+            let found = differences(&self.working_tree(head)?, &locked.live.view.fork())?;
             for (path, difference) in found {
                 let path = Bytes::copy_from_slice(path.as_bytes());
                 match difference {
@@ -289,10 +295,10 @@ impl Service {
             }
             return Ok(status);
         };
-        let diff = diff_roots(&self.inner.store, self.head_root(head)?, held.root, DiffOptions::default());
+        let diff = diff_roots(&self.context.store, self.context.head_root(head)?, held.root, DiffOptions::default());
         let (mut modified, mut added, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
-        for change in diff.map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff? {
+            let change = change?;
             if is_directory(&change) {
                 status.directories.push(Bytes::copy_from_slice(change.path.as_bytes()));
             }
@@ -311,7 +317,7 @@ impl Service {
         without_holders_of_git(&mut deleted);
         let bytes = |paths: &[TreePath]| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
         (status.modified, status.added, status.deleted) = (bytes(&modified), bytes(&added), bytes(&deleted));
-        let renamed = self.renamed_files(self.head_root(head)?, held.root)?;
+        let renamed = self.states.renamed_files(self.context.head_root(head)?, held.root)?;
         status.renamed = renamed.iter().map(renamed_message).collect();
         Ok(status)
     }
@@ -320,11 +326,11 @@ impl Service {
     pub(super) fn view_message(&self, id: u64) -> Result<v1::Directory> {
         let workspace = self.view_workspace(id)?;
         let path = self.mounts_of_view(id).into_iter().next();
-        let state = self.inner.views.state.lock();
+        let state = self.inner.state.lock();
         let base = state.open.get(&id).and_then(|live| live.view.base());
         Ok(v1::Directory {
             name: view_name(id),
-            path: path.map(|path| crate::directory::path_bytes(&path)).unwrap_or_default(),
+            path: path.map(|path| path_bytes(&path)).unwrap_or_default(),
             workspace: amalgam_proto::workspace_name(&workspace),
             snapshot: base.map(amalgam_proto::snapshot_name).unwrap_or_default(),
             mounted: true,
@@ -339,8 +345,8 @@ impl Service {
         after: Option<RootId>,
     ) -> Result<(Vec<v1::PlannedChange>, Tally)> {
         let (mut changes, mut tally) = (Vec::new(), Tally::default());
-        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(&self.context.store, before, after, DiffOptions::default())? {
+            let change = change?;
             let kind = match change.what {
                 What::Added => v1::ChangeKind::Added,
                 What::Removed => v1::ChangeKind::Removed,

@@ -14,54 +14,59 @@ use std::time::Duration;
 use amalgam_engine::TreePath;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_materializer::remove_tree;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::LocalEntry;
 use bytes::Bytes;
 
-use super::ViewGrasp;
-use crate::directory::path_bytes;
-use crate::failure::{Result, of_io, of_view};
-use crate::service::Service;
+use super::LockedView;
+use super::Views;
+use crate::error::{Error, Result};
+use crate::messages::path_bytes;
 use crate::settings::local_paths;
 
 /// The longest name that a directory of the host can have.
 const NAME_BYTES_MAX: usize = 255;
-/// How often, and how many times, it is looked whether a private mount has ended.
-const ENDED_EVERY: Duration = Duration::from_millis(20);
-const ENDED_LOOKS: u32 = 100;
+/// The interval and the number of checks whether a private mount has ended.
+const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+const ENDED_CHECKS_MAX: u32 = 100;
 
-/// How the kernel gets from the mount to the directory.
+/// How a local path leads out of the mount to its directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By a symlink: everybody can make one.
+pub(super) enum LocalPathKind {
+    /// By a symlink, which needs no privilege.
     Link,
-    /// By a mount, which whoever has a namespace of his own can make.
+    /// By a mount, which needs a mount namespace of one's own.
     Mount,
 }
 
-impl Service {
+impl Views {
     /// Refuses local paths where nothing can be changed.
     pub(super) fn refuse_local(&self, asked: Option<&v1::MountOptions>) -> Result<()> {
         if asked.is_none_or(|asked| asked.local.is_empty()) {
             return Ok(());
         }
         let message = "only a workspace that is mounted to be changed has local paths; leave --local out";
-        Err(Failure::new(Reason::Invalid, message))
+        Err(Error::new(Reason::Invalid, message))
     }
 
     /// Shows the local paths in a view that is about to be mounted.
-    pub(super) fn place_local(&self, grasp: &ViewGrasp, asked: Option<&v1::MountOptions>, way: Way) -> Result<()> {
+    pub(super) fn place_local(
+        &self,
+        locked: &LockedView,
+        asked: Option<&v1::MountOptions>,
+        kind: LocalPathKind,
+    ) -> Result<()> {
         let asked = local_paths(asked.into_iter().flat_map(|asked| &asked.local));
-        let asked = asked.map_err(|why| Failure::new(Reason::Invalid, why))?;
-        let view = &grasp.live.view;
-        if self.is_shown(grasp.id) {
-            return self.refuse_other_paths(grasp, &asked, way);
+        let asked = asked.map_err(|why| Error::new(Reason::Invalid, why))?;
+        let view = &locked.live.view;
+        if self.is_shown(locked.id) {
+            return self.refuse_other_paths(locked, &asked, kind);
         }
         for path in &asked {
-            view.ensure_local_possible(path).map_err(of_view)?;
+            view.ensure_local_possible(path)?;
         }
         let mut paths = asked;
-        for path in self.settings()?.local {
+        for path in self.context.settings()?.local {
             // What holds for all workspaces does not fit into each.
             let is_apart = paths.iter().all(|other| other.below(&path).is_none() && path.below(other).is_none());
             if is_apart && view.ensure_local_possible(&path).is_ok() {
@@ -70,58 +75,58 @@ impl Service {
         }
         let mut placed = BTreeMap::new();
         for path in paths {
-            let source = self.make_local(grasp.id, &path)?;
-            let what = match way {
-                Way::Link => LocalEntry::Link(Bytes::copy_from_slice(source.as_os_str().as_bytes())),
-                Way::Mount => LocalEntry::Directory,
+            let source = self.make_local(locked.id, &path)?;
+            let what = match kind {
+                LocalPathKind::Link => LocalEntry::Link(Bytes::copy_from_slice(source.as_os_str().as_bytes())),
+                LocalPathKind::Mount => LocalEntry::Directory,
             };
             placed.insert(path, what);
         }
-        view.set_local_entries(placed).map_err(of_view)
+        Ok(view.set_local_entries(placed)?)
     }
 
     /// A workspace that is mounted keeps the local paths that it has.
-    fn refuse_other_paths(&self, grasp: &ViewGrasp, asked: &BTreeSet<TreePath>, way: Way) -> Result<()> {
-        let placed = grasp.live.view.local_entries();
+    fn refuse_other_paths(&self, locked: &LockedView, asked: &BTreeSet<TreePath>, kind: LocalPathKind) -> Result<()> {
+        let placed = locked.live.view.local_entries();
         if let Some(path) = asked.iter().find(|path| !placed.contains_key(*path)) {
             let message = format!(
                 "workspace {} is mounted already, and there {path} is not local; `amalgam umount {0}` first",
-                grasp.workspace
+                locked.workspace
             );
-            return Err(Failure::new(Reason::Mounted, message));
+            return Err(Error::new(Reason::Mounted, message));
         }
-        if way == Way::Link && placed.values().any(|placed| *placed == LocalEntry::Directory) {
+        if kind == LocalPathKind::Link && placed.values().any(|placed| *placed == LocalEntry::Directory) {
             let message = format!(
                 "workspace {} has local paths in a namespace of its own, where a command runs; wait until that has ended",
-                grasp.workspace
+                locked.workspace
             );
-            return Err(Failure::new(Reason::Mounted, message));
+            return Err(Error::new(Reason::Mounted, message));
         }
         Ok(())
     }
 
     /// A command that has ended leaves its mount some moments later.
     pub(super) fn await_private_end(&self, workspace: &WorkspaceName) -> Result<()> {
-        let Some(id) = self.inner.views.book.view_of(workspace.as_str()) else { return Ok(()) };
-        for _ in 0..ENDED_LOOKS {
+        let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
+        for _ in 0..ENDED_CHECKS_MAX {
             self.reap()?;
-            let live = self.inner.views.state.lock().open.get(&id).cloned();
+            let live = self.inner.state.lock().open.get(&id).cloned();
             let is_bound =
                 live.is_some_and(|live| live.view.local_entries().values().any(|one| *one == LocalEntry::Directory));
             if !is_bound || !self.is_shown(id) {
                 break;
             }
-            std::thread::sleep(ENDED_EVERY);
+            std::thread::sleep(ENDED_CHECK_INTERVAL);
         }
         Ok(())
     }
 
-    /// What is to be mounted in a mount of its own.
-    pub(super) fn bindings(&self, grasp: &ViewGrasp) -> Result<Vec<v1::Binding>> {
-        let placed = grasp.live.view.local_entries();
+    /// The bind mounts that a private mount needs.
+    pub(super) fn bindings(&self, locked: &LockedView) -> Result<Vec<v1::Binding>> {
+        let placed = locked.live.view.local_entries();
         let bound = placed.iter().filter(|(_, placed)| **placed == LocalEntry::Directory);
         let bindings = bound.map(|(path, _)| {
-            let source = path_bytes(&self.make_local(grasp.id, path)?);
+            let source = path_bytes(&self.make_local(locked.id, path)?);
             Ok(v1::Binding { path: Bytes::copy_from_slice(path.as_bytes()), source })
         });
         bindings.collect()
@@ -132,16 +137,16 @@ impl Service {
         let name = escaped(path);
         if name.len() > NAME_BYTES_MAX {
             let message = format!("{path} is too long for a local path; use a shorter one");
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         let source = self.local_directory(id).join(name);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&source);
-        made.map_err(|error| of_io(&format!("make {}", source.display()), &error))?;
+        made.map_err(Error::io(format!("make {}", source.display())))?;
         Ok(source)
     }
 
     fn local_directory(&self, id: u64) -> PathBuf {
-        self.inner.home.local_path().join(id.to_string())
+        self.context.home.local_path().join(id.to_string())
     }
 
     /// Removes what a view kept out of snapshots.
@@ -149,12 +154,12 @@ impl Service {
         let path = self.local_directory(id);
         remove_tree(&path).map_err(|error| {
             let what = format!("remove {}, where the workspace's local paths lie; remove it by hand", path.display());
-            of_io(&what, &error)
+            Error::io(what)(error)
         })
     }
 }
 
-/// A path as one name: what is not plain stands as its number in hex.
+/// Encodes a path as one name, with special characters as hex numbers.
 fn escaped(path: &TreePath) -> String {
     let mut name = String::new();
     for byte in path.as_bytes() {

@@ -1,84 +1,96 @@
-//! Mounts of workspaces that are merged: what is in one is captured before, and it is brought along after.
+//! Mounts of workspaces that are merged: captured before, and updated after.
 
 use amalgam_engine::{OperationContext, RootId, SnapshotId};
 use amalgam_proto::v1;
 
-use super::ViewGrasp;
+use super::LockedView;
+use super::Views;
 use super::live::Secured;
-use crate::failure::Result;
-use crate::service::{Held, Service};
+use crate::context::HeldTree;
+use crate::error::Result;
 
-/// How often what was written meanwhile is taken along before whoever writes has to give way.
+/// How often concurrent writes are merged in before the writers are overruled.
 const ROUNDS_MAX: u32 = 8;
 
-impl Service {
-    /// Takes what is in a mount into a snapshot, if none has it yet. Where the workspace moved on without the mount, what was changed
+impl Views {
+    /// Takes the edits of a mount into a snapshot, if there are any. Where the workspace moved on without the mount, the edits
     /// there is merged with that.
-    pub(crate) fn secure_view_before(&self, grasp: &ViewGrasp, what: &str, act: &OperationContext) -> Result<Secured> {
-        let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
-        let (Some(before), Some(_)) = (self.known_root(view.base())?, head.filter(|head| view.base() != Some(*head)))
+    pub(crate) fn secure_view_before(
+        &self,
+        locked: &LockedView,
+        what: &str,
+        act: &OperationContext,
+    ) -> Result<Secured> {
+        let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
+        let (Some(before), Some(_)) =
+            (self.context.known_root(view.base())?, head.filter(|head| view.base() != Some(*head)))
         else {
-            return self.secure_view(grasp, what, act);
+            return self.secure_view(locked, what, act);
         };
-        let (held, edited) = self.hold_edited(grasp)?;
-        let snapshot = self.merge_edits(&grasp.workspace, before, edited, &format!("before {what}"), act)?;
+        let (held, edited) = self.hold_edited(locked)?;
+        let snapshot = self.states.merge_edits(&locked.workspace, before, edited, &format!("before {what}"), act)?;
         let root = held.root.expect("a live tree has a root");
-        self.follow_head(grasp, &Secured { snapshot, root, _held: held }, act)?;
-        Ok(Secured { snapshot, ..self.secure_view(grasp, what, act)? })
+        self.follow_head(locked, &Secured { snapshot, root, _held: held }, act)?;
+        Ok(Secured { snapshot, ..self.secure_view(locked, what, act)? })
     }
 
-    /// Brings a mount along that was free while its workspace moved on. What was changed there meanwhile is merged with that.
-    pub(crate) fn catch_view_up(&self, grasp: &ViewGrasp, message: &str, act: &OperationContext) -> Result<v1::Merge> {
+    /// Updates a mount that was unlocked while its workspace moved on. Edits made meanwhile are merged with the head.
+    pub(crate) fn catch_up_view(
+        &self,
+        locked: &LockedView,
+        message: &str,
+        act: &OperationContext,
+    ) -> Result<v1::Merge> {
         let mut merge = v1::Merge::default();
-        if grasp.live.view.base() == self.head(&grasp.workspace)? {
+        if locked.live.view.base() == self.context.head(&locked.workspace)? {
             return Ok(merge);
         }
-        let Some(before) = self.known_root(grasp.live.view.base())? else { return Ok(merge) };
-        let (held, edited) = self.hold_edited(grasp)?;
+        let Some(before) = self.context.known_root(locked.live.view.base())? else { return Ok(merge) };
+        let (held, edited) = self.hold_edited(locked)?;
         let root = held.root.expect("a live tree has a root");
         let snapshot = match edited == before {
             true => None,
-            false => self.merge_edits(&grasp.workspace, before, edited, message, act)?,
+            false => self.states.merge_edits(&locked.workspace, before, edited, message, act)?,
         };
-        self.bring_view_along(grasp, Secured { snapshot, root, _held: held }, &mut merge, act)?;
+        self.update_view(locked, Secured { snapshot, root, _held: held }, &mut merge, act)?;
         Ok(merge)
     }
 
-    /// Brings a mount to where its workspace's head is now. What was written there since it was secured is merged with that.
-    pub(crate) fn bring_view_along(
+    /// Brings a mount to its workspace's head. Edits made since it was secured are merged with the head.
+    pub(crate) fn update_view(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         mut secured: Secured,
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
-        if self.head(&grasp.workspace)? == grasp.live.view.base() {
+        if self.context.head(&locked.workspace)? == locked.live.view.base() {
             return Ok(());
         }
         for _ in 0..ROUNDS_MAX {
-            let (held, edited) = self.hold_edited(grasp)?;
+            let (held, edited) = self.hold_edited(locked)?;
             let root = held.root.expect("a live tree has a root");
             if root == secured.root {
                 break;
             }
-            self.merge_edits(&grasp.workspace, secured.root, edited, "written during a merge", act)?;
+            self.states.merge_edits(&locked.workspace, secured.root, edited, "written during a merge", act)?;
             secured = Secured { snapshot: secured.snapshot, root, _held: held };
         }
-        let done = self.follow_head(grasp, &secured, act)?;
+        let done = self.follow_head(locked, &secured, act)?;
         (merge.written, merge.removed) = (done.written, done.removed);
         Ok(())
     }
 
-    /// What is in a mount, as a commit would take it. Nothing is changed.
-    pub(crate) fn look_ahead_in_view(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<(Held, RootId)> {
-        self.refuse_view_out_of_step(grasp, head)?;
-        self.hold_edited(grasp)
+    /// The tree of a mount, as a commit would take it. Nothing is changed.
+    pub(crate) fn preview_in_view(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<(HeldTree, RootId)> {
+        self.refuse_view_out_of_step(locked, head)?;
+        self.hold_edited(locked)
     }
 
-    /// What a view holds, and the same with conflicts for what they are.
-    pub(crate) fn hold_edited(&self, grasp: &ViewGrasp) -> Result<(Held, RootId)> {
-        let tree = grasp.live.view.fork();
-        let held = self.hold_pressed(grasp, &tree)?;
+    /// The tree of a view, and the same tree with conflict entries.
+    pub(crate) fn hold_edited(&self, locked: &LockedView) -> Result<(HeldTree, RootId)> {
+        let tree = locked.live.view.fork();
+        let held = self.hold_pressed(locked, &tree)?;
         let root = held.root.expect("a live tree has a root");
         Ok(match self.conflicts_in(&tree)? {
             Some(back) => (held, back.root),

@@ -1,4 +1,4 @@
-//! Mounting and unmounting, and what is said about mounts.
+//! Mounting and unmounting, and the messages about mounts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{SnapshotId, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions, unmount, unmount_lazily};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::View;
 
 use super::book::{Mode, MountRecord, RecordedOptions};
-use super::local::Way;
-use super::{Mounted, Shows, ViewGrasp, follower_name, kernel, view_name};
-use crate::directory::{canonical, host_path, make_empty, path_bytes};
-use crate::failure::{Result, of_engine, of_io, of_view};
-use crate::service::Service;
+use super::local::LocalPathKind;
+use super::{LockedView, Mounted, MountedTree, Views, follower_name, kernel, view_name};
+use crate::error::{Error, Result};
+use crate::host_path::{canonical, host_path, make_empty};
+use crate::messages::path_bytes;
 
-impl Service {
+impl Views {
     /// Mounts a workspace or a snapshot.
     pub(crate) fn mount(&self, request: &v1::MountRequest) -> Result<v1::MountResponse> {
         self.demand_lasting()?;
-        // What is dead or gone must be out of the way before its path is looked at.
+        // Dead mounts are removed before their path is checked.
         self.put_away_unmounted()?;
         let path = canonical(&host_path(&request.path)?)?;
         match self.find_remounted(request, &path)? {
@@ -47,40 +47,40 @@ impl Service {
     ) -> Result<v1::MountResponse> {
         self.refuse_mount_point(path)?;
         let options = mount_options(request.options.as_ref());
-        let Showable { view, shows, workspace, mode, grasp } = self.make_showable(request)?;
+        let Showable { view, shows, workspace, mode, locked } = self.make_showable(request)?;
         let made_directory = make_empty(path)?;
         let snapshot = match &shows {
-            Shows::Snapshot(snapshot) => snapshot.to_string(),
-            Shows::Live(_) | Shows::Following(..) => String::new(),
+            MountedTree::Snapshot(snapshot) => snapshot.to_string(),
+            MountedTree::Live(_) | MountedTree::Following(..) => String::new(),
         };
         let record = MountRecord {
             path: path.to_owned(),
             mode,
             workspace,
-            since: self.now().0,
+            since: self.context.now().0,
             private: false,
             snapshot,
             options: RecordedOptions::of_message(request.options.as_ref()),
             remounted,
         };
         // Written down first: a process that dies in between leaves nothing that the next one does not know of.
-        let added = self.inner.views.book.add_mount(record.clone());
+        let added = self.inner.book.add_mount(record.clone());
         let mounted = added.and_then(|number| match Mount::at(&view, path, &options) {
             Ok(mount) => Ok((number, mount)),
             Err(error) => {
-                self.inner.views.book.remove_mount(number)?;
-                Err(of_mount(&error, &options))
+                self.inner.book.remove_mount(number)?;
+                Err(mount_error(&error, &options))
             }
         });
         let (number, mount) = match mounted {
             Ok(mounted) => mounted,
             Err(failure) => {
-                drop(grasp);
+                drop(locked);
                 if made_directory {
-                    // Whatever is in it by now is not ours.
+                    // The directory may have files of others by now.
                     let _ = std::fs::remove_dir(path);
                 }
-                if let Shows::Live(id) = shows {
+                if let MountedTree::Live(id) = shows {
                     self.close_view_if_unused(id)?;
                 }
                 return Err(failure);
@@ -88,45 +88,45 @@ impl Service {
         };
         let device = kernel::device_at(path);
         let mounted = Mounted { mount, shows, record, leaving: false, device, private: None, is_unclaimed: remounted };
-        self.inner.views.state.lock().mounts.insert(number, mounted);
-        // What was to be said of the place is past.
-        self.inner.views.problems.lock().retain(|(place, _)| place != path);
-        drop(grasp);
+        self.inner.state.lock().mounts.insert(number, mounted);
+        // Earlier problems of this path are over.
+        self.inner.problems.lock().retain(|(place, _)| place != path);
+        drop(locked);
         let mount = self.mount_message(number)?;
         let (recovered_edits, warnings) = self.recovered(number);
         Ok(v1::MountResponse { mount: Some(mount), recovered_edits, made_directory, warnings })
     }
 
-    /// What a request asks to be shown, ready to be mounted.
+    /// Opens the view that a request asks for.
     fn make_showable(&self, request: &v1::MountRequest) -> Result<Showable> {
         let asked = request.options.as_ref();
         match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
-                let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                let workspace = amalgam_proto::workspace_id(&request.workspace)?;
                 self.await_private_end(&workspace)?;
-                let grasp = self.open_for_mount(&workspace)?;
-                self.place_local(&grasp, asked, Way::Link)?;
-                let (view, shows) = (grasp.live.view.clone(), Shows::Live(grasp.id));
+                let locked = self.open_for_mount(&workspace)?;
+                self.place_local(&locked, asked, LocalPathKind::Link)?;
+                let (view, shows) = (locked.live.view.clone(), MountedTree::Live(locked.id));
                 let (workspace, mode) = (workspace.to_string(), Mode::ReadWrite);
-                Ok(Showable { view, shows, workspace, mode, grasp: Some(grasp) })
+                Ok(Showable { view, shows, workspace, mode, locked: Some(locked) })
             }
             v1::MountMode::Snapshot => {
                 self.refuse_local(asked)?;
-                let here = self.here(&request.workspace)?;
-                let snapshot = self.resolve(&request.revision, here.as_ref())?;
-                let (view, shows) = (self.read_only_view(snapshot)?, Shows::Snapshot(snapshot));
-                Ok(Showable { view, shows, workspace: String::new(), mode: Mode::Snapshot, grasp: None })
+                let here = self.context.here(&request.workspace)?;
+                let snapshot = self.context.resolve(&request.revision, here.as_ref())?;
+                let (view, shows) = (self.read_only_view(snapshot)?, MountedTree::Snapshot(snapshot));
+                Ok(Showable { view, shows, workspace: String::new(), mode: Mode::Snapshot, locked: None })
             }
             v1::MountMode::Follow => {
                 self.refuse_local(asked)?;
-                let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
-                let head = self.head(&workspace)?.ok_or_else(|| {
+                let workspace = amalgam_proto::workspace_id(&request.workspace)?;
+                let head = self.context.head(&workspace)?.ok_or_else(|| {
                     let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
-                    Failure::new(Reason::NotFound, message)
+                    Error::new(Reason::NotFound, message)
                 })?;
                 let view = self.read_only_view(head)?;
-                let shows = Shows::Following(view.clone(), head);
-                Ok(Showable { view, shows, workspace: workspace.to_string(), mode: Mode::Follow, grasp: None })
+                let shows = MountedTree::Following(view.clone(), head);
+                Ok(Showable { view, shows, workspace: workspace.to_string(), mode: Mode::Follow, locked: None })
             }
         }
     }
@@ -134,7 +134,7 @@ impl Service {
     /// The mount that a request asks for, where this process has made it by itself because an earlier one died. Answered so once.
     fn find_remounted(&self, request: &v1::MountRequest, path: &Path) -> Result<Option<u64>> {
         let found = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             let mut unclaimed = state.mounts.iter().filter(|(_, mounted)| mounted.is_unclaimed && !mounted.leaving);
             unclaimed
                 .find(|(_, mounted)| mounted.record.path == path)
@@ -143,8 +143,8 @@ impl Service {
         let Some((number, record)) = found else { return Ok(None) };
         let is_asked_for = match record.mode {
             Mode::Snapshot => {
-                let here = self.here(&request.workspace)?;
-                let asked = self.resolve(&request.revision, here.as_ref());
+                let here = self.context.here(&request.workspace)?;
+                let asked = self.context.resolve(&request.revision, here.as_ref());
                 asked.is_ok_and(|snapshot| snapshot.to_string() == record.snapshot)
             }
             Mode::ReadWrite | Mode::Follow => {
@@ -157,37 +157,37 @@ impl Service {
         if !is_same {
             return Ok(None);
         }
-        if let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
+        if let Some(mounted) = self.inner.state.lock().mounts.get_mut(&number) {
             mounted.is_unclaimed = false;
         }
-        self.inner.views.problems.lock().retain(|(place, _)| place != path);
+        self.inner.problems.lock().retain(|(place, _)| place != path);
         Ok(Some(number))
     }
 
     /// The view of a workspace that is to be mounted, open and where the workspace is.
-    pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<ViewGrasp> {
-        // Nobody gives it a directory, another name or an end until there is a view that tells of the mount.
-        let _turn = self.inner.registry.turn();
-        self.inner.workspaces.get(workspace).map_err(of_engine)?;
-        if let Some(record) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
+    pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<LockedView> {
+        // No other call attaches, renames or ends the workspace until its view exists.
+        let _turn = self.context.registry.turn();
+        self.context.workspaces.get(workspace)?;
+        if let Some(record) = self.context.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let path = record.path.display();
             let message = format!(
                 "workspace {workspace} has its directory at {path}, and has one live tree only; fork it and mount the fork: `amalgam \
                  fork --from {workspace} --mount DIR`"
             );
-            return Err(Failure::new(Reason::AlreadyExists, message));
+            return Err(Error::new(Reason::AlreadyExists, message));
         }
-        let id = self.inner.views.book.ensure_view(workspace.as_str())?;
-        self.grasp_view(id)
+        let id = self.inner.book.ensure_view(workspace.as_str())?;
+        self.lock_view(id)
     }
 
     /// How many edits the view of a mount has recovered, and what could not be, if it is the first that shows it.
     fn recovered(&self, number: u64) -> (u64, Vec<String>) {
-        let state = self.inner.views.state.lock();
+        let state = self.inner.state.lock();
         let shows = state.mounts.get(&number).map(|mounted| &mounted.shows);
-        let Some(Shows::Live(id)) = shows else { return Default::default() };
+        let Some(MountedTree::Live(id)) = shows else { return Default::default() };
         let mut others = state.mounts.iter().filter(|(other, _)| **other != number);
-        let is_first = !others.any(|(_, other)| matches!(other.shows, Shows::Live(shown) if shown == *id));
+        let is_first = !others.any(|(_, other)| matches!(other.shows, MountedTree::Live(shown) if shown == *id));
         let live = state.open.get(id).filter(|_| is_first);
         live.map_or_else(Default::default, |live| {
             (live.recovered.edits, live.recovered.warning().into_iter().collect())
@@ -195,25 +195,25 @@ impl Service {
     }
 
     fn read_only_view(&self, snapshot: SnapshotId) -> Result<View> {
-        let workspace = WorkspaceName::new("snapshot").map_err(of_engine)?;
-        View::of_snapshot(&self.inner.store, snapshot, self.view_options(&workspace)?).map_err(of_view)
+        let workspace = WorkspaceName::new("snapshot")?;
+        Ok(View::of_snapshot(&self.context.store, snapshot, self.view_options(&workspace)?)?)
     }
 
     /// A mount lasts longer than one command.
     pub(super) fn demand_lasting(&self) -> Result<()> {
-        if self.inner.views.door.lock().is_some() && !self.inner.views.is_ending() {
+        if self.inner.door.lock().is_some() && !self.inner.is_ending() {
             return Ok(());
         }
         let message = "a mount needs the background process; run this without --in-process";
-        Err(Failure::new(Reason::MountRefused, message))
+        Err(Error::new(Reason::MountRefused, message))
     }
 
     fn refuse_mount_point(&self, path: &Path) -> Result<()> {
-        if path.starts_with(self.inner.home.path()) && !path.starts_with(self.inner.home.forks_path()) {
+        if path.starts_with(self.context.home.path()) && !path.starts_with(self.context.home.forks_path()) {
             let message = format!("{} lies in Amalgam's own store; choose another directory", path.display());
-            return Err(Failure::new(Reason::NestedDirectory, message));
+            return Err(Error::new(Reason::NestedDirectory, message));
         }
-        let state = self.inner.views.state.lock();
+        let state = self.inner.state.lock();
         let around = state.mounts.values().find(|mounted| !mounted.leaving && path.starts_with(&mounted.record.path));
         match around {
             Some(mounted) if mounted.record.path == path => {
@@ -222,7 +222,7 @@ impl Service {
                     words_of(&mounted.record),
                     path.display()
                 );
-                Err(Failure::new(Reason::AlreadyExists, message))
+                Err(Error::new(Reason::AlreadyExists, message))
             }
             Some(mounted) => {
                 let message = format!(
@@ -230,15 +230,15 @@ impl Service {
                     path.display(),
                     words_of(&mounted.record)
                 );
-                Err(Failure::new(Reason::NestedDirectory, message))
+                Err(Error::new(Reason::NestedDirectory, message))
             }
             None => Ok(()),
         }
     }
 
-    /// The mount that a path lies in: its number, and what was written down about it.
+    /// The mount that a path lies in: its number and its path.
     pub(crate) fn find_mount(&self, path: &Path) -> Option<(u64, PathBuf)> {
-        let state = self.inner.views.state.lock();
+        let state = self.inner.state.lock();
         let around = state.mounts.iter().filter(|(_, mounted)| !mounted.leaving);
         let around = around.filter(|(_, mounted)| path.starts_with(&mounted.record.path));
         let nearest = around.max_by_key(|(_, mounted)| mounted.record.path.as_os_str().len());
@@ -251,7 +251,7 @@ impl Service {
         if mount.directory.is_empty() {
             let path = String::from_utf8_lossy(&mount.path).into_owned();
             let message = format!("{path} shows a snapshot and belongs to no workspace");
-            return Err(Failure::new(Reason::NoDirectory, message));
+            return Err(Error::new(Reason::NoDirectory, message));
         }
         Ok(v1::Directory {
             name: mount.directory,
@@ -263,10 +263,10 @@ impl Service {
         })
     }
 
-    /// Waits until the kernel was told what changed in those mounts, so that whoever asked for it sees it.
-    pub(super) fn await_told(&self, which: impl Fn(&Shows) -> bool) {
+    /// Waits until the kernel was notified of the changes in some mounts, so that the client sees them.
+    pub(super) fn await_told(&self, which: impl Fn(&MountedTree) -> bool) {
         let told: Vec<_> = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             state
                 .mounts
                 .values()
@@ -276,14 +276,15 @@ impl Service {
         };
         for one in told {
             // A kernel that takes longer is told all the same.
-            let _ = one.recv_timeout(TOLD_WITHIN);
+            let _ = one.recv_timeout(NOTIFY_TIMEOUT);
         }
     }
 
     /// Where a view is mounted.
     pub(super) fn mounts_of_view(&self, id: u64) -> Vec<PathBuf> {
-        let state = self.inner.views.state.lock();
-        let shown = state.mounts.values().filter(|mounted| matches!(mounted.shows, Shows::Live(other) if other == id));
+        let state = self.inner.state.lock();
+        let shown =
+            state.mounts.values().filter(|mounted| matches!(mounted.shows, MountedTree::Live(other) if other == id));
         shown.map(|mounted| mounted.record.path.clone()).collect()
     }
 
@@ -295,13 +296,13 @@ impl Service {
 
     /// A mount for the wire.
     pub(super) fn mount_message(&self, number: u64) -> Result<v1::MountPoint> {
-        let gone = || Failure::new(Reason::NotFound, "it is no longer mounted");
+        let gone = || Error::new(Reason::NotFound, "it is no longer mounted");
         let (record, shown, leaving) = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             let mounted = state.mounts.get(&number).ok_or_else(gone)?;
             let shown = match &mounted.shows {
-                Shows::Live(id) => Err(*id),
-                Shows::Snapshot(snapshot) | Shows::Following(_, snapshot) => Ok(*snapshot),
+                MountedTree::Live(id) => Err(*id),
+                MountedTree::Snapshot(snapshot) | MountedTree::Following(_, snapshot) => Ok(*snapshot),
             };
             (mounted.record.clone(), shown, mounted.leaving)
         };
@@ -309,10 +310,10 @@ impl Service {
         let (snapshot, uncommitted) = match shown {
             Ok(snapshot) => (Some(snapshot), false),
             Err(id) => {
-                let grasp = self.grasp_view(id)?;
-                let placed = grasp.live.view.local_entries();
+                let locked = self.lock_view(id)?;
+                let placed = locked.live.view.local_entries();
                 local.extend(placed.keys().map(|path| bytes::Bytes::copy_from_slice(path.as_bytes())));
-                (grasp.live.view.base(), self.is_uncommitted(&grasp)?)
+                (locked.live.view.base(), self.is_uncommitted(&locked)?)
             }
         };
         let directory = match (shown, record.mode) {
@@ -322,7 +323,7 @@ impl Service {
         };
         let workspace = match record.workspace.as_str() {
             "" => String::new(),
-            name => amalgam_proto::workspace_name(&WorkspaceName::new(name).map_err(of_engine)?),
+            name => amalgam_proto::workspace_name(&WorkspaceName::new(name)?),
         };
         Ok(v1::MountPoint {
             name: amalgam_proto::mount_name(number),
@@ -342,17 +343,17 @@ impl Service {
     /// All mounts for the wire.
     pub(crate) fn list_mounts(&self) -> Result<v1::ListMountsResponse> {
         self.put_away_unmounted()?;
-        let numbers: Vec<_> = self.inner.views.state.lock().mounts.keys().copied().collect();
+        let numbers: Vec<_> = self.inner.state.lock().mounts.keys().copied().collect();
         let mut mounts = Vec::new();
         for number in numbers {
             match self.mount_message(number) {
                 Ok(mount) => mounts.push(mount),
                 // It went in this moment.
-                Err(failure) if failure.reason == Reason::NotFound => {}
+                Err(failure) if failure.reason() == Reason::NotFound => {}
                 Err(failure) => return Err(failure),
             }
         }
-        let problems = self.inner.views.problems.lock().iter().map(|(_, words)| words.clone()).collect();
+        let problems = self.inner.problems.lock().iter().map(|(_, words)| words.clone()).collect();
         Ok(v1::ListMountsResponse { mounts, problems })
     }
 
@@ -374,7 +375,7 @@ impl Service {
             response.mounts.push(message);
         }
         for workspace in uncommitted {
-            let workspace = amalgam_proto::workspace_id(&workspace).map_err(of_engine)?;
+            let workspace = amalgam_proto::workspace_id(&workspace)?;
             response.uncommitted.push(self.workspace_message(&workspace)?);
         }
         Ok(response)
@@ -382,46 +383,46 @@ impl Service {
 
     fn mounts_meant(&self, request: &v1::UnmountRequest) -> Result<Vec<u64>> {
         use v1::unmount_request::Target;
-        let nothing = |what: String| Failure::new(Reason::NotFound, format!("{what}; `amalgam mounts` lists what is"));
+        let nothing = |what: String| Error::new(Reason::NotFound, format!("{what}; `amalgam mounts` lists what is"));
         match &request.target {
             Some(Target::Name(name)) => {
-                let number = amalgam_proto::mount_number(name).map_err(of_engine)?;
-                let is_there = self.inner.views.state.lock().mounts.contains_key(&number);
+                let number = amalgam_proto::mount_number(name)?;
+                let is_there = self.inner.state.lock().mounts.contains_key(&number);
                 is_there.then(|| vec![number]).ok_or_else(|| nothing(format!("{name} is not mounted")))
             }
             Some(Target::Path(path)) => {
                 let path = host_path(path)?;
-                // Found by its words first: nobody may answer for it any more.
+                // Compared as text first: a dead mount cannot be resolved.
                 let found = self.find_mount(&path).or_else(|| self.find_mount(&canonical(&path).ok()?));
                 let found = found.map(|(number, _)| vec![number]);
                 found.ok_or_else(|| nothing(format!("nothing of ours is mounted at {}", path.display())))
             }
             Some(Target::Workspace(name)) => {
-                let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
-                let state = self.inner.views.state.lock();
+                let workspace = amalgam_proto::workspace_id(name)?;
+                let state = self.inner.state.lock();
                 let of_it = state.mounts.iter().filter(|(_, mounted)| mounted.record.workspace == workspace.as_str());
                 let numbers: Vec<_> = of_it.map(|(number, _)| *number).collect();
                 if numbers.is_empty() { Err(nothing(format!("{workspace} is not mounted"))) } else { Ok(numbers) }
             }
             Some(Target::Token(_)) | None => {
-                Err(Failure::new(Reason::Invalid, "target: name a mount, a path or a workspace"))
+                Err(Error::new(Reason::Invalid, "target: name a mount, a path or a workspace"))
             }
         }
     }
 
     fn unmount_one(&self, number: u64, lazy: bool) -> Result<()> {
         let found = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             state.mounts.get(&number).map(|mounted| (mounted.record.clone(), mounted.is_at_its_path()))
         };
         let Some((record, is_there)) = found else { return Ok(()) };
         if record.private {
             return self.await_private(number);
         }
-        let mut looks = ENDED_LOOKS;
+        let mut looks = ENDED_CHECKS_MAX;
         // At its path there may be another one by now.
         if !self.is_leaving(number) && is_there {
-            // What nobody uses goes at once, however it was asked for.
+            // An unused mount goes at once, also in a lazy request.
             let done = match unmount(&record.path) {
                 Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
                     looks = 1;
@@ -429,24 +430,24 @@ impl Service {
                 }
                 done => done,
             };
-            done.map_err(|error| of_unmount(&record.path, &error))?;
+            done.map_err(|error| unmount_error(&record.path, error))?;
         }
         if self.await_end(number, looks) { self.put_away(number) } else { Ok(()) }
     }
 
     fn is_leaving(&self, number: u64) -> bool {
-        self.inner.views.state.lock().mounts.get(&number).is_some_and(|mounted| mounted.leaving)
+        self.inner.state.lock().mounts.get(&number).is_some_and(|mounted| mounted.leaving)
     }
 
     /// Whether a mount that was taken out of the tree of directories has ended. Until the last file in it is closed, and the last
     /// namespace that has it too is gone, it is answered; it is put away then.
     fn await_end(&self, number: u64, looks: u32) -> bool {
-        // The kernel tells whoever answers that it is over, some moments after it is.
+        // The kernel notifies the answering thread some moments after the end.
         for look in 0..looks {
             if look > 0 {
-                std::thread::sleep(ENDED_EVERY);
+                std::thread::sleep(ENDED_CHECK_INTERVAL);
             }
-            match self.inner.views.state.lock().mounts.get_mut(&number) {
+            match self.inner.state.lock().mounts.get_mut(&number) {
                 Some(mounted) if !mounted.mount.has_ended() => mounted.leaving = true,
                 _ => return true,
             }
@@ -454,41 +455,41 @@ impl Service {
         false
     }
 
-    /// Ends what is left of a mount that has ended.
+    /// Cleans up after a mount that has ended.
     pub(super) fn put_away(&self, number: u64) -> Result<()> {
-        let Some(mounted) = self.inner.views.state.lock().mounts.remove(&number) else { return Ok(()) };
-        let removed = self.inner.views.book.remove_mount(number);
+        let Some(mounted) = self.inner.state.lock().mounts.remove(&number) else { return Ok(()) };
+        let removed = self.inner.book.remove_mount(number);
         let is_there = mounted.is_at_its_path();
         let Mounted { mount, shows, record, leaving, .. } = mounted;
-        // Nobody answers, and there is nothing left that could be refused.
+        // No process answers, so the unmount cannot be refused.
         let _ = mount.unmount();
         // One whose connection was cut is still in the tree of directories, and answers nothing.
         if !leaving && is_there && kernel::is_dead(&record.path) {
             let _ = unmount_lazily(&record.path);
         }
-        self.inner.views.problems.lock().retain(|(place, _)| *place != record.path);
+        self.inner.problems.lock().retain(|(place, _)| *place != record.path);
         match shows {
-            Shows::Live(id) => self.close_view_if_unused(id).and(removed),
-            Shows::Snapshot(_) | Shows::Following(..) => removed,
+            MountedTree::Live(id) => self.close_view_if_unused(id).and(removed),
+            MountedTree::Snapshot(_) | MountedTree::Following(..) => removed,
         }
     }
 
-    /// Puts away what has ended.
+    /// Cleans up after all mounts that have ended.
     pub(super) fn reap(&self) -> Result<()> {
         let ended: Vec<_> = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             let ended = state.mounts.iter().filter(|(_, mounted)| mounted.mount.has_ended());
             ended.map(|(number, _)| *number).collect()
         };
         ended.into_iter().map(|number| self.put_away(number)).fold(Ok(()), Result::and)
     }
 
-    /// Puts away what was unmounted by others, also where the thread that answers does not know of it yet.
+    /// Cleans up after mounts that others unmounted, also before the answering thread notices.
     pub(super) fn put_away_unmounted(&self) -> Result<()> {
         self.reap()?;
         let Ok(table) = kernel::mount_table() else { return Ok(()) };
         let gone: Vec<_> = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             let listed = state.mounts.iter().filter(|(_, mounted)| !mounted.leaving);
             let gone = listed.filter(|(_, mounted)| {
                 mounted.device.as_ref().is_some_and(|device| !kernel::has_device(&table, device))
@@ -496,7 +497,7 @@ impl Service {
             gone.map(|(number, _)| *number).collect()
         };
         for number in gone {
-            if self.await_end(number, ENDED_LOOKS) {
+            if self.await_end(number, ENDED_CHECKS_MAX) {
                 self.put_away(number)?;
             }
         }
@@ -505,44 +506,44 @@ impl Service {
 
     /// Takes everything away, in use or not, and closes all views. Says what could not be.
     pub(crate) fn end_mounting(&self) -> Vec<String> {
-        self.inner.views.ending.store(true, std::sync::atomic::Ordering::Relaxed);
-        self.inner.views.expected.lock().clear();
+        self.inner.ending.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.inner.expected.lock().clear();
         let mut said = Vec::new();
-        let numbers: Vec<_> = self.inner.views.state.lock().mounts.keys().copied().collect();
+        let numbers: Vec<_> = self.inner.state.lock().mounts.keys().copied().collect();
         for number in numbers {
             let there = {
-                let state = self.inner.views.state.lock();
+                let state = self.inner.state.lock();
                 let mounted = state.mounts.get(&number).filter(|mounted| mounted.is_at_its_path());
                 mounted.map(|mounted| mounted.record.path.clone())
             };
             if let Some(path) = there {
                 let done = unmount_lazily(&path);
-                said.extend(done.err().map(|error| of_unmount(&path, &error).message));
+                said.extend(done.err().map(|error| unmount_error(&path, error).to_string()));
             }
-            let _ = self.inner.views.book.remove_mount(number);
+            let _ = self.inner.book.remove_mount(number);
         }
-        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
+        let open: Vec<_> = self.inner.state.lock().open.keys().copied().collect();
         for id in open {
-            said.extend(self.end_view(id).err().map(|failure| failure.message));
+            said.extend(self.end_view(id).err().map(|failure| failure.to_string()));
         }
         said
     }
 
-    /// Closes a view, whoever still has files open in it.
+    /// Closes a view, even with open files in it.
     fn end_view(&self, id: u64) -> Result<()> {
-        let grasp = self.grasp_view(id)?;
-        self.close_view(grasp)
+        let locked = self.lock_view(id)?;
+        self.close_view(locked)
     }
 }
 
-/// What is to be mounted.
+/// A view that is ready to be mounted.
 struct Showable {
     view: View,
-    shows: Shows,
+    shows: MountedTree,
     workspace: String,
     mode: Mode,
-    /// Held until the mount is there: nobody closes the view meanwhile.
-    grasp: Option<ViewGrasp>,
+    /// Locked until the mount exists, so that no other call closes the view.
+    locked: Option<LockedView>,
 }
 
 impl Mounted {
@@ -588,14 +589,14 @@ pub(super) fn mount_options(asked: Option<&v1::MountOptions>) -> MountOptions {
 }
 
 const THREADS_MAX: usize = 64;
-/// How long a call waits until the kernel was told what it changed.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// How often, and how many times, it is looked whether a mount has ended.
-const ENDED_EVERY: Duration = Duration::from_millis(2);
-const ENDED_LOOKS: u32 = 1_000;
+/// How long a call waits until the kernel was notified of its changes.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The interval and the number of checks whether a mount has ended.
+const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+const ENDED_CHECKS_MAX: u32 = 1_000;
 
 /// Why something could not be mounted, and what to do.
-pub(super) fn of_mount(error: &MountError, options: &MountOptions) -> Failure {
+pub(super) fn mount_error(error: &MountError, options: &MountOptions) -> Error {
     let (MountError::Refused { source, .. } | MountError::Busy { source, .. }) = error;
     let hint = match source.kind() {
         io::ErrorKind::PermissionDenied if options.allow_other => {
@@ -607,16 +608,46 @@ pub(super) fn of_mount(error: &MountError, options: &MountOptions) -> Failure {
         _ => "`amalgam doctor` says what is missing; `amalgam checkout` works without".to_owned(),
     };
     // The helper's words end with a line of their own.
-    Failure::new(Reason::MountRefused, format!("{}; {hint}", error.to_string().trim_end()))
+    Error::new(Reason::MountRefused, format!("{}; {hint}", error.to_string().trim_end()))
 }
 
-fn of_unmount(path: &Path, error: &io::Error) -> Failure {
+fn unmount_error(path: &Path, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::ResourceBusy {
         let message = format!(
             "{} is in use; leave it (`fuser -m {0}` says who is in there), or `amalgam umount --lazy {0}`",
             path.display()
         );
-        return Failure::new(Reason::MountBusy, message);
+        return Error::new(Reason::MountBusy, message);
     }
-    of_io(&format!("unmount {}", path.display()), error)
+    Error::io(format!("unmount {}", path.display()))(error)
+}
+
+impl Views {
+    /// A workspace for the wire.
+    pub(crate) fn workspace_message(&self, name: &WorkspaceName) -> Result<v1::Workspace> {
+        let workspace = self.context.workspaces.get(name)?;
+        let moved = self.context.store.last_move(&name.reference())?;
+        let text = name.as_str();
+        let here = self.context.registry.all().into_iter().filter(|record| record.workspace == text);
+        let directories = here.map(|record| v1::WorkspaceDirectory {
+            name: amalgam_proto::directory_name(&record.id),
+            path: path_bytes(&record.path),
+        });
+        let (live, mounts) = self.live_of(name);
+        let publishing = self.publishing.publishing_message(&workspace)?;
+        Ok(v1::Workspace {
+            name: amalgam_proto::workspace_name(name),
+            head: workspace.head.map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            base: workspace.base.map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            agent: workspace.agent,
+            project: workspace.project,
+            create_time: Some(amalgam_proto::timestamp(workspace.created)),
+            etag: moved.to_string(),
+            directories: directories.collect(),
+            live,
+            mounts,
+            target: workspace.target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
+            publishing,
+        })
+    }
 }

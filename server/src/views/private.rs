@@ -1,38 +1,37 @@
 //! Mounts in a namespace of their own: they end with the last process in there, and the kernel takes them away some moments later.
-//! Whoever needs the workspace waits for that, and is refused while a process runs in there.
+//! A call that needs the workspace waits for that, and is refused while a process runs in there.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 
-use super::{Shows, kernel};
-use crate::failure::Result;
-use crate::service::Service;
+use super::{MountedTree, Views, kernel};
+use crate::error::{Error, Result};
 
 /// How long the kernel may take to end a mount that no process is in.
-const END_WITHIN: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long processes that a command left get to end by themselves.
-const PROCESSES_END_WITHIN: Duration = Duration::from_millis(300);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const PROCESSES_END_TIMEOUT: Duration = Duration::from_millis(300);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How many processes are named.
 const NAMED_MAX: usize = 5;
 
 /// Where a private mount is.
 #[derive(Clone, Debug)]
-pub(super) struct Whereabouts {
-    /// What it was announced with.
+pub(super) struct PrivateMount {
+    /// The token that announced it.
     pub(super) token: Vec<u8>,
     /// Its mount namespace, if that could be found out.
     pub(super) namespace: Option<PathBuf>,
 }
 
-impl Whereabouts {
+impl PrivateMount {
     fn processes(&self) -> Vec<u32> {
         self.namespace.as_deref().map(kernel::processes_in).unwrap_or_default()
     }
 
-    /// Who is in there, for a message.
+    /// The processes in the namespace, for a message.
     pub(super) fn words(&self) -> String {
         let processes = self.processes();
         let named: Vec<_> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
@@ -46,13 +45,13 @@ impl Whereabouts {
     }
 }
 
-impl Service {
+impl Views {
     /// The command of a private mount has ended: waits until the mount has ended, too. One that was announced and never made is
     /// forgotten.
     pub(super) fn end_private(&self, token: &[u8]) -> Result<()> {
-        self.inner.views.expected.lock().remove(token);
+        self.inner.expected.lock().remove(token);
         let found = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             let mut private =
                 state.mounts.iter().filter_map(|(number, mounted)| Some((number, mounted.private.as_ref()?)));
             private.find(|(_, private)| private.token == token).map(|(number, _)| *number)
@@ -65,7 +64,7 @@ impl Service {
         let began = Instant::now();
         loop {
             let (private, record) = {
-                let state = self.inner.views.state.lock();
+                let state = self.inner.state.lock();
                 let Some(mounted) = state.mounts.get(&number) else { return Ok(()) };
                 if mounted.mount.has_ended() {
                     drop(state);
@@ -74,16 +73,16 @@ impl Service {
                 let Some(private) = mounted.private.clone() else { return Ok(()) };
                 (private, mounted.record.clone())
             };
-            let is_used = began.elapsed() > PROCESSES_END_WITHIN && !private.processes().is_empty();
-            if is_used || began.elapsed() > END_WITHIN {
+            let is_used = began.elapsed() > PROCESSES_END_TIMEOUT && !private.processes().is_empty();
+            if is_used || began.elapsed() > END_TIMEOUT {
                 let message = format!(
                     "{} in the private mount of {}, which ends when that has ended",
                     private.words(),
                     super::mounting::words_of(&record)
                 );
-                return Err(Failure::new(Reason::MountBusy, message));
+                return Err(Error::new(Reason::MountBusy, message));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
@@ -91,15 +90,17 @@ impl Service {
     pub(super) fn await_ended_mounts(&self, id: u64) -> Result<()> {
         self.put_away_unmounted()?;
         let private: Vec<_> = {
-            let state = self.inner.views.state.lock();
-            let shown =
-                state.mounts.iter().filter(|(_, mounted)| matches!(mounted.shows, Shows::Live(other) if other == id));
+            let state = self.inner.state.lock();
+            let shown = state
+                .mounts
+                .iter()
+                .filter(|(_, mounted)| matches!(mounted.shows, MountedTree::Live(other) if other == id));
             shown.filter(|(_, mounted)| mounted.private.is_some()).map(|(number, _)| *number).collect()
         };
         for number in private {
             match self.await_private(number) {
-                // Whoever asks is told of it with its own words.
-                Err(failure) if failure.reason == Reason::MountBusy => return Ok(()),
+                // The caller words the refusal itself.
+                Err(failure) if failure.reason() == Reason::MountBusy => return Ok(()),
                 done => done?,
             }
         }

@@ -1,26 +1,33 @@
-//! Restoring, undoing and redoing a workspace that is mounted: first what is there is recorded, then the workspace moves, then the
+//! Restoring, undoing and redoing a workspace that is mounted: first its edits are recorded, then the workspace moves, then the
 //! view goes to it while it is in use.
 
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{OperationContext, RootId, TreePath, WorkingTree, entry_at};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_view::{Difference, differences};
 
 use super::live::Secured;
-use super::{Shows, ViewGrasp};
-use crate::directory::{Direction, EDIT, Reverted, cleared_action, renaming, restore_action, words_of};
-use crate::failure::{Result, of_engine, of_view};
-use crate::left_alone::GitScope;
-use crate::service::{Held, Marks, Service};
+use super::{LockedView, MountedTree, Views};
+use crate::context::{HeldTree, Marks};
+use crate::error::{Error, Result};
+use crate::messages::words_of;
+use crate::states::{Direction, EDIT, GitScope, Renaming, Reverted, cleared_action, restore_action};
 
 /// How many changes of a plan go into one message.
 const PLAN_PART: usize = 500;
 
-/// What a mount held before it is changed.
+/// The result of an undo or a redo in a mounted workspace.
+pub(crate) enum ViewRevert {
+    Done(v1::RevertResult),
+    /// A renaming, which the caller reverts: it concerns more than the view.
+    Renaming(Box<Renaming>),
+}
+
+/// The tree of a mount before it is changed.
 pub(super) struct Live {
     /// Its tree, kept.
-    pub(super) held: Held,
-    /// The same tree with conflicts for what they are.
+    pub(super) held: HeldTree,
+    /// The tree with conflict entries in the place of their files.
     pub(super) edited: RootId,
 }
 
@@ -30,7 +37,7 @@ impl Live {
     }
 }
 
-impl Service {
+impl Views {
     /// Makes a live view, or some paths of it, what a snapshot holds.
     pub(crate) fn restore_view(
         &self,
@@ -39,24 +46,24 @@ impl Service {
         act: &OperationContext,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
-        let grasp = self.grasp_view(id)?;
+        let locked = self.lock_view(id)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
-        let paths = paths.map_err(|source| of_engine(source.into()))?;
-        let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
+        let paths = paths?;
+        let wanted = self.context.hold_revision(&request.revision, Some(&locked.workspace))?;
         let snapshot = wanted.snapshot.expect("a revision is a snapshot");
         let wanted_root = wanted.root.expect("a revision has a tree");
-        if self.is_replayed(act)? {
+        if self.states.is_replayed(act)? {
             return Ok(v1::RestoreResult::default());
         }
-        let live = self.look_at(&grasp)?;
-        self.check_view_paths(&grasp, wanted_root, &paths)?;
-        let git = self.git_scope(&grasp.workspace, request.with_git)?;
+        let live = self.look_at(&locked)?;
+        self.check_view_paths(&locked, wanted_root, &paths)?;
+        let git = self.states.git_scope(&locked.workspace, request.with_git)?;
         // A `.git` that is named is in scope.
         let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
-        let (wanted_root, _contents) = self.with_contents(wanted_root, &request.contents)?;
+        let (wanted_root, _contents) = self.states.with_contents(wanted_root, &request.contents)?;
         let made = self.restored_tree(wanted_root, live.edited, &paths, scope, act)?;
         let root = made.root.expect("it was written");
-        let left_alone = if paths.is_empty() { self.count_left_alone(wanted_root, root, git)? } else { 0 };
+        let left_alone = if paths.is_empty() { self.states.count_left_alone(wanted_root, root, git)? } else { 0 };
         if request.dry_run {
             let (changes, _) = self.plan_of(Some(live.edited), Some(root))?;
             for changes in changes.chunks(PLAN_PART) {
@@ -68,19 +75,19 @@ impl Service {
             true => format!("restore {}", snapshot.short()),
             false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
-        let safety = self.record_view_edits(&grasp, &live, &words, scope, act)?;
-        let is_new = self.record_restored_view(&grasp, root, &paths, &words, scope, act)?;
-        let mut result = self.show_tree(&grasp, root, &live, act)?;
-        result.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        let safety = self.record_view_edits(&locked, &live, &words, scope, act)?;
+        let is_new = self.record_restored_view(&locked, root, &paths, &words, scope, act)?;
+        let mut result = self.show_tree(&locked, root, &live, act)?;
+        result.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         result.changed |= is_new;
         result.left_alone = left_alone;
         result.notices.extend(wanted.notices());
         Ok(result)
     }
 
-    /// What a mount holds now, as a commit would take it.
-    pub(super) fn look_at(&self, grasp: &ViewGrasp) -> Result<Live> {
-        let (held, edited) = self.hold_edited(grasp)?;
+    /// The present tree of a mount, as a commit would take it.
+    pub(super) fn look_at(&self, locked: &LockedView) -> Result<Live> {
+        let (held, edited) = self.hold_edited(locked)?;
         Ok(Live { held, edited })
     }
 
@@ -92,23 +99,23 @@ impl Service {
         paths: &[TreePath],
         git: GitScope,
         act: &OperationContext,
-    ) -> Result<Held> {
-        let store = &self.inner.store;
+    ) -> Result<HeldTree> {
+        let store = &self.context.store;
         if paths.is_empty() {
             return self.hold_with_git_of(wanted, live, git);
         }
-        let tree = with_paths_of(store, live, wanted, paths, Taken::At(act.time)).map_err(of_engine)?;
+        let tree = with_paths_of(store, live, wanted, paths, Taken::At(act.time))?;
         let made = self.hold_tree(&tree)?;
         self.hold_with_git_of(made.root.expect("it was written"), live, git)
     }
 
     /// A tree with every `.git` of another one, unless that is in scope.
-    fn hold_with_git_of(&self, tree: RootId, other: RootId, git: GitScope) -> Result<Held> {
-        match self.with_git_of(tree, other, git)? {
+    fn hold_with_git_of(&self, tree: RootId, other: RootId, git: GitScope) -> Result<HeldTree> {
+        match self.states.with_git_of(tree, other, git)? {
             Some(tree) => self.hold_tree(&tree),
             None => {
-                let pin = self.inner.store.hold(tree).map_err(of_engine)?;
-                Ok(Held { root: Some(tree), snapshot: None, lean: None, _pin: Some(pin) })
+                let pin = self.context.store.hold(tree)?;
+                Ok(HeldTree { root: Some(tree), snapshot: None, lean: None, _pin: Some(pin) })
             }
         }
     }
@@ -116,118 +123,119 @@ impl Service {
     /// Records what a mount holds as the state of its workspace's files, if it is not recorded yet. The head stays where it is.
     fn record_view_edits(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         live: &Live,
         before: &str,
         git: GitScope,
         act: &OperationContext,
     ) -> Result<Option<amalgam_engine::SnapshotId>> {
-        if !self.differs(self.state_root(&grasp.workspace)?, Some(live.edited), git)? {
+        if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(live.edited), git)? {
             return Ok(None);
         }
         // The request belongs to what comes after it.
         let act = OperationContext { request: None, ..act.clone() };
-        let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
+        let tree = WorkingTree::open_root(&self.context.store, live.edited)?;
         let change = Change::new(format!("before {before}"));
-        let recorded = self.inner.workspaces.record_working(&grasp.workspace, &tree, &change, &act, EDIT);
-        recorded.map(Some).map_err(of_engine)
+        let recorded = self.context.workspaces.record_working(&locked.workspace, &tree, &change, &act, EDIT);
+        Ok(recorded.map(Some)?)
     }
 
     /// Records what a restore makes of a mount. Returns whether anything was recorded.
     fn record_restored_view(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         root: RootId,
         paths: &[TreePath],
         words: &str,
         git: GitScope,
         act: &OperationContext,
     ) -> Result<bool> {
-        let (workspaces, name, action) = (&self.inner.workspaces, &grasp.workspace, restore_action(git));
-        let head = self.head(name)?;
-        if !self.differs(self.head_root(head)?, Some(root), git)? {
+        let (workspaces, name, action) = (&self.context.workspaces, &locked.workspace, restore_action(git));
+        let head = self.context.head(name)?;
+        if !self.states.differs(self.context.head_root(head)?, Some(root), git)? {
             let action = cleared_action(git, words);
-            return Ok(workspaces.set_working(name, None, act, &action).map_err(of_engine)?.is_some());
+            return Ok(workspaces.set_working(name, None, act, &action)?.is_some());
         }
         let change = Change::new(words);
-        let mut tree = WorkingTree::open_root(&self.inner.store, root).map_err(of_engine)?;
+        let mut tree = WorkingTree::open_root(&self.context.store, root)?;
         if paths.is_empty() {
             tree.rebase(head);
-            return Ok(workspaces.commit_as(name, &mut tree, &change, act, action).map_err(of_engine)?.is_new);
+            return Ok(workspaces.commit_as(name, &mut tree, &change, act, action)?.is_new);
         }
-        if !self.differs(self.state_root(name)?, Some(root), git)? {
+        if !self.states.differs(self.states.state_root(name)?, Some(root), git)? {
             return Ok(false);
         }
-        workspaces.record_working(name, &tree, &change, act, action).map_err(of_engine)?;
+        workspaces.record_working(name, &tree, &change, act, action)?;
         Ok(true)
     }
 
     /// A path that is in neither tree is a slip of the hand.
-    fn check_view_paths(&self, grasp: &ViewGrasp, root: RootId, paths: &[TreePath]) -> Result<()> {
-        let wanted = self.inner.store.root(root).map_err(of_engine)?;
-        let live = grasp.live.view.fork();
+    fn check_view_paths(&self, locked: &LockedView, root: RootId, paths: &[TreePath]) -> Result<()> {
+        let wanted = self.context.store.root(root)?;
+        let live = locked.live.view.fork();
         for path in paths {
-            let there = entry_at(&self.inner.store, &wanted, path).map_err(of_engine)?.is_some();
-            if !there && live.stat(path.as_bytes()).map_err(of_engine)?.is_none() {
-                return Err(of_engine(amalgam_engine::Error::NotFound { path: path.clone() }));
+            let there = entry_at(&self.context.store, &wanted, path)?.is_some();
+            if !there && live.stat(path.as_bytes())?.is_none() {
+                return Err(amalgam_engine::Error::NotFound { path: path.clone() }.into());
             }
         }
         Ok(())
     }
 
     /// Takes back the last thing that happened: changes that are in no snapshot yet, or else the last operation of the workspace.
-    pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<v1::RevertResult> {
-        let grasp = self.grasp_view(id)?;
-        if self.is_replayed(act)? {
-            return Ok(v1::RevertResult::default());
+    pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<ViewRevert> {
+        let locked = self.lock_view(id)?;
+        if self.states.is_replayed(act)? {
+            return Ok(ViewRevert::Done(v1::RevertResult::default()));
         }
-        let git = self.git_scope(&grasp.workspace, with_git)?;
-        let looked = self.look_at(&grasp).and_then(|live| {
-            let recorded = self.record_view_edits(&grasp, &live, "undo", git, act)?;
+        let git = self.states.git_scope(&locked.workspace, with_git)?;
+        let looked = self.look_at(&locked).and_then(|live| {
+            let recorded = self.record_view_edits(&locked, &live, "undo", git, act)?;
             Ok((live, recorded))
         });
         let (live, recorded) = match looked {
-            Err(failure) if failure.reason == Reason::Full => return self.undo_without_room(&grasp, git, failure),
+            Err(failure) if failure.reason() == Reason::Full => {
+                return self.undo_without_room(&locked, git, failure).map(ViewRevert::Done);
+            }
             looked => looked?,
         };
-        let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
-        if let Some((from, to)) = renaming(&next, Direction::Undo) {
-            drop(grasp);
-            return self.revert_renaming(&next, &from, &to, Direction::Undo, act);
+        let next = self.states.next_to_revert(&locked.workspace, Direction::Undo)?;
+        if let Some(renaming) = Renaming::of(&next, Direction::Undo) {
+            return Ok(ViewRevert::Renaming(Box::new(renaming)));
         }
-        let reverted = self.revert_visibly(&grasp.workspace, next, live.edited, git, Direction::Undo, act)?;
-        let mut result = self.view_reverted(&grasp, &reverted, &live, act)?;
+        let reverted = self.states.revert_visibly(&locked.workspace, next, live.edited, git, Direction::Undo, act)?;
+        let mut result = self.view_reverted(&locked, &reverted, &live, act)?;
         result.took_back_changes = recorded.is_some();
-        Ok(result)
+        Ok(ViewRevert::Done(result))
     }
 
-    /// Takes back changes that are in no snapshot where there is no room to keep them: the journal gives back what they took, and they
+    /// Takes back uncommitted changes where there is no space to keep them: the journal frees their bytes, and they
     /// cannot be done again. `full` is why they could not be kept, for when nothing is taken back.
-    fn undo_without_room(&self, grasp: &ViewGrasp, git: GitScope, full: Failure) -> Result<v1::RevertResult> {
-        let view = &grasp.live.view;
-        let workspace = self.inner.workspaces.get(&grasp.workspace).map_err(of_engine)?;
+    fn undo_without_room(&self, locked: &LockedView, git: GitScope, full: Error) -> Result<v1::RevertResult> {
+        let view = &locked.live.view;
+        let workspace = self.context.workspaces.get(&locked.workspace)?;
         let (Some(head), Some(state)) = (workspace.head, workspace.state()) else { return Err(full) };
-        let found = differences(&self.working_tree(Some(state))?, &view.fork()).map_err(of_view)?;
+        let found = differences(&self.working_tree(Some(state))?, &view.fork())?;
         // A tree with the `.git` of another one would have to be written.
         if found.is_empty() || (!git.includes() && found.iter().any(|(path, _)| path.is_in_git())) {
             return Err(full);
         }
-        view.restore(state, Some(head)).map_err(of_view)?;
+        view.restore(state, Some(head))?;
         // What there is no room for is done by the next commit or checkpoint.
         let unless_full = |done: Result<()>| match done {
-            Err(failure) if failure.reason == Reason::Full => Ok(()),
+            Err(failure) if failure.reason() == Reason::Full => Ok(()),
             done => done,
         };
         if state == head {
-            unless_full(view.finish_restore(head).map_err(of_view))?;
-            unless_full(self.drop_checkpoint(grasp))?;
+            unless_full(view.finish_restore(head).map_err(Error::from))?;
+            unless_full(self.drop_checkpoint(locked))?;
         } else {
-            unless_full(self.checkpoint(grasp))?;
+            unless_full(self.checkpoint(locked))?;
         }
-        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
+        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let removed = found.iter().filter(|(_, difference)| *difference == Difference::Added).count() as u64;
         let restored = v1::RestoreResult {
-            snapshot: Some(self.snapshot_message(head, &Marks::default())?),
+            snapshot: Some(self.context.snapshot_message(head, &Marks::default())?),
             written: found.len() as u64 - removed,
             removed,
             changed: true,
@@ -242,64 +250,63 @@ impl Service {
         })
     }
 
-    /// Does again what was taken back last. Changes made since would be in the way.
-    pub(crate) fn redo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<v1::RevertResult> {
-        let grasp = self.grasp_view(id)?;
-        if self.is_replayed(act)? {
-            return Ok(v1::RevertResult::default());
+    /// Redoes the operation that was undone last. Changes made since prevent it.
+    pub(crate) fn redo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<ViewRevert> {
+        let locked = self.lock_view(id)?;
+        if self.states.is_replayed(act)? {
+            return Ok(ViewRevert::Done(v1::RevertResult::default()));
         }
-        let git = self.git_scope(&grasp.workspace, with_git)?;
-        let live = self.look_at(&grasp)?;
-        let next = self.next_to_redo(&grasp.workspace, live.edited)?;
-        if let Some((from, to)) = renaming(&next, Direction::Redo) {
-            drop(grasp);
-            return self.revert_renaming(&next, &from, &to, Direction::Redo, act);
+        let git = self.states.git_scope(&locked.workspace, with_git)?;
+        let live = self.look_at(&locked)?;
+        let next = self.states.next_to_redo(&locked.workspace, live.edited)?;
+        if let Some(renaming) = Renaming::of(&next, Direction::Redo) {
+            return Ok(ViewRevert::Renaming(Box::new(renaming)));
         }
         let mut safety = None;
-        if git.includes() && self.differs(self.state_root(&grasp.workspace)?, Some(live.edited), git)? {
-            let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
-            let aside = self.inner.workspaces.keep_aside(&grasp.workspace, &tree, "before redo", act);
-            safety = Some(aside.map_err(of_engine)?);
+        if git.includes() && self.states.differs(self.states.state_root(&locked.workspace)?, Some(live.edited), git)? {
+            let tree = WorkingTree::open_root(&self.context.store, live.edited)?;
+            let aside = self.context.workspaces.keep_aside(&locked.workspace, &tree, "before redo", act);
+            safety = Some(aside?);
         }
-        let reverted = self.revert_visibly(&grasp.workspace, next, live.edited, git, Direction::Redo, act)?;
-        let mut result = self.view_reverted(&grasp, &reverted, &live, act)?;
+        let reverted = self.states.revert_visibly(&locked.workspace, next, live.edited, git, Direction::Redo, act)?;
+        let mut result = self.view_reverted(&locked, &reverted, &live, act)?;
         if let (Some(safety), Some(restored)) = (safety, &mut result.restored) {
-            restored.safety = Some(self.snapshot_message(safety, &Marks::default())?);
-            self.drop_aside(&grasp.workspace, act)?;
+            restored.safety = Some(self.context.snapshot_message(safety, &Marks::default())?);
+            self.states.drop_aside(&locked.workspace, act)?;
         }
-        Ok(result)
+        Ok(ViewRevert::Done(result))
     }
 
     /// Brings a mount to the state that its workspace has after an undo or a redo.
     fn view_reverted(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         reverted: &Reverted,
         live: &Live,
         act: &OperationContext,
     ) -> Result<v1::RevertResult> {
-        let Some(wanted) = self.state_root(&grasp.workspace)? else { return Err(no_snapshot()) };
+        let Some(wanted) = self.states.state_root(&locked.workspace)? else { return Err(no_snapshot()) };
         let made = self.hold_with_git_of(wanted, live.edited, reverted.git)?;
         let root = made.root.expect("it was written");
-        let mut restored = self.show_tree(grasp, root, live, act)?;
-        restored.left_alone = self.count_left_alone(wanted, root, reverted.git)?;
-        self.revert_result(reverted, restored)
+        let mut restored = self.show_tree(locked, root, live, act)?;
+        restored.left_alone = self.states.count_left_alone(wanted, root, reverted.git)?;
+        self.states.revert_result(reverted, restored)
     }
 
     /// Lets a mount show a tree. The next commit follows the head of its workspace.
     fn show_tree(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         root: RootId,
         live: &Live,
         act: &OperationContext,
     ) -> Result<v1::RestoreResult> {
-        let (workspaces, name, view) = (&self.inner.workspaces, &grasp.workspace, &grasp.live.view);
-        let workspace = workspaces.get(name).map_err(of_engine)?;
+        let (workspaces, name, view) = (&self.context.workspaces, &locked.workspace, &locked.live.view);
+        let workspace = workspaces.get(name)?;
         let Some(head) = workspace.head else { return Err(no_snapshot()) };
         let mut shown = None;
         for snapshot in [Some(head), workspace.working].into_iter().flatten() {
-            if self.inner.store.snapshot(snapshot).map_err(of_engine)?.root == root {
+            if self.context.store.snapshot(snapshot)?.root == root {
                 shown = Some(snapshot);
                 break;
             }
@@ -308,27 +315,27 @@ impl Service {
         let shown = match shown {
             Some(shown) => shown,
             None => {
-                let tree = WorkingTree::open_root(&self.inner.store, root).map_err(of_engine)?;
-                workspaces.keep_aside(name, &tree, "shown by a mount", act).map_err(of_engine)?
+                let tree = WorkingTree::open_root(&self.context.store, root)?;
+                workspaces.keep_aside(name, &tree, "shown by a mount", act)?
             }
         };
-        let (before, _) = view.restore(shown, Some(head)).map_err(of_view)?;
-        self.record_late_edits(grasp, &before, live.root(), act)?;
+        let (before, _) = view.restore(shown, Some(head))?;
+        self.record_late_edits(locked, &before, live.root(), act)?;
         if shown == head {
-            view.finish_restore(head).map_err(of_view)?;
-            self.drop_checkpoint(grasp)?;
+            view.finish_restore(head)?;
+            self.drop_checkpoint(locked)?;
         } else {
-            // The journal rests on a name of its own, whatever becomes of the workspace.
-            self.checkpoint(grasp)?;
+            // The journal has a reference of its own, independent of the workspace.
+            self.checkpoint(locked)?;
         }
         if is_aside {
-            self.drop_aside(name, act)?;
+            self.states.drop_aside(name, act)?;
         }
-        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
-        let tally = self.tally(Some(live.edited), Some(root))?;
+        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        let tally = self.states.tally(Some(live.edited), Some(root))?;
         Ok(v1::RestoreResult {
             safety: None,
-            snapshot: Some(self.snapshot_message(head, &Marks::default())?),
+            snapshot: Some(self.context.snapshot_message(head, &Marks::default())?),
             written: tally.added + tally.modified,
             removed: tally.removed,
             bytes: 0,
@@ -340,11 +347,11 @@ impl Service {
         })
     }
 
-    /// A view went to another tree. Records what was written between the last look and that moment, and then the state that the
+    /// Records the writes between the last capture and the moment a view went to another tree, and then the state that the
     /// workspace had: an undo brings the late edits back.
     pub(super) fn record_late_edits(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         before: &WorkingTree,
         secured: RootId,
         act: &OperationContext,
@@ -354,28 +361,30 @@ impl Service {
             return Ok(());
         }
         let act = OperationContext { request: None, ..act.clone() };
-        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let working = workspaces.get(name).map_err(of_engine)?.working;
+        let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
+        let working = workspaces.get(name)?.working;
         let change = Change::new("written while the workspace was moved");
-        workspaces.record_working(name, before, &change, &act, EDIT).map_err(of_engine)?;
-        workspaces.set_working(name, working, &act, EDIT).map(drop).map_err(of_engine)
+        workspaces.record_working(name, before, &change, &act, EDIT)?;
+        Ok(workspaces.set_working(name, working, &act, EDIT).map(drop)?)
     }
 
-    /// Brings a view to its workspace's head, whatever it holds. What it held is recorded, but for what was written since that was
+    /// Brings a view to its workspace's head. Its edits are recorded already, except those written since
     /// done: that is recorded now. `.git` stays as it is.
     pub(super) fn follow_head(
         &self,
-        grasp: &ViewGrasp,
+        locked: &LockedView,
         secured: &Secured,
         act: &OperationContext,
     ) -> Result<v1::RestoreResult> {
-        let Some(head) = self.head_root(self.head(&grasp.workspace)?)? else { return Err(no_snapshot()) };
-        let git = self.git_scope(&grasp.workspace, false)?;
+        let Some(head) = self.context.head_root(self.context.head(&locked.workspace)?)? else {
+            return Err(no_snapshot());
+        };
+        let git = self.states.default_git_scope(&locked.workspace)?;
         let made = self.hold_with_git_of(head, secured.root, git)?;
-        let pin = self.inner.store.hold(secured.root).map_err(of_engine)?;
-        let held = Held { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
+        let pin = self.context.store.hold(secured.root)?;
+        let held = HeldTree { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
         let live = Live { held, edited: secured.root };
-        self.show_tree(grasp, made.root.expect("it was written"), &live, act)
+        self.show_tree(locked, made.root.expect("it was written"), &live, act)
     }
 
     /// Moves the head of a workspace that may be mounted: what the mount holds is recorded first, and afterwards it shows the new head.
@@ -386,16 +395,16 @@ impl Service {
         act: &OperationContext,
         go: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let Some(grasp) = self.grasp_view_of(workspace)? else { return go() };
-        let live = self.look_at(&grasp)?;
-        self.record_view_edits(&grasp, &live, before, GitScope::Include, act)?;
+        let Some(locked) = self.lock_view_of(workspace)? else { return go() };
+        let live = self.look_at(&locked)?;
+        self.record_view_edits(&locked, &live, before, GitScope::Include, act)?;
         let done = go()?;
-        let Some(head) = self.head_root(self.head(workspace)?)? else { return Err(no_snapshot()) };
-        self.show_tree(&grasp, head, &live, act)?;
+        let Some(head) = self.context.head_root(self.context.head(workspace)?)? else { return Err(no_snapshot()) };
+        self.show_tree(&locked, head, &live, act)?;
         Ok(done)
     }
 }
 
-fn no_snapshot() -> Failure {
-    Failure::new(Reason::NothingToRevert, "the workspace has no snapshot any more; the mount is left as it is")
+fn no_snapshot() -> Error {
+    Error::new(Reason::NothingToRevert, "the workspace has no snapshot any more; the mount is left as it is")
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Caller, ROOT, View, ViewOptions};
 use amalgam_engine::object::Owner;
 use amalgam_engine::reference::RefName;
-use amalgam_engine::{OperationContext, DEPTH_MAX, NAME_BYTES_MAX};
+use amalgam_engine::{DEPTH_MAX, NAME_BYTES_MAX, OperationContext};
 
 fn options() -> ViewOptions {
     ViewOptions::new(Owner { uid: 0, gid: 0 }, || Time(1_000_000_000))

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use amalgam_engine::verify::{VerifyOptions, verify};
 use amalgam_engine::work::{RenameMode, Special};
 use amalgam_engine::workspace::{Change, NewWorkspace, Workspaces};
-use amalgam_engine::{OperationContext, DEPTH_MAX, NAME_BYTES_MAX, Name, Store, TreePath, WorkingTree};
+use amalgam_engine::{DEPTH_MAX, NAME_BYTES_MAX, Name, OperationContext, Store, TreePath, WorkingTree};
 use amalgam_view::{Ino, ROOT, SetAttributes, XattrSet, holds_same};
 use proptest::prelude::*;
 
@@ -159,7 +159,9 @@ impl Pair {
             tree.create_directories(&a.join(&Name::new(b"a").expect("a name"))).expect("made");
             tree.create(&path.join(&Name::new(b"b").expect("a name")), 0o644).expect("made");
         }
-        workspaces.commit(&name, &mut tree, &Change::new("anchors"), &OperationContext::new("test", now())).expect("committed");
+        workspaces
+            .commit(&name, &mut tree, &Change::new("anchors"), &OperationContext::new("test", now()))
+            .expect("committed");
         let tree = workspaces.open(&name).expect("a tree");
         let kit = Kit::over(&store);
         let mut pair = Self { kit, tree, anchors, inodes: Vec::new() };

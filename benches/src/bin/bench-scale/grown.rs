@@ -42,7 +42,7 @@ pub fn main_name() -> WorkspaceName {
 impl Grown {
     /// A store with a history of one workspace, which has a directory of its own.
     pub fn new(directory: &Path) -> Result<Self> {
-        let service = Service::open(&Home::new(directory.join("home")), now, &[]).map_err(|failure| failure.message)?;
+        let service = Service::open(&Home::new(directory.join("home")), now, &[]).map_err(|error| error.to_string())?;
         let workspaces = Workspaces::of(service.store());
         workspaces.create(&main_name(), &NewWorkspace::default(), &act())?;
         let mut heads = Vec::new();

@@ -1,4 +1,4 @@
-//! What differs between two states.
+//! The differences between two states.
 
 use std::io;
 
@@ -12,8 +12,9 @@ use bytes::Bytes;
 
 use super::super::Sender;
 use super::{is_wanted, tree_paths};
-use crate::failure::{Result, of_engine};
-use crate::service::{Held, Service};
+use crate::context::HeldTree;
+use crate::error::{Error, Result};
+use crate::service::Service;
 
 const AT_ONCE: usize = 256;
 /// A patch is sent in pieces of about this size.
@@ -24,9 +25,9 @@ fn hold(
     before: Option<&v1::State>,
     after: Option<&v1::State>,
     workspace: &str,
-) -> Result<(Held, Held)> {
-    let here = service.here(workspace)?;
-    Ok((service.hold_state(before, here.as_ref())?, service.hold_state(after, here.as_ref())?))
+) -> Result<(HeldTree, HeldTree)> {
+    let here = service.context.here(workspace)?;
+    Ok((service.directories.hold_state(before, here.as_ref())?, service.directories.hold_state(after, here.as_ref())?))
 }
 
 /// A change for the wire.
@@ -54,7 +55,7 @@ fn change_message(change: &Change) -> v1::Change {
     }
 }
 
-/// What differs, path by path.
+/// Sends the differences, path by path.
 pub(super) fn diff(
     service: &Service,
     request: &v1::DiffStatesRequest,
@@ -68,21 +69,19 @@ pub(super) fn diff(
 fn send_changes(
     service: &Service,
     request: &v1::DiffStatesRequest,
-    [before, after]: [&Held; 2],
+    [before, after]: [&HeldTree; 2],
     wanted: &[TreePath],
     sender: &Sender<v1::DiffStatesResponse>,
 ) -> Result<()> {
     let options = DiffOptions { times: request.times, without_git: request.without_git };
-    let store = &service.inner.store;
+    let store = &service.context.store;
     let found: Box<dyn Iterator<Item = amalgam_engine::Result<Change>>> = match request.renames {
-        true => {
-            Box::new(diff_with_renames(store, before.root, after.root, options).map_err(of_engine)?.into_iter().map(Ok))
-        }
-        false => Box::new(diff_roots(store, before.root, after.root, options).map_err(of_engine)?),
+        true => Box::new(diff_with_renames(store, before.root, after.root, options)?.into_iter().map(Ok)),
+        false => Box::new(diff_roots(store, before.root, after.root, options)?),
     };
     let mut changes = Vec::new();
     for change in found {
-        let change = change.map_err(of_engine)?;
+        let change = change?;
         if is_wanted(&change.path, wanted) {
             changes.push(change_message(&change));
         }
@@ -95,17 +94,17 @@ fn send_changes(
 }
 
 /// How many paths in `.git` differ.
-fn git_changes(service: &Service, before: &Held, after: &Held, wanted: &[TreePath]) -> Result<u64> {
+fn git_changes(service: &Service, before: &HeldTree, after: &HeldTree, wanted: &[TreePath]) -> Result<u64> {
     let mut count = 0;
-    let diff = diff_roots(&service.inner.store, before.root, after.root, DiffOptions::default());
-    for change in diff.map_err(of_engine)? {
-        let path = change.map_err(of_engine)?.path;
+    let diff = diff_roots(&service.context.store, before.root, after.root, DiffOptions::default());
+    for change in diff? {
+        let path = change?.path;
         count += u64::from(path.is_in_git() && is_wanted(&path, wanted));
     }
     Ok(count)
 }
 
-/// What a change comes to.
+/// Sends the insights of a change.
 pub(super) fn inspect(
     service: &Service,
     request: &v1::InspectChangeRequest,
@@ -119,15 +118,15 @@ pub(super) fn inspect(
 fn send_insight(
     service: &Service,
     request: &v1::InspectChangeRequest,
-    [before, after]: [&Held; 2],
+    [before, after]: [&HeldTree; 2],
     wanted: &[TreePath],
     sender: &Sender<v1::InspectChangeResponse>,
 ) -> Result<()> {
     let options = InsightOptions { without_git: request.without_git, ..InsightOptions::default() };
-    let mut found = insight(&service.inner.store, before.root, after.root, &options).map_err(of_engine)?;
+    let mut found = insight(&service.context.store, before.root, after.root, &options)?;
     let mut files = Vec::new();
     for file in found.by_ref() {
-        let file = file.map_err(of_engine)?;
+        let file = file?;
         if is_wanted(&file.change.path, wanted) {
             files.push(file_message(&file));
         }
@@ -218,9 +217,9 @@ pub(super) fn patch(
     let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
     // A patch has no conflicts, so it is between the faces of the two.
     let report = sender.caller.walking(|| {
-        let faces = service.faces_of_difference(before.root, after.root)?;
+        let faces = service.conflicts.faces_of_difference(before.root, after.root)?;
         let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.rendered));
-        amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)
+        Ok::<_, Error>(amalgam_engine::patch(&service.context.store, before, after, &options, &mut out)?)
     })?;
     let data = Bytes::from(std::mem::take(&mut out.waiting));
     let left_out = report.left_out.iter().map(|left| v1::PatchOmission {

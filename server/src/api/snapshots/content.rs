@@ -1,32 +1,28 @@
-//! What is in a tree.
+//! The entries and contents of a tree.
 
 use amalgam_conflicts::{Style, render_entry};
 use amalgam_engine::content::read_at;
 use amalgam_engine::object::{Content, Node};
-use amalgam_engine::{Entry, Error, TreePath, entry_at, list_directory};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_engine::{Entry, Error as EngineError, TreePath, entry_at, list_directory};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::super::Sender;
 use super::tree_path;
-use crate::failure::{Result, of_engine};
+use crate::context::HeldTree;
+use crate::error::{Error, Result};
 use crate::service::Service;
 
 const ENTRIES_AT_ONCE: usize = 256;
 const BLOCK_BYTES: u64 = 256 << 10;
 
-fn at(
-    service: &Service,
-    state: Option<&v1::State>,
-    workspace: &str,
-    path: &TreePath,
-) -> Result<(crate::service::Held, Entry)> {
-    let here = service.here(workspace)?;
-    let held = service.hold_state(state, here.as_ref())?;
+fn at(service: &Service, state: Option<&v1::State>, workspace: &str, path: &TreePath) -> Result<(HeldTree, Entry)> {
+    let here = service.context.here(workspace)?;
+    let held = service.directories.hold_state(state, here.as_ref())?;
     let not_found = || held.not_found(path);
     let root = held.root.ok_or_else(not_found)?;
-    let root = service.inner.store.root(root).map_err(of_engine)?;
-    let entry = entry_at(&service.inner.store, &root, path).map_err(of_engine)?.ok_or_else(not_found)?;
+    let root = service.context.store.root(root)?;
+    let entry = entry_at(&service.context.store, &root, path)?.ok_or_else(not_found)?;
     Ok((held, entry))
 }
 
@@ -49,16 +45,16 @@ fn send_entries(
 ) -> Result<()> {
     let mut entries = Vec::new();
     let mut open = vec![top];
-    let mut count = service.inner.store.path_count();
+    let mut count = service.context.store.path_count();
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
             entries.push(amalgam_proto::entry(&path, &entry));
             continue;
         };
         let mut below = Vec::new();
-        for item in list_directory(&service.inner.store, contents).map_err(of_engine)? {
-            let (name, entry) = item.map_err(of_engine)?;
-            count.add(1).map_err(of_engine)?;
+        for item in list_directory(&service.context.store, contents)? {
+            let (name, entry) = item?;
+            count.add(1)?;
             let path = path.join(&name);
             entries.push(amalgam_proto::entry(&path, &entry));
             if is_recursive && matches!(entry.node, Node::Directory(_)) {
@@ -83,12 +79,12 @@ pub(super) fn read(
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
     let message = amalgam_proto::entry(&path, &entry);
     // A conflict is read as it is shown.
-    let session = service.inner.store.session();
+    let session = service.context.store.session();
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
-            let caption = service.captioner().caption(&path, conflict);
-            let shown = render_entry(&service.inner.store, &session, conflict, Style::Markers, &caption);
-            shown.map_err(of_engine)?.unwrap_or(entry)
+            let caption = service.conflicts.captioner().caption(&path, conflict);
+            let shown = render_entry(&service.context.store, &session, conflict, Style::Markers, &caption);
+            shown?.unwrap_or(entry)
         }
         _ => entry,
     };
@@ -97,9 +93,9 @@ pub(super) fn read(
         Node::Symlink(target) => {
             return sender.send(v1::ReadFileResponse { entry: Some(message), data: target.clone() });
         }
-        Node::Directory(_) => return Err(of_engine(Error::IsADirectory { path })),
+        Node::Directory(_) => return Err(EngineError::IsADirectory { path }.into()),
         _ => {
-            return Err(Failure::new(
+            return Err(Error::new(
                 Reason::Invalid,
                 format!("{path} is {}, which has no contents", entry.kind().word()),
             ));
@@ -115,12 +111,12 @@ pub(super) fn read(
         let step = BLOCK_BYTES.min(end.saturating_sub(offset));
         let mut block = vec![0; step as usize];
         if content != Content::Empty {
-            let read = read_at(&service.inner.store, &content, size, offset, &mut block);
+            let read = read_at(&service.context.store, &content, size, offset, &mut block);
             read.map_err(|error| match error {
-                Error::Purged { tombstone, .. } => {
-                    Failure::new(Reason::Purged, format!("{path} was purged {tombstone}"))
+                EngineError::Purged { tombstone, .. } => {
+                    Error::new(Reason::Purged, format!("{path} was purged {tombstone}"))
                 }
-                other => of_engine(other),
+                other => other.into(),
             })?;
         }
         sender.send(v1::ReadFileResponse { entry: entry.take(), data: Bytes::from(block) })?;
@@ -141,8 +137,10 @@ mod tests {
 
     use super::super::super::Api;
     use super::*;
+    use crate::context::Clock;
     use crate::home::Home;
     use crate::serve::Calls;
+    use crate::settings::Settings;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_listing_of_all_below_ends_at_a_limit() {
@@ -153,7 +151,6 @@ mod tests {
         for (paths_max, is_refused) in [(300, false), (299, true)] {
             let store = store(paths_max);
             let home = Home::new(around.path().join(format!("home-{paths_max}")));
-            let mut service = Service::open(&home, || Time(5), &[]).expect("opened");
             let mut tree = WorkingTree::new(&store);
             for number in 0..290 {
                 tree.create_directories(format!("{}", number % 10)).expect("made");
@@ -163,7 +160,10 @@ mod tests {
             let root = tree.freeze().write(&session).expect("written");
             session.commit(root, amalgam_engine::RefMove::default()).expect("committed");
             let entry = store.root(root).expect("a root").directory.clone();
-            Arc::get_mut(&mut service.inner).expect("nobody else has it").store = store;
+            drop(home.open().expect("a home"));
+            let clock: Clock = || Time(5);
+            let settings = Arc::new(|| Ok(Settings::default()));
+            let service = Service::with_store(store, &home, clock.into(), &[], settings).expect("opened");
             let api = Api::new(service, Calls::new(), true);
             let list = move |service: &Service, sender: &Sender<v1::ListEntriesResponse>| {
                 send_entries(service, true, (TreePath::root(), entry), sender)

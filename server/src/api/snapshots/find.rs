@@ -7,7 +7,7 @@ use amalgam_engine::content::read_at;
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{DiffOptions, Entry, SnapshotId, TreePath, diff_roots, entry_at, list_directory};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 use globset::{Candidate, GlobBuilder, GlobMatcher};
 use regex::bytes::{Regex, RegexBuilder};
@@ -15,8 +15,9 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::super::Sender;
 use super::past::{From, heads};
 use super::{is_wanted, tree_paths};
-use crate::failure::{Result, of_engine};
-use crate::service::{Marks, Service};
+use crate::context::Marks;
+use crate::error::{Error, Result};
+use crate::service::Service;
 
 const MATCHES_AT_ONCE: usize = 64;
 /// Larger files are not searched.
@@ -35,7 +36,7 @@ struct Pattern {
 
 impl Pattern {
     fn new(text: &str, without_git: bool) -> Result<Self> {
-        let wrong = |error: globset::Error| Failure::new(Reason::Invalid, format!("`{text}`: {}", error.kind()));
+        let wrong = |error: globset::Error| Error::new(Reason::Invalid, format!("`{text}`: {}", error.kind()));
         let plain = text.strip_prefix("./").unwrap_or(text).trim_end_matches('/');
         let mut glob = GlobBuilder::new(plain.trim_start_matches('/'));
         let glob = glob.literal_separator(true).backslash_escape(true).build().map_err(wrong)?.compile_matcher();
@@ -56,17 +57,17 @@ pub(super) fn paths(
     request: &v1::FindPathsRequest,
     sender: &Sender<v1::FindPathsResponse>,
 ) -> Result<()> {
-    let here = service.here(&request.workspace)?;
+    let here = service.context.here(&request.workspace)?;
     let pattern = Pattern::new(&request.pattern, request.without_git)?;
     let from = From { revisions: &request.revisions, all: request.all, project: request.project };
     let heads = heads(service, &from, here.as_ref())?;
-    let marks = service.marks();
+    let marks = service.context.marks();
     let mut search = PathSearch { service, pattern, marks, sender, seen: HashSet::new() };
     for head in &heads {
         search.present(*head)?;
     }
-    for entry in service.inner.history.log(&heads, LogOrder::Time).map_err(of_engine)? {
-        let entry = entry.map_err(of_engine)?;
+    for entry in service.context.history.log(&heads, LogOrder::Time)? {
+        let entry = entry?;
         for parent in &entry.snapshot.parents {
             search.removed(*parent, entry.id)?;
         }
@@ -85,7 +86,7 @@ struct PathSearch<'a> {
 impl PathSearch<'_> {
     /// Whether the whole tree of a snapshot is kept.
     fn has_tree(&self, id: SnapshotId) -> Result<bool> {
-        Ok(!self.service.inner.history.is_thinned(id).map_err(of_engine)?)
+        Ok(!self.service.context.history.is_thinned(id)?)
     }
 
     fn tell(
@@ -98,7 +99,7 @@ impl PathSearch<'_> {
         if !self.pattern.matches(path) || !self.seen.insert(path.clone()) {
             return Ok(());
         }
-        let message = |id| self.service.snapshot_message(id, &self.marks);
+        let message = |id| self.service.context.snapshot_message(id, &self.marks);
         self.sender.send(v1::FindPathsResponse {
             entry: Some(amalgam_proto::entry(path, entry)),
             snapshot: Some(message(newest)?),
@@ -111,10 +112,10 @@ impl PathSearch<'_> {
         if !self.has_tree(id)? {
             return Ok(());
         }
-        let store = self.service.inner.store.clone();
-        let root = store.snapshot(id).map_err(of_engine)?.root;
-        for change in diff_roots(&store, None, Some(root), DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        let store = self.service.context.store.clone();
+        let root = store.snapshot(id)?.root;
+        for change in diff_roots(&store, None, Some(root), DiffOptions::default())? {
+            let change = change?;
             if let Some(entry) = &change.after {
                 self.tell(&change.path, entry, id, None)?;
             }
@@ -127,16 +128,16 @@ impl PathSearch<'_> {
         if !self.has_tree(child)? {
             return Ok(());
         }
-        let store = self.service.inner.store.clone();
+        let store = self.service.context.store.clone();
         while !self.has_tree(parent)? {
-            let next = store.snapshot(parent).map_err(of_engine)?.parents.first().copied();
+            let next = store.snapshot(parent)?.parents.first().copied();
             let Some(next) = next else { return Ok(()) };
             parent = next;
         }
-        let root = |id| store.snapshot(id).map(|snapshot| snapshot.root).map_err(of_engine);
+        let root = |id| store.snapshot(id).map(|snapshot| snapshot.root).map_err(Error::from);
         let diff = diff_roots(&store, Some(root(parent)?), Some(root(child)?), DiffOptions::default());
-        for change in diff.map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff? {
+            let change = change?;
             if let (Some(entry), None) = (&change.before, &change.after) {
                 self.tell(&change.path, entry, parent, Some(child))?;
             }
@@ -154,14 +155,14 @@ pub(super) fn lines(
     let wanted = tree_paths(&request.paths)?;
     let pattern = if request.fixed { regex::escape(&request.pattern) } else { request.pattern.clone() };
     let built = RegexBuilder::new(&pattern).case_insensitive(request.ignore_case).multi_line(true).build();
-    let wrong = |error: regex::Error| Failure::new(Reason::Invalid, format!("`{}`: {error}", request.pattern));
-    let here = service.here(&request.workspace)?;
-    let held = service.hold_state(request.state.as_ref(), here.as_ref())?;
+    let wrong = |error: regex::Error| Error::new(Reason::Invalid, format!("`{}`: {error}", request.pattern));
+    let here = service.context.here(&request.workspace)?;
+    let held = service.directories.hold_state(request.state.as_ref(), here.as_ref())?;
     let Some(root) = held.root else { return Ok(()) };
-    let root = service.inner.store.root(root).map_err(of_engine)?;
-    let top = entry_at(&service.inner.store, &root, &TreePath::root()).map_err(of_engine)?;
+    let root = service.context.store.root(root)?;
+    let top = entry_at(&service.context.store, &root, &TreePath::root())?;
     for path in &wanted {
-        if entry_at(&service.inner.store, &root, path).map_err(of_engine)?.is_none() {
+        if entry_at(&service.context.store, &root, path)?.is_none() {
             return Err(held.not_found(path));
         }
     }
@@ -175,8 +176,8 @@ pub(super) fn lines(
             continue;
         };
         let mut below = Vec::new();
-        for item in list_directory(&service.inner.store, contents).map_err(of_engine)? {
-            let (name, entry) = item.map_err(of_engine)?;
+        for item in list_directory(&service.context.store, contents)? {
+            let (name, entry) = item?;
             let path = path.join(&name);
             let leads_to_wanted =
                 is_wanted(&path, &wanted) || wanted.iter().any(|wanted| wanted.below(&path).is_some());
@@ -232,14 +233,14 @@ impl LineSearch<'_> {
         Ok(())
     }
 
-    /// The bytes of a file; nothing of what has none, was purged, or is too large. A conflict is searched as it is shown.
+    /// The bytes of a file; nothing for an entry without bytes, a purged one, or one that is too large. A conflict is searched as it is shown.
     fn text(&self, path: &TreePath, entry: &Entry) -> Result<Option<Vec<u8>>> {
-        let store = &self.service.inner.store;
+        let store = &self.service.context.store;
         let session = store.session();
         let shown = match &entry.node {
             Node::Conflict(conflict) => {
-                let caption = self.service.captioner().caption(path, conflict);
-                render_entry(store, &session, conflict, Style::Markers, &caption).map_err(of_engine)?
+                let caption = self.service.conflicts.captioner().caption(path, conflict);
+                render_entry(store, &session, conflict, Style::Markers, &caption)?
             }
             _ => None,
         };
@@ -251,7 +252,7 @@ impl LineSearch<'_> {
         match read_at(store, &content, size, 0, &mut bytes) {
             Ok(()) => Ok(Some(bytes)),
             Err(amalgam_engine::Error::Purged { .. }) => Ok(None),
-            Err(error) => Err(of_engine(error)),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -1,21 +1,22 @@
-//! What led to a state.
+//! The history of a state.
 
 use std::collections::HashSet;
 
 use amalgam_engine::history::{LogOrder, PathChange};
-use amalgam_engine::{Error, SnapshotId, WorkspaceName};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_engine::{Error as EngineError, SnapshotId, WorkspaceName};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::super::{Sender, page_size};
 use super::{tree_path, tree_paths};
-use crate::failure::{Result, of_engine};
-use crate::service::{Marks, Service};
+use crate::context::Marks;
+use crate::error::{Error, Result};
+use crate::service::Service;
 
-/// A page of a log. The token says how many came before and where the log began, so that what is committed meanwhile does not
+/// A page of a log. The token says how many came before and where the log began, so that later commits do not
 /// shift the pages.
 pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Result<v1::ListSnapshotsResponse> {
-    let here = service.here(&request.workspace)?;
+    let here = service.context.here(&request.workspace)?;
     let limit = page_size(request.page_size);
     let paths = tree_paths(&request.paths)?;
     let (heads, skip) = match request.page_token.as_str() {
@@ -25,29 +26,29 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
         }
         token => read_token(token)?,
     };
-    let history = &service.inner.history;
+    let history = &service.context.history;
     let excluded = ancestors(service, &request.exclude, here.as_ref())?;
     let is_listed = |id: &amalgam_engine::Result<SnapshotId>| id.as_ref().map_or(true, |id| !excluded.contains(id));
     let mut found: Vec<SnapshotId> = match &paths[..] {
         [] => {
-            let log = history.log(&heads, LogOrder::Time).map_err(of_engine)?;
+            let log = history.log(&heads, LogOrder::Time)?;
             let ids = log.map(|entry| entry.map(|entry| entry.id)).filter(is_listed);
-            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>().map_err(of_engine)?
+            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>()?
         }
         [path] => {
             let [head] = heads[..] else {
-                return Err(Failure::new(Reason::Invalid, "with a path, name one revision at most"));
+                return Err(Error::new(Reason::Invalid, "with a path, name one revision at most"));
             };
-            let versions = history.versions(head, path, false).map_err(of_engine)?;
+            let versions = history.versions(head, path, false)?;
             let ids = versions.map(|version| version.map(|version| version.id)).filter(is_listed);
-            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>().map_err(of_engine)?
+            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>()?
         }
-        _ => return Err(Failure::new(Reason::Invalid, "name one path at most")),
+        _ => return Err(Error::new(Reason::Invalid, "name one path at most")),
     };
     let is_last = found.len() <= limit;
     found.truncate(limit);
-    let marks = service.marks();
-    let snapshots = found.iter().map(|id| service.snapshot_message(*id, &marks)).collect::<Result<_>>()?;
+    let marks = service.context.marks();
+    let snapshots = found.iter().map(|id| service.context.snapshot_message(*id, &marks)).collect::<Result<_>>()?;
     let next_page_token = if is_last { String::new() } else { token(&heads, skip + limit) };
     Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
 }
@@ -65,32 +66,32 @@ pub(super) struct From<'a> {
 /// The snapshots that a search through history begins from.
 pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
     if from.all || from.project {
-        let heads = service.named_snapshots()?;
+        let heads = service.context.named_snapshots()?;
         return if from.all { Ok(heads) } else { related(service, heads, here) };
     }
     if from.revisions.is_empty() {
         let Some(here) = here else {
-            return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot to begin from"));
+            return Err(Error::new(Reason::Invalid, "name a workspace or a snapshot to begin from"));
         };
-        let head = service.inner.workspaces.get(here).map_err(of_engine)?.head;
+        let head = service.context.workspaces.get(here)?.head;
         return Ok(head.into_iter().collect());
     }
-    from.revisions.iter().map(|revision| service.resolve(revision, here)).collect()
+    from.revisions.iter().map(|revision| service.context.resolve(revision, here)).collect()
 }
 
 /// These snapshots and all that led to them.
 fn ancestors(service: &Service, revisions: &[String], here: Option<&WorkspaceName>) -> Result<HashSet<SnapshotId>> {
-    let heads = revisions.iter().map(|revision| service.resolve(revision, here)).collect::<Result<Vec<_>>>()?;
-    let log = service.inner.history.log(&heads, LogOrder::Generation).map_err(of_engine)?;
-    log.map(|entry| entry.map(|entry| entry.id)).collect::<Result<_, _>>().map_err(of_engine)
+    let heads = revisions.iter().map(|revision| service.context.resolve(revision, here)).collect::<Result<Vec<_>>>()?;
+    let log = service.context.history.log(&heads, LogOrder::Generation)?;
+    Ok(log.map(|entry| entry.map(|entry| entry.id)).collect::<Result<_, _>>()?)
 }
 
 /// Those of some heads whose history meets that of a workspace, its own included.
 fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
     let Some(here) = here else {
-        return Err(Failure::new(Reason::Invalid, "name the workspace whose project is meant"));
+        return Err(Error::new(Reason::Invalid, "name the workspace whose project is meant"));
     };
-    let Some(head) = service.inner.workspaces.get(here).map_err(of_engine)?.head else { return Ok(Vec::new()) };
+    let Some(head) = service.context.workspaces.get(here)?.head else { return Ok(Vec::new()) };
     let mut related = ancestors(service, &[head.to_string()], None)?;
     let mut unrelated = HashSet::new();
     let mut found = Vec::new();
@@ -100,11 +101,11 @@ fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceNam
             if related.contains(&id) {
                 meets = true;
             } else if !unrelated.contains(&id) && seen.insert(id) {
-                match service.inner.store.snapshot(id) {
+                match service.context.store.snapshot(id) {
                     Ok(snapshot) => open.extend(&snapshot.parents),
                     // Its record was collected; history ends here.
-                    Err(Error::Missing { .. }) => {}
-                    Err(error) => return Err(of_engine(error)),
+                    Err(EngineError::Missing { .. }) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
@@ -131,7 +132,7 @@ fn token(heads: &[SnapshotId], skip: usize) -> String {
 }
 
 fn read_token(token: &str) -> Result<(Vec<SnapshotId>, usize)> {
-    let wrong = || Failure::new(Reason::Invalid, "page_token: not one of this call's");
+    let wrong = || Error::new(Reason::Invalid, "page_token: not one of this call's");
     let mut parts = token.split('.');
     let skip = parts.next().and_then(|skip| skip.parse().ok()).ok_or_else(wrong)?;
     let heads = parts.map(|head| SnapshotId::from_hex(head).ok_or_else(wrong)).collect::<Result<_>>()?;
@@ -144,14 +145,14 @@ pub(super) fn versions(
     request: &v1::ListVersionsRequest,
     sender: &Sender<v1::ListVersionsResponse>,
 ) -> Result<()> {
-    let here = service.here(&request.workspace)?;
-    let head = service.resolve(&request.revision, here.as_ref())?;
+    let here = service.context.here(&request.workspace)?;
+    let head = service.context.resolve(&request.revision, here.as_ref())?;
     let path = tree_path(&request.path)?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let marks = service.marks();
-    let versions = service.inner.history.versions(head, &path, request.follow).map_err(of_engine)?;
+    let marks = service.context.marks();
+    let versions = service.context.history.versions(head, &path, request.follow)?;
     for version in versions.take(limit) {
-        let version = version.map_err(of_engine)?;
+        let version = version?;
         let (kind, from) = match &version.change {
             PathChange::Added => (v1::ChangeKind::Added, None),
             PathChange::Removed => (v1::ChangeKind::Removed, None),
@@ -159,7 +160,7 @@ pub(super) fn versions(
             PathChange::Renamed { from } => (v1::ChangeKind::Renamed, Some(from)),
         };
         sender.send(v1::ListVersionsResponse {
-            snapshot: Some(service.snapshot_message(version.id, &marks)?),
+            snapshot: Some(service.context.snapshot_message(version.id, &marks)?),
             path: Bytes::copy_from_slice(version.path.as_bytes()),
             kind: kind.into(),
             from_path: from.map(|from| Bytes::copy_from_slice(from.as_bytes())).unwrap_or_default(),
@@ -171,15 +172,15 @@ pub(super) fn versions(
 
 /// Which snapshot each line comes from.
 pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result<v1::BlameFileResponse> {
-    let here = service.here(&request.workspace)?;
-    let head = service.resolve(&request.revision, here.as_ref())?;
-    let blame = service.inner.history.blame(head, &tree_path(&request.path)?).map_err(of_engine)?;
+    let here = service.context.here(&request.workspace)?;
+    let head = service.context.resolve(&request.revision, here.as_ref())?;
+    let blame = service.context.history.blame(head, &tree_path(&request.path)?)?;
     let marks = Marks::default();
     let run = |run: &amalgam_engine::history::BlamedLines| {
         Ok(v1::BlamedLines {
             first_line: run.lines.start as u64,
             lines: run.lines.len() as u64,
-            snapshot: Some(service.snapshot_message(run.id, &marks)?),
+            snapshot: Some(service.context.snapshot_message(run.id, &marks)?),
             path: Bytes::copy_from_slice(run.path.as_bytes()),
             original_first_line: run.first_line as u64,
         })
@@ -192,14 +193,15 @@ pub(super) fn bisect_step(
     service: &Service,
     request: &v1::NextBisectStepRequest,
 ) -> Result<v1::NextBisectStepResponse> {
-    let here = service.here(&request.workspace)?;
-    let all =
-        |names: &[String]| names.iter().map(|name| service.resolve(name, here.as_ref())).collect::<Result<Vec<_>>>();
+    let here = service.context.here(&request.workspace)?;
+    let all = |names: &[String]| {
+        names.iter().map(|name| service.context.resolve(name, here.as_ref())).collect::<Result<Vec<_>>>()
+    };
     let (good, skipped) = (all(&request.good)?, all(&request.skipped)?);
-    let bad = service.resolve(&request.bad, here.as_ref())?;
-    let step = service.inner.history.bisect_step(&good, bad, &skipped).map_err(of_engine)?;
-    let marks = service.marks();
-    let message = |id: SnapshotId| service.snapshot_message(id, &marks);
+    let bad = service.context.resolve(&request.bad, here.as_ref())?;
+    let step = service.context.history.bisect_step(&good, bad, &skipped)?;
+    let marks = service.context.marks();
+    let message = |id: SnapshotId| service.context.snapshot_message(id, &marks);
     let first_bad = if step.next.is_none() { &step.candidates[..] } else { &[] };
     Ok(v1::NextBisectStepResponse {
         candidates: step.candidates.len() as u64,

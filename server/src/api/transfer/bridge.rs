@@ -20,7 +20,7 @@ const QUEUE: usize = 16;
 pub(in crate::api) const STALL_MAX: Duration = Duration::from_secs(300);
 const STALL_BYTES_MIN: usize = 64 << 10;
 
-/// A writer whose bytes go out as answers. It fails once nobody listens.
+/// A writer whose bytes go out as answers. It fails once the client disconnected.
 pub(in crate::api) struct Pieces<'a, T> {
     sender: &'a Sender<T>,
     wrap: fn(Bytes) -> T,
@@ -45,7 +45,7 @@ impl<T> Write for Pieces<'_, T> {
     }
 }
 
-/// A reader of pieces as they arrive. It ends where they do, also when whoever sends them goes away: the stream itself says
+/// A reader of pieces as they arrive. It ends where they do, also when the sender disconnects: the stream itself says
 /// whether it is whole.
 pub(in crate::api) struct Arriving {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
@@ -66,7 +66,7 @@ impl Read for Arriving {
     }
 }
 
-/// Hands the pieces of a call on until they end, fail, nobody reads them, or too little arrives: while a stream is received, nothing
+/// Hands the pieces of a call on until they end, fail, lose their reader, or arrive too slowly: while a stream is received, nothing
 /// that was written since it began is freed.
 pub(in crate::api) fn arriving<S>(mut stream: S, stall_max: Duration) -> Arriving
 where

@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::purge::{self, PurgeOptions, PurgeTarget};
-use amalgam_engine::{ChunkId, Error, ObjectId, ObjectKind, Tombstone, TreePath};
-use amalgam_proto::{Failure, Reason, snapshot_name, timestamp, v1};
+use amalgam_engine::{ChunkId, Error as EngineError, ObjectId, ObjectKind, Tombstone, TreePath};
+use amalgam_proto::{Reason, snapshot_name, timestamp, v1};
 use bytes::Bytes;
 
 use crate::api::page_size;
-use crate::failure::{Result, of_engine, of_io};
+use crate::error::{Error, Result};
 use crate::service::Service;
 
-/// What a purge would do.
+/// Plans a purge.
 pub(super) fn plan(service: &Service, request: &v1::PlanPurgeRequest) -> Result<v1::PurgePlan> {
-    let store = &service.inner.store;
+    let store = &service.context.store;
     let (target, options) = meant(service, request.target.as_ref(), request.everywhere)?;
-    let operation = store.last_operation().map_err(of_engine)?;
-    let plan = purge::plan_purge(store, &target, &options).map_err(of_engine)?;
+    let operation = store.last_operation()?;
+    let plan = purge::plan_purge(store, &target, &options)?;
     refuse_nothing(&target, &plan)?;
     let place = |place: &purge::PurgePlace| v1::PurgePlace {
         path: Bytes::copy_from_slice(place.path.as_bytes()),
@@ -40,23 +40,23 @@ pub(super) fn plan(service: &Service, request: &v1::PlanPurgeRequest) -> Result<
     })
 }
 
-/// Does it. Whoever calls has the store alone.
+/// Purges contents. The caller has exclusive use of the store.
 pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor: &str) -> Result<v1::PurgeResult> {
-    let store = &service.inner.store;
+    let store = &service.context.store;
     let (target, options) = meant(service, request.target.as_ref(), request.everywhere)?;
-    let operation = store.last_operation().map_err(of_engine)?;
+    let operation = store.last_operation()?;
     if !request.etag.is_empty() && request.etag != operation.to_string() {
         let message = "the store has changed since the purge was planned; nothing was purged";
-        return Err(Failure::new(Reason::StaleHead, message).with("etag", operation.to_string()));
+        return Err(Error::new(Reason::StaleHead, message).with("etag", operation.to_string()));
     }
-    let plan = purge::plan_purge(store, &target, &options).map_err(of_engine)?;
+    let plan = purge::plan_purge(store, &target, &options)?;
     refuse_nothing(&target, &plan)?;
-    let act = service.act(actor);
-    let done = purge::purge(store, &plan, &request.reason, &act).map_err(of_engine)?;
-    if service.inner.home.pool_path().exists() {
-        // Files there are known by their hashes alone; whatever is needed again is made again.
-        let cleared = service.pool()?.clear();
-        cleared.map_err(|source| of_io("remove the files that directories share", &source))?;
+    let act = service.context.act(actor);
+    let done = purge::purge(store, &plan, &request.reason, &act)?;
+    if service.context.home.pool_path().exists() {
+        // The pool knows files by their hashes alone; a file that is needed again is written again.
+        let cleared = service.context.pool()?.clear();
+        cleared.map_err(Error::io("remove the files that directories share"))?;
     }
     Ok(v1::PurgeResult { chunks: done.chunks, bytes: done.bytes })
 }
@@ -65,10 +65,10 @@ pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor:
 pub(super) fn list(service: &Service, request: &v1::ListTombstonesRequest) -> Result<v1::ListTombstonesResponse> {
     let after = match request.page_token.as_str() {
         "" => None,
-        token => Some(buried(token).map_err(|_| Failure::new(Reason::Invalid, "page_token: not one of this call's"))?),
+        token => Some(buried(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?),
     };
     let limit = page_size(request.page_size);
-    let all = purge::tombstones(&service.inner.store).map_err(of_engine)?;
+    let all = purge::tombstones(&service.context.store)?;
     let rest = all.iter().filter(|(id, _)| after.is_none_or(|after| *id > after));
     let tombstones: Vec<_> = rest.take(limit).map(|(id, tombstone)| tombstone_message(*id, tombstone)).collect();
     let last = tombstones.last().filter(|_| tombstones.len() == limit);
@@ -82,23 +82,23 @@ pub(super) fn forget(
     request: &v1::ForgetTombstoneRequest,
     actor: &str,
 ) -> Result<v1::ForgetTombstoneResponse> {
-    let (store, id) = (&service.inner.store, buried(&request.object)?);
-    let found = store.tombstone(id).map_err(of_engine)?;
-    let act = service.act(actor);
+    let (store, id) = (&service.context.store, buried(&request.object)?);
+    let found = store.tombstone(id)?;
+    let act = service.context.act(actor);
     match found {
-        Some(tombstone) if purge::forget_tombstone(store, id, &act).map_err(of_engine)? => {
+        Some(tombstone) if purge::forget_tombstone(store, id, &act)? => {
             Ok(v1::ForgetTombstoneResponse { tombstone: Some(tombstone_message(id, &tombstone)) })
         }
         _ => {
             let message = format!("{} was never purged here; `amalgam purge --list` shows what was", named(id));
-            Err(Failure::new(Reason::NotFound, message))
+            Err(Error::new(Reason::NotFound, message))
         }
     }
 }
 
-/// What a tombstone is of: chunks have them, nothing else.
+/// The object of a tombstone: always a chunk.
 fn buried(text: &str) -> Result<ObjectId> {
-    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is not chunk:ID with 64 hex digits"));
+    let wrong = || Error::new(Reason::Invalid, format!("`{text}` is not chunk:ID with 64 hex digits"));
     let hex = text.strip_prefix("chunk:").unwrap_or(text);
     ChunkId::from_hex(hex).map(|chunk| chunk.object()).ok_or_else(wrong)
 }
@@ -124,22 +124,22 @@ fn refuse_nothing(target: &PurgeTarget, plan: &purge::PurgePlan) -> Result<()> {
         PurgeTarget::Path(path) => format!("no snapshot has bytes of a file at {path}"),
         PurgeTarget::Object(id) => format!("no snapshot has bytes of {id}"),
     };
-    Err(Failure::new(Reason::NotFound, message))
+    Err(Error::new(Reason::NotFound, message))
 }
 
 fn meant(service: &Service, target: Option<&v1::PurgeTarget>, everywhere: bool) -> Result<(PurgeTarget, PurgeOptions)> {
     use v1::purge_target::Target;
     let target = match target.and_then(|target| target.target.as_ref()) {
-        Some(Target::Path(path)) => PurgeTarget::Path(TreePath::new(path).map_err(|source| of_engine(source.into()))?),
+        Some(Target::Path(path)) => PurgeTarget::Path(TreePath::new(path)?),
         Some(Target::Object(text)) => PurgeTarget::Object(object(service, text)?),
-        None => return Err(Failure::new(Reason::Invalid, "target: name a path or an object")),
+        None => return Err(Error::new(Reason::Invalid, "target: name a path or an object")),
     };
     Ok((target, PurgeOptions { everywhere }))
 }
 
 /// An object by its kind and id, or by its id alone.
 fn object(service: &Service, text: &str) -> Result<ObjectId> {
-    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is not chunk:ID or rope:ID with 64 hex digits"));
+    let wrong = || Error::new(Reason::Invalid, format!("`{text}` is not chunk:ID or rope:ID with 64 hex digits"));
     let (kinds, hex) = match text.split_once(':') {
         Some(("chunk", hex)) => (&[ObjectKind::Chunk][..], hex),
         Some(("rope", hex)) => (&[ObjectKind::Rope][..], hex),
@@ -149,11 +149,11 @@ fn object(service: &Service, text: &str) -> Result<ObjectId> {
     let hash = ChunkId::from_hex(hex).ok_or_else(wrong)?.object().hash;
     for kind in kinds {
         let id = ObjectId { kind: *kind, hash };
-        match service.inner.store.canonical(id) {
-            Ok(_) | Err(Error::Purged { .. }) => return Ok(id),
-            Err(Error::Missing { .. }) => {}
-            Err(error) => return Err(of_engine(error)),
+        match service.context.store.canonical(id) {
+            Ok(_) | Err(EngineError::Purged { .. }) => return Ok(id),
+            Err(EngineError::Missing { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
     }
-    Err(Failure::new(Reason::NotFound, format!("the store has no chunk and no rope {hex}")))
+    Err(Error::new(Reason::NotFound, format!("the store has no chunk and no rope {hex}")))
 }

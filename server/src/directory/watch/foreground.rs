@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use amalgam_proto::v1::watch_directory_response::Event;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use tokio::net::unix::pipe;
 
-use super::{BACKGROUND, BackgroundWatch, CHECK_DIRECTORY_EVERY, Eye, LOOK_EVERY, Pace, is_lost};
-use crate::api::Subscriber;
-use crate::failure::{Result, of_io};
-use crate::service::Service;
+use super::{BACKGROUND, CHECK_DIRECTORY_EVERY, CHECK_INTERVAL, Pace, SharedWatcher, is_lost};
+use crate::directory::Directories;
+use crate::error::{Error, Result};
+use crate::registry::BackgroundWatch;
+use crate::subscriber::Subscriber;
 
 /// How long what the kernel notes is gathered before it is read.
 const GATHER_FOR: Duration = Duration::from_millis(20);
@@ -22,22 +23,22 @@ type Listener = Subscriber<v1::WatchDirectoryResponse>;
 
 /// A watch of a call, counted for as long as it goes on. When it is dropped, its session ends.
 struct Session {
-    service: Service,
+    directories: Directories,
     name: String,
     number: u64,
-    eye: Arc<Eye>,
+    eye: Arc<SharedWatcher>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.service.inner.watches.foreground.fetch_sub(1, Ordering::Relaxed);
-        let (service, name, number) = (self.service.clone(), std::mem::take(&mut self.name), self.number);
-        // Somebody may work in the directory for long, and its index is written.
+        self.directories.watches.foreground.fetch_sub(1, Ordering::Relaxed);
+        let (service, name, number) = (self.directories.clone(), std::mem::take(&mut self.name), self.number);
+        // Another call may hold the directory for long, and its index is written.
         tokio::task::spawn_blocking(move || drop(service.end_session(&name, number)));
     }
 }
 
-impl Service {
+impl Directories {
     /// Watches a directory for as long as the caller listens, or in the background until it is stopped.
     pub(crate) async fn watch_directory(
         &self,
@@ -57,11 +58,11 @@ impl Service {
         }
     }
 
-    /// Does something on a thread, in the turn of long calls.
+    /// Runs work on a blocking thread, with a permit for long calls.
     async fn aside<T: Send + 'static>(
         &self,
         listener: &Listener,
-        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Directories) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let permit = tokio::select! {
             permit = listener.permit() => permit,
@@ -72,7 +73,7 @@ impl Service {
             let _permit = permit;
             work(&service)
         });
-        done.await.unwrap_or_else(|error| Err(Failure::new(Reason::Fault, format!("a bug in the server: {error}"))))
+        done.await.unwrap_or_else(|error| Err(Error::new(Reason::Fault, format!("a bug in the server: {error}"))))
     }
 
     /// Begins or ends what a request asks for; the session of a watch in the foreground.
@@ -80,10 +81,10 @@ impl Service {
         if request.stop {
             return self.stop_background(&request.name).map(|()| (Vec::new(), None));
         }
-        let watches = &self.inner.watches;
+        let watches = &self.watches;
         if request.detach && !watches.is_lasting.load(Ordering::Relaxed) {
             let message = "a watch in the background needs the background process; run this without --in-process";
-            return Err(Failure::new(Reason::Invalid, message));
+            return Err(Error::new(Reason::Invalid, message));
         }
         let number = match request.detach {
             true => BACKGROUND,
@@ -102,7 +103,7 @@ impl Service {
             return Ok((events, None));
         }
         watches.foreground.fetch_add(1, Ordering::Relaxed);
-        Ok((events, Some(Session { service: self.clone(), name: request.name.clone(), number, eye })))
+        Ok((events, Some(Session { directories: self.clone(), name: request.name.clone(), number, eye })))
     }
 
     /// Takes snapshots of a directory until the caller is gone or the directory is.
@@ -110,14 +111,14 @@ impl Service {
         &self,
         name: &str,
         actor: &str,
-        eye: &Arc<Eye>,
+        eye: &Arc<SharedWatcher>,
         pace: &Pace,
         listener: &Listener,
     ) -> Result<()> {
         let (mut events, mut lost) = (eye.events.subscribe(), eye.lost.subscribe());
         self.tend(name, eye);
         let mut last = Instant::now();
-        // What is there now is the first snapshot.
+        // The present files are the first snapshot.
         let mut first = Some(last);
         loop {
             let due = first.and_then(|first| pace.next_due(first, last));
@@ -125,7 +126,7 @@ impl Service {
                 why = listener.ended() => return ended(&why),
                 found = lost.wait_for(Option::is_some) => {
                     let why = found.ok().and_then(|why| why.clone());
-                    return Err(why.unwrap_or_else(|| Failure::new(Reason::NoDirectory, "the watch ended")));
+                    return Err(why.map_or_else(|| Error::new(Reason::NoDirectory, "the watch ended"), Error::from));
                 }
                 changed = events.changed() => {
                     if changed.is_ok() {
@@ -141,15 +142,15 @@ impl Service {
             match self.aside(listener, move |service| service.capture_by_itself(&directory, &author)).await {
                 Ok(Some(result)) => tell(listener, Event::Captured(result)).await?,
                 Ok(None) => {}
-                Err(failure) if is_lost(failure.reason) => return Err(failure),
-                Err(failure) if failure.reason == Reason::Cancelled => return Ok(()),
-                Err(failure) => tell(listener, Event::Problem(failure.message)).await?,
+                Err(failure) if is_lost(failure.reason()) => return Err(failure),
+                Err(failure) if failure.reason() == Reason::Cancelled => return Ok(()),
+                Err(failure) => tell(listener, Event::Problem(failure.to_string())).await?,
             }
         }
     }
 
     /// Lets a task read what the kernel noted, unless one does.
-    fn tend(&self, name: &str, eye: &Arc<Eye>) {
+    fn tend(&self, name: &str, eye: &Arc<SharedWatcher>) {
         if eye.is_tended.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -169,15 +170,15 @@ impl Service {
         });
     }
 
-    /// Reads what the kernel noted for as long as somebody watches in the foreground, and looks whether the directory is still there.
-    async fn keep_reading(&self, name: &str, eye: &Arc<Eye>) -> Result<()> {
-        let failed = |source: std::io::Error| of_io("watch the directory", &source);
+    /// Reads inotify events while a foreground watch exists, and checks whether the directory is still there.
+    async fn keep_reading(&self, name: &str, eye: &Arc<SharedWatcher>) -> Result<()> {
+        let failed = |source: std::io::Error| Error::io("watch the directory")(source);
         let noted = eye.watcher.as_fd().try_clone_to_owned().map_err(failed)?;
-        // Only waited on: what is read is read by the watcher.
+        // Only waited on: the watcher does the reading.
         let noted = pipe::Receiver::from_owned_fd_unchecked(noted).map_err(failed)?;
         let mut checked = Instant::now();
         while eye.events.receiver_count() > 0 && !eye.is_ended() {
-            let ready = tokio::time::timeout(LOOK_EVERY, noted.readable()).await;
+            let ready = tokio::time::timeout(CHECK_INTERVAL, noted.readable()).await;
             let is_ready = match ready {
                 Ok(Ok(())) => {
                     tokio::time::sleep(GATHER_FOR).await;
@@ -204,7 +205,7 @@ impl Service {
                 if is_check_due { service.open_host(&service.record(&name)?).map(drop) } else { Ok(()) }
             });
             match looked.await {
-                Ok(Err(failure)) if is_lost(failure.reason) => return Err(failure),
+                Ok(Err(failure)) if is_lost(failure.reason()) => return Err(failure),
                 _ => {}
             }
         }
@@ -212,11 +213,11 @@ impl Service {
     }
 }
 
-/// How a watch ends that nobody listens to, or that ends with the process.
-fn ended(why: &Failure) -> Result<()> {
-    match why.reason {
+/// The result of a watch whose client disconnected, or that ends with the process.
+fn ended(why: &Error) -> Result<()> {
+    match why.reason() {
         Reason::Cancelled => Ok(()),
-        _ => Err(Failure::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again")),
+        _ => Err(Error::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again")),
     }
 }
 

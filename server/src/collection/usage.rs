@@ -1,4 +1,4 @@
-//! Who takes what: all workspaces, one of them, or a snapshot; shared with others and not; and what each snapshot brought.
+//! Disk usage of all workspaces, of one, or of a snapshot: shared bytes, private bytes, and the growth by each snapshot.
 //!
 //! Measuring only reads. It is done by a thread of low priority that rests while others commit; a collection may run beside it.
 
@@ -13,17 +13,19 @@ use amalgam_engine::history::LogOrder;
 use amalgam_engine::{SnapshotId, Tally, Workspace, WorkspaceName};
 use amalgam_gc::{MeasureProgressFn, StoreUsage, Throttle, measure_snapshots, measure_workspaces, run_at_low_priority};
 use amalgam_proto::v1::measure_usage_response::Event;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 use amalgam_transfer::{Progress, growth};
 
-use crate::failure::{Result, of_engine, of_transfer};
-use crate::service::{Marks, Service};
+use super::Collections;
+use crate::context::Marks;
+use crate::error::{Error, Result};
+
 use sizes::Sizes;
 
-/// Told how far it is: the stage, what is done of it, and how much there is. A break ends it.
+/// Receives the progress: the stage, the part done, and the total. A break ends the measurement.
 pub(crate) type Tell<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> ControlFlow<()> + Send);
 
-/// What is measured.
+/// The subject of a measurement.
 pub(crate) enum Subject {
     /// All workspaces.
     Store,
@@ -33,8 +35,8 @@ pub(crate) enum Subject {
     Snapshot(SnapshotId),
 }
 
-impl Service {
-    /// Measures. What was found comes in the order in which it is told.
+impl Collections {
+    /// Measures a subject. The results are in the order in which they are sent.
     pub(crate) fn measure_usage(&self, subject: &Subject, tell: Tell<'_>) -> Result<Vec<Event>> {
         match subject {
             Subject::Store => self.measure_all(tell),
@@ -45,13 +47,13 @@ impl Service {
 
     fn measure_all(&self, tell: Tell<'_>) -> Result<Vec<Event>> {
         let after = self.operations_kept_after()?;
-        let last = self.inner.store.last_operation().map_err(of_engine)?;
-        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, after, watch))?;
+        let last = self.context.store.last_operation()?;
+        let measured = self.at_low_priority(tell, |watch| measure_workspaces(&self.context.store, after, watch))?;
         let measured = Arc::new(measured);
-        *self.inner.collections.measured.lock() = Some((last, Arc::clone(&measured)));
+        *self.inner.measured.lock() = Some((last, Arc::clone(&measured)));
         let mut names: HashMap<_, _> =
             measured.names.iter().map(|usage| (usage.workspace.clone(), (usage.reached, usage.private))).collect();
-        let disk = self.measure_disk()?;
+        let disk = self.quota.measure_disk()?;
         let others = names.remove(&None).unwrap_or_default().1;
         let store = v1::StoreAccount {
             disk_bytes: disk.store_bytes,
@@ -67,7 +69,7 @@ impl Service {
         };
         let mut events = vec![Event::Store(store)];
         let (mut sizes, total, mut done) = (Sizes::default(), names.len() as u64, 0);
-        self.each_workspace("", |workspace| {
+        self.context.each_workspace("", |workspace| {
             go_on(tell("files", done, total.max(done)))?;
             done += 1;
             // One that was made meanwhile was not measured.
@@ -84,11 +86,11 @@ impl Service {
     }
 
     fn measure_workspace(&self, name: &WorkspaceName, snapshots: usize, tell: Tell<'_>) -> Result<Vec<Event>> {
-        let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
+        let workspace = self.context.workspaces.get(name)?;
         let measured = self.measure_names(tell)?;
         let usage = measured.names.iter().find(|usage| usage.workspace.as_deref() == Some(name.as_str()));
         let Some(usage) = usage else {
-            return Err(Failure::new(Reason::NotFound, format!("workspace {name} was removed while it was measured")));
+            return Err(Error::new(Reason::NotFound, format!("workspace {name} was removed while it was measured")));
         };
         let mut events = vec![Event::Workspace(v1::WorkspaceAccount {
             files: Some(self.workspace_usage(&workspace, &mut Sizes::default())?),
@@ -100,16 +102,17 @@ impl Service {
         Ok(events)
     }
 
-    /// What every workspace keeps. As long as nothing has moved and nothing was collected since, what was found before.
+    /// The usage of every workspace. It is cached until an operation or a collection changes it.
     fn measure_names(&self, tell: Tell<'_>) -> Result<Arc<StoreUsage>> {
-        let known = &self.inner.collections.measured;
-        let last = self.inner.store.last_operation().map_err(of_engine)?;
+        let known = &self.inner.measured;
+        let last = self.context.store.last_operation()?;
         if let Some((at, usage)) = &*known.lock()
             && *at == last
         {
             return Ok(Arc::clone(usage));
         }
-        let usage = Arc::new(self.politely(tell, |watch| measure_workspaces(&self.inner.store, u64::MAX, watch))?);
+        let usage =
+            Arc::new(self.at_low_priority(tell, |watch| measure_workspaces(&self.context.store, u64::MAX, watch))?);
         *known.lock() = Some((last, Arc::clone(&usage)));
         Ok(usage)
     }
@@ -118,8 +121,8 @@ impl Service {
         if snapshots.is_empty() {
             return Ok(Vec::new());
         }
-        let measured = self.politely(tell, |watch| measure_snapshots(&self.inner.store, snapshots, watch))?;
-        let (marks, total) = (self.marks(), measured.len() as u64);
+        let measured = self.at_low_priority(tell, |watch| measure_snapshots(&self.context.store, snapshots, watch))?;
+        let (marks, total) = (self.context.marks(), measured.len() as u64);
         let mut events = Vec::new();
         for (done, usage) in (0..).zip(measured) {
             go_on(tell("growth", done, total))?;
@@ -132,11 +135,11 @@ impl Service {
         Ok(events)
     }
 
-    /// What a snapshot brought.
+    /// The growth by a snapshot.
     pub(crate) fn growth_of(&self, snapshot: SnapshotId, marks: &Marks) -> Result<v1::SnapshotAccount> {
-        let brought = growth(&self.inner.store, snapshot, &Progress::default()).map_err(of_transfer)?;
+        let brought = growth(&self.context.store, snapshot, &Progress::default())?;
         Ok(v1::SnapshotAccount {
-            snapshot: Some(self.snapshot_message(snapshot, marks)?),
+            snapshot: Some(self.context.snapshot_message(snapshot, marks)?),
             growth: brought.map(tally),
             ..v1::SnapshotAccount::default()
         })
@@ -145,17 +148,17 @@ impl Service {
     /// So many snapshots of a history, newest first.
     pub(crate) fn log_of(&self, head: Option<SnapshotId>, limit: usize) -> Result<Vec<SnapshotId>> {
         let Some(head) = head else { return Ok(Vec::new()) };
-        let log = self.inner.history.log(&[head], LogOrder::Time).map_err(of_engine)?;
-        log.take(limit).map(|entry| entry.map(|entry| entry.id).map_err(of_engine)).collect()
+        let log = self.context.history.log(&[head], LogOrder::Time)?;
+        log.take(limit).map(|entry| Ok(entry?.id)).collect()
     }
 
-    /// Reads on a thread that makes way for others, and ends when nobody waits for it or the process ends.
-    fn politely<T: Send>(
+    /// Reads on a thread of low priority, and stops when the client disconnects or the process ends.
+    fn at_low_priority<T: Send>(
         &self,
         tell: Tell<'_>,
         measure: impl FnOnce(MeasureProgressFn<'_>) -> amalgam_engine::Result<Option<T>> + Send,
     ) -> Result<T> {
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let measured = run_at_low_priority(|| {
             let begun = Instant::now();
             let (clock, sleep) = (|| begun.elapsed(), |time: Duration| std::thread::sleep(time));
@@ -169,32 +172,32 @@ impl Service {
                 tell("measure", done, total)
             })
         });
-        measured.map_err(of_engine)?.ok_or_else(ended)
+        measured?.ok_or_else(ended)
     }
 
-    /// What the files of a workspace's head hold, as a listing shows them, and how long its history is.
+    /// The size of the files of a workspace's head, as a listing shows them, and the length of its history.
     fn workspace_usage(&self, workspace: &Workspace, sizes: &mut Sizes) -> Result<v1::WorkspaceUsage> {
         let name = amalgam_proto::workspace_name(&workspace.name);
         let mut usage = v1::WorkspaceUsage { workspace: name, ..v1::WorkspaceUsage::default() };
         let Some(head) = workspace.head else { return Ok(usage) };
-        let root = self.inner.store.snapshot(head).map_err(of_engine)?.root;
-        // Forks that nobody has changed yet have one tree.
+        let root = self.context.store.snapshot(head)?.root;
+        // Unchanged forks share one tree.
         (usage.files, usage.bytes) = match sizes.trees.get(&root) {
             Some(size) => *size,
-            None => sizes.measure(&self.inner.store, root).map_err(of_engine)?,
+            None => sizes.measure(&self.context.store, root)?,
         };
-        usage.snapshots = sizes.length(&self.inner.history, head).map_err(of_engine)?;
+        usage.snapshots = sizes.length(&self.context.history, head)?;
         Ok(usage)
     }
 
     /// How much room things take, as far as that is known without reading the store.
     pub(crate) fn measure_store(&self) -> Result<v1::MeasureStoreResponse> {
         let (mut workspaces, mut sizes) = (Vec::new(), Sizes::default());
-        self.each_workspace("", |workspace| {
+        self.context.each_workspace("", |workspace| {
             workspaces.push(self.workspace_usage(workspace, &mut sizes)?);
             Ok(())
         })?;
-        let disk = self.measure_disk()?;
+        let disk = self.quota.measure_disk()?;
         Ok(v1::MeasureStoreResponse { disk_bytes: disk.store_bytes, free_bytes: disk.free_bytes, workspaces })
     }
 }
@@ -203,8 +206,8 @@ fn go_on(told: ControlFlow<()>) -> Result<()> {
     if told.is_break() { Err(ended()) } else { Ok(()) }
 }
 
-fn ended() -> Failure {
-    Failure::new(Reason::Cancelled, "the measuring was ended")
+fn ended() -> Error {
+    Error::new(Reason::Cancelled, "the measuring was ended")
 }
 
 fn tally(tally: Tally) -> v1::ObjectTally {

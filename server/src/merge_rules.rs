@@ -10,25 +10,35 @@ use std::sync::Arc;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{EntryKind, SnapshotId, WorkingTree};
 use amalgam_merge::Rules;
-use amalgam_merge::rules::{BadRules, Content, NoMatch, RuleLocation};
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_merge::rules::{Content, NoMatch, RuleLocation};
+use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::failure::{Result, of_engine, of_io};
-use crate::service::Service;
+use crate::context::Context;
+use crate::error::{Error, Result};
 
 /// The file of a store's rules.
 const FILE: &str = "merge.toml";
 /// The file of a project's rules, in its tree.
-pub(super) const PROJECT_FILE: &str = ".amalgam/rules.toml";
+pub(crate) const PROJECT_FILE: &str = ".amalgam/rules.toml";
 /// The largest file of rules that is read.
 const RULES_BYTES_MAX: u64 = 1 << 20;
-/// What places in the rules of a call are called by.
+/// The source name of rules that come with a call.
 const CALL: &str = "this call";
 
-impl Service {
+/// Reads the merge rules of the store and of projects.
+#[derive(Clone)]
+pub(crate) struct MergeRules {
+    context: Arc<Context>,
+}
+
+impl MergeRules {
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        Self { context: Arc::clone(context) }
+    }
+
     fn rules_path(&self) -> PathBuf {
-        self.inner.home.path().join(FILE)
+        self.context.home.path().join(FILE)
     }
 
     /// The store's own rules as they are written; empty without any.
@@ -38,37 +48,37 @@ impl Service {
         match std::fs::metadata(&path) {
             Ok(found) if found.len() > RULES_BYTES_MAX => {
                 let message = format!("{} has more than {RULES_BYTES_MAX} bytes", path.display());
-                return Err(Failure::new(Reason::Invalid, message));
+                return Err(Error::new(Reason::Invalid, message));
             }
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
             _ => {}
         }
-        std::fs::read_to_string(&path).map_err(|source| of_io(&action, &source))
+        std::fs::read_to_string(&path).map_err(Error::io(action))
     }
 
     /// The rules of a project as they are written in a snapshot, and what places in them are called by; empty without any.
     fn project_text(&self, head: Option<SnapshotId>, of: &WorkspaceName) -> Result<(String, String)> {
         let source = format!("{PROJECT_FILE} of {of}");
-        let refused = |why: &str| Err(Failure::new(Reason::Invalid, format!("{source} {why}")));
+        let refused = |why: &str| Err(Error::new(Reason::Invalid, format!("{source} {why}")));
         let Some(head) = head else { return Ok((String::new(), source)) };
-        let tree = WorkingTree::open(&self.inner.store, head).map_err(of_engine)?;
-        let Some(stat) = tree.stat(PROJECT_FILE).map_err(of_engine)? else { return Ok((String::new(), source)) };
+        let tree = WorkingTree::open(&self.context.store, head)?;
+        let Some(stat) = tree.stat(PROJECT_FILE)? else { return Ok((String::new(), source)) };
         match stat.kind {
             EntryKind::File if stat.size <= RULES_BYTES_MAX => {}
             EntryKind::File => return refused(&format!("has more than {RULES_BYTES_MAX} bytes")),
             EntryKind::Conflict => return refused("is a conflict: resolve it there first, with `amalgam conflicts`"),
             _ => return refused("is no file: put the rules into one, or remove it"),
         }
-        match String::from_utf8(tree.read(PROJECT_FILE).map_err(of_engine)?) {
+        match String::from_utf8(tree.read(PROJECT_FILE)?) {
             Ok(text) => Ok((text, source)),
             Err(_) => refused("is not UTF-8"),
         }
     }
 
-    /// What is wrong with the rules that a snapshot brings into a project, if something is: nothing could be merged after it.
-    pub(super) fn complaint_about(&self, snapshot: SnapshotId, of: &WorkspaceName) -> Option<String> {
-        let read = |(text, source): (String, String)| Rules::read(&text, &source).map_err(|bad| of_rules(&bad));
-        self.project_text(Some(snapshot), of).and_then(read).err().map(|failure| failure.message)
+    /// The error in the rules that a snapshot brings into a project, if there is one: it would block every later merge.
+    pub(crate) fn complaint_about(&self, snapshot: SnapshotId, of: &WorkspaceName) -> Option<String> {
+        let read = |(text, source): (String, String)| Ok(Rules::read(&text, &source)?);
+        self.project_text(Some(snapshot), of).and_then(read).err().map(|failure| failure.to_string())
     }
 
     /// All rules that hold for a merge into a workspace. Rules that cannot be read are an error: merging by others would be a
@@ -82,40 +92,40 @@ impl Service {
         let name = self.rules_path().display().to_string();
         let mut rules = Rules::built_in();
         if !text.is_empty() {
-            rules = rules.with_layer(Rules::read(&text, &name).map_err(|bad| of_rules(&bad))?);
+            rules = rules.with_layer(Rules::read(&text, &name)?);
         }
         if let Some(target) = target {
-            let head = self.inner.workspaces.get(target).map_err(of_engine)?.head;
+            let head = self.context.workspaces.get(target)?.head;
             let (text, source) = self.project_text(head, target)?;
-            rules = rules.with_layer(Rules::read(&text, &source).map_err(|bad| of_rules(&bad))?);
+            rules = rules.with_layer(Rules::read(&text, &source)?);
         }
         let ways = call.map(|call| call.ways.as_slice()).unwrap_or_default();
         if !ways.is_empty() {
             let text: String = ways.iter().map(rule_text).collect();
-            rules = rules.with_layer(Rules::read(&text, CALL).map_err(|bad| of_rules(&bad))?);
+            rules = rules.with_layer(Rules::read(&text, CALL)?);
         }
         Ok(Arc::new(rules))
     }
 
     /// Whether rules of this source are the user's own: those of the store, which nothing but its user can write to.
-    pub(super) fn is_own_source(&self, source: &str) -> bool {
+    pub(crate) fn is_own_source(&self, source: &str) -> bool {
         source == self.rules_path().display().to_string()
     }
 
     /// The commands of the rules of a project, as the head of a workspace has them; none without a workspace.
-    pub(super) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, RuleLocation)>> {
-        let Some(name) = self.here(workspace)? else { return Ok(Vec::new()) };
-        let head = self.inner.workspaces.get(&name).map_err(of_engine)?.head;
+    pub(crate) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, RuleLocation)>> {
+        let Some(name) = self.context.here(workspace)? else { return Ok(Vec::new()) };
+        let head = self.context.workspaces.get(&name)?.head;
         let (text, source) = self.project_text(head, &name)?;
-        let rules = Rules::read(&text, &source).map_err(|bad| of_rules(&bad))?;
+        let rules = Rules::read(&text, &source)?;
         Ok(rules.commands().map(|(command, place)| (command.to_owned(), place.clone())).collect())
     }
 
     pub(crate) fn get_rules(&self, request: &v1::GetRulesRequest) -> Result<v1::GetRulesResponse> {
         use std::os::unix::ffi::OsStrExt as _;
-        let (project, project_source) = match self.here(&request.workspace)? {
+        let (project, project_source) = match self.context.here(&request.workspace)? {
             Some(name) => {
-                let head = self.inner.workspaces.get(&name).map_err(of_engine)?.head;
+                let head = self.context.workspaces.get(&name)?.head;
                 self.project_text(head, &name)?
             }
             None => Default::default(),
@@ -130,10 +140,10 @@ impl Service {
     }
 
     pub(crate) fn explain_rules(&self, request: &v1::ExplainRulesRequest) -> Result<v1::ExplainRulesResponse> {
-        let rules = self.merge_rules(self.here(&request.workspace)?.as_ref(), request.rules.as_ref())?;
+        let rules = self.merge_rules(self.context.here(&request.workspace)?.as_ref(), request.rules.as_ref())?;
         let content = if request.binary { Content::Binary } else { Content::Text };
         let found = rules.explain(&request.path, content);
-        let found = found.ok_or_else(|| Failure::new(Reason::NotFound, "no rule matches this path"))?;
+        let found = found.ok_or_else(|| Error::new(Reason::NotFound, "no rule matches this path"))?;
         Ok(v1::ExplainRulesResponse {
             way: found.strategy.name().to_owned(),
             what: found.strategy.description().to_owned(),
@@ -150,7 +160,7 @@ fn tried_message(place: &amalgam_merge::rules::RuleLocation, why: NoMatch) -> v1
     v1::TriedRule { source: place.source.clone(), line: place.line as u32, other_content: why == NoMatch::Content }
 }
 
-/// What is wrong with some rules.
+/// Checks the text of rules.
 pub(crate) fn check_rules(request: &v1::CheckRulesRequest) -> v1::CheckRulesResponse {
     let complaints = match Rules::read(&request.text, &request.source) {
         Ok(_) => Vec::new(),
@@ -162,10 +172,6 @@ pub(crate) fn check_rules(request: &v1::CheckRulesRequest) -> v1::CheckRulesResp
         message: one.what,
     };
     v1::CheckRulesResponse { complaints: complaints.into_iter().map(complaint).collect() }
-}
-
-fn of_rules(bad: &BadRules) -> Failure {
-    Failure::new(Reason::Invalid, format!("the rules of merging cannot be used:\n{bad}"))
 }
 
 /// One rule of a call as TOML.

@@ -1,4 +1,4 @@
-//! Files that a command makes: the same for a merge at once and for one of the queue.
+//! Files that a command regenerates, in a direct merge and in the queue alike.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,21 +9,21 @@ use amalgam_engine::{RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::Content;
 
+use super::Merging;
 use super::approval::refusal;
 use super::test::TestPlace;
-use crate::service::Service;
 
 /// Makes files as rules say, in directories that are thrown away.
-pub(super) struct Maker<'a> {
-    service: &'a Service,
+pub(super) struct Regenerator<'a> {
+    merging: &'a Merging,
     rules: Arc<Rules>,
     /// The workspace that is merged into.
     target: WorkspaceName,
 }
 
-impl<'a> Maker<'a> {
-    pub(super) fn new(service: &'a Service, rules: &Arc<Rules>, target: &WorkspaceName) -> Self {
-        Self { service, rules: Arc::clone(rules), target: target.clone() }
+impl<'a> Regenerator<'a> {
+    pub(super) fn new(merging: &'a Merging, rules: &Arc<Rules>, target: &WorkspaceName) -> Self {
+        Self { merging, rules: Arc::clone(rules), target: target.clone() }
     }
 
     /// Whether a rule has a command that makes files.
@@ -40,11 +40,11 @@ impl<'a> Maker<'a> {
 
     /// Whether a command may run: it is the user's own, or was approved.
     fn is_allowed(&self, command: &str, source: &str) -> bool {
-        self.service.is_own_source(source) || self.service.inner.merging.approvals.is_approved(command)
+        self.merging.rules.is_own_source(source) || self.merging.inner.approvals.is_approved(command)
     }
 }
 
-impl Regenerate for Maker<'_> {
+impl Regenerate for Regenerator<'_> {
     fn is_regenerated(&self, path: &TreePath) -> bool {
         self.command_of(path).is_some()
     }
@@ -67,14 +67,14 @@ impl Regenerate for Maker<'_> {
             refused.dedup();
             return Ok(Err(refused.join("\n")));
         }
-        let inner = &self.service.inner;
-        let settings = match self.service.settings() {
+        let context = &self.merging.context;
+        let settings = match self.merging.context.settings() {
             Ok(settings) => settings.commands,
-            Err(failure) => return Ok(Err(failure.message)),
+            Err(failure) => return Ok(Err(failure.to_string())),
         };
-        let number = inner.merging.places.fetch_add(1, Ordering::Relaxed);
-        let place = TestPlace::new(&inner.home, &format!("made-{number}"));
+        let number = self.merging.inner.places.fetch_add(1, Ordering::Relaxed);
+        let place = TestPlace::new(&context.home, &format!("made-{number}"));
         // What the machine refuses is told as the reason.
-        Ok(place.regenerate(&inner.store, tree, &made, &settings).unwrap_or_else(|failure| Err(failure.message)))
+        Ok(place.regenerate(&context.store, tree, &made, &settings).unwrap_or_else(|failure| Err(failure.to_string())))
     }
 }

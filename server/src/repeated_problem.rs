@@ -1,4 +1,4 @@
-//! What goes wrong again and again in the background, told once and then seldom.
+//! A repeated problem of background work: reported once, then with a growing delay.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// The problem of some work that is done over and over.
 #[derive(Default)]
-pub(crate) struct Complaints {
+pub(crate) struct RepeatedProblem {
     problem: String,
     /// How often it came since it was told.
     untold: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Complaints {
     retry_delay: Duration,
 }
 
-impl Complaints {
+impl RepeatedProblem {
     /// Whether the work is to be done now.
     pub(crate) fn may_retry(&self, now: Instant) -> bool {
         self.retry_at.is_none_or(|retry_at| now >= retry_at)
@@ -32,7 +32,7 @@ impl Complaints {
         *self = Self::default();
     }
 
-    /// The work went wrong. Returns what is to be told, if anything is.
+    /// Records a failure. Returns the message to log, if one is due.
     pub(crate) fn add(&mut self, problem: &str, now: Instant) -> Option<String> {
         self.retry_delay = (self.retry_delay * 2).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         self.retry_at = now.checked_add(self.retry_delay);
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_problem_that_stays_is_told_seldom_and_its_work_tried_seldom() {
-        let (mut complaints, begin) = (Complaints::default(), Instant::now());
+        let (mut complaints, begin) = (RepeatedProblem::default(), Instant::now());
         let (mut told, mut tries) = (Vec::new(), 0);
         // A day of looks, five in a second.
         let mut now = begin;

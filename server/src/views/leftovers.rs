@@ -1,35 +1,35 @@
-//! Mounts that a process left when it died. Nobody answers for them: each is taken away and mounted again, with what was not committed.
-//! What became of each is kept in words, for `mounts` and for whoever stands in one.
+//! Mounts that a process left when it died. No process answers for them: each is unmounted and mounted again, with its uncommitted work.
+//! The result for each is kept as a message, for `mounts` and for calls from inside the mount.
 
 use std::path::Path;
 
 use amalgam_fuse::unmount_lazily;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Reason, v1};
 
+use super::Views;
 use super::book::MountRecord;
 use super::kernel;
 use super::mounting::{mode_message, words_of};
-use crate::directory::path_bytes;
-use crate::failure::{Result, of_io};
-use crate::service::Service;
+use crate::error::{Error, Result};
+use crate::messages::path_bytes;
 
 /// A mount that was left dead so soon after it was mounted again may be what ends the process: it is not mounted again.
 const REMOUNT_PAUSE_NANOSECONDS: i64 = 60_000_000_000;
 
-impl Service {
-    /// Mounts again what an earlier process left. Whoever calls holds the store, so nobody answers for it.
+impl Views {
+    /// Mounts again what an earlier process left mounted. The caller holds the store, so no other process answers for it.
     pub(super) fn remount_left(&self) {
-        for (number, record) in self.inner.views.book.read().mounts {
+        for (number, record) in self.inner.book.read().mounts {
             let words = self.remount_one(&record);
             // Only now: a process that dies in between leaves the record to the next one.
-            let removed = self.inner.views.book.remove_mount(number);
-            let words = words.into_iter().chain(removed.err().map(|failure| failure.message));
+            let removed = self.inner.book.remove_mount(number);
+            let words = words.into_iter().chain(removed.err().map(|failure| failure.to_string()));
             let told = words.map(|words| (record.path.clone(), words));
-            self.inner.views.problems.lock().extend(told);
+            self.inner.problems.lock().extend(told);
         }
     }
 
-    /// What became of a mount that was left.
+    /// The result of remounting a leftover mount.
     fn remount_one(&self, record: &MountRecord) -> Option<String> {
         let (path, what) = (record.path.display(), words_of(record));
         if record.private {
@@ -51,7 +51,7 @@ impl Service {
                 "{path} was ours when the background process ended; another process answers for it now, so it was left alone"
             ));
         }
-        let since = self.now().0.saturating_sub(record.since);
+        let since = self.context.now().0.saturating_sub(record.since);
         if record.remounted && since < REMOUNT_PAUSE_NANOSECONDS {
             let done = unmount_lazily(&record.path);
             let done =
@@ -66,7 +66,7 @@ impl Service {
                  in there along)"
             ),
             Err(failure) => {
-                let why = failure.message;
+                let why = failure.to_string();
                 format!(
                     "the background process had died, and {what} could not be mounted again at {path}: {why}{by_hand}"
                 )
@@ -76,7 +76,7 @@ impl Service {
 
     fn remount(&self, record: &MountRecord) -> Result<()> {
         let path = &record.path;
-        unmount_lazily(path).map_err(|error| of_io(&format!("unmount {}", path.display()), &error))?;
+        unmount_lazily(path).map_err(Error::io(format!("unmount {}", path.display())))?;
         let workspace = match record.workspace.as_str() {
             "" => String::new(),
             name => format!("workspaces/{name}"),
@@ -91,11 +91,11 @@ impl Service {
         self.mount_at(&request, path, true).map(drop)
     }
 
-    /// What became of the mount that a path lay in, if an earlier process left it and it is not there any more.
+    /// Returns an error for a path in a mount that an earlier process left and that could not be remounted.
     pub(crate) fn refuse_left(&self, path: &Path) -> Result<()> {
-        let problems = self.inner.views.problems.lock();
+        let problems = self.inner.problems.lock();
         match problems.iter().find(|(place, _)| path.starts_with(place)) {
-            Some((_, words)) => Err(Failure::new(Reason::NoDirectory, words.clone())),
+            Some((_, words)) => Err(Error::new(Reason::NoDirectory, words.clone())),
             None => Ok(()),
         }
     }

@@ -6,17 +6,15 @@ use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{ObjectId, SnapshotId};
 use amalgam_gc::retention::AUTOMATIC_KEY;
 
-use crate::directory::{EDIT, restore_action};
-use crate::failure::{Result, of_engine};
-use crate::left_alone::GitScope;
-use crate::service::Service;
+use super::{EDIT, GitScope, States, restore_action};
+use crate::error::Result;
 
 const LABEL: &str = "label/";
 /// How many digits of an id are shown.
 const ID_DIGITS: usize = 8;
 
-impl Service {
-    /// What an operation did, in a few words.
+impl States {
+    /// Describes an operation in a few words.
     pub(crate) fn describe_operation(&self, found: &Operation) -> Result<String> {
         let action = found.draft.action.as_str();
         let of_workspace = |change: &&RefChange| WorkspaceName::of_reference(&change.name).is_ok();
@@ -42,7 +40,7 @@ impl Service {
             action if [GitScope::LeaveAlone, GitScope::Include].map(restore_action).contains(&action) => {
                 self.describe_restore(moved)?
             }
-            // One that led back to the head says itself what it was.
+            // A restore that led back to the head has its description in the action.
             action if action.starts_with("restore ") => match action.split_once(": ") {
                 Some((_, words)) => words.to_owned(),
                 None => action.to_owned(),
@@ -51,7 +49,7 @@ impl Service {
         })
     }
 
-    /// A restore: the snapshot that it made says what it brought back. One that led back to the head made none.
+    /// Describes a restore by the message of the snapshot that it made. One that led back to the head made none.
     fn describe_restore(&self, moved: Option<&RefChange>) -> Result<String> {
         let read = |change: &RefChange, value: &Option<RefValue>| -> Option<Workspace> {
             Workspace::read(WorkspaceName::of_reference(&change.name).ok()?, value.clone()?).ok()
@@ -89,10 +87,10 @@ impl Service {
 
     /// A snapshot that an operation names; nothing if it was collected since.
     fn snapshot_of_operation(&self, id: SnapshotId) -> Result<Option<Snapshot>> {
-        match self.inner.store.snapshot(id) {
+        match self.context.store.snapshot(id) {
             Ok(snapshot) => Ok(Some((*snapshot).clone())),
             Err(amalgam_engine::Error::Missing { .. }) => Ok(None),
-            Err(error) => Err(of_engine(error)),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -1,20 +1,18 @@
 //! Files that are at another path in one tree than in another, with the same contents.
 
 use amalgam_engine::object::Node;
-use amalgam_engine::{Change, DiffOptions, Entry, RootId, TreePath, What, diff_with_renames, list_directory};
+use amalgam_engine::{Change, DiffOptions, Entry, RootId, What, diff_with_renames, list_directory};
 use amalgam_materializer::Rename;
-use amalgam_proto::v1;
-use bytes::Bytes;
 
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use super::States;
+use crate::error::Result;
 
-impl Service {
+impl States {
     /// The files that were renamed between two trees, each for itself; those in `.git` are left out.
     pub(crate) fn renamed_files(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Vec<Rename>> {
         let options = DiffOptions { without_git: true, ..DiffOptions::default() };
         let (mut open, mut renamed) = (Vec::new(), Vec::new());
-        for change in diff_with_renames(&self.inner.store, before, after, options).map_err(of_engine)? {
+        for change in diff_with_renames(&self.context.store, before, after, options)? {
             if let (What::Renamed { from }, Some(entry)) = (change.what, change.after) {
                 open.push((Rename { from, to: change.path }, entry));
             }
@@ -25,8 +23,8 @@ impl Service {
                 renamed.push(moved);
                 continue;
             };
-            for item in list_directory(&self.inner.store, contents).map_err(of_engine)? {
-                let (name, entry) = item.map_err(of_engine)?;
+            for item in list_directory(&self.context.store, contents)? {
+                let (name, entry) = item?;
                 open.push((Rename { from: moved.from.join(&name), to: moved.to.join(&name) }, entry));
             }
         }
@@ -42,10 +40,4 @@ pub(crate) fn is_directory(change: &Change) -> bool {
         (Some(entry), None) | (None, Some(entry)) => is_directory(entry),
         _ => false,
     }
-}
-
-/// A rename for the wire.
-pub(crate) fn renamed_message(renamed: &Rename) -> v1::RenamedPath {
-    let bytes = |path: &TreePath| Bytes::copy_from_slice(path.as_bytes());
-    v1::RenamedPath { from_path: bytes(&renamed.from), path: bytes(&renamed.to) }
 }

@@ -1,4 +1,4 @@
-//! What restores, undo and redo leave alone: `.git`, wherever it is.
+//! The paths that restores, undo and redo leave alone: `.git`, at any depth.
 //!
 //! Git moves its index and its references by itself, so they are outside of every comparison that decides what undo, redo, restore
 //! and status do. Snapshots hold them all the same. `--with-git`, or the setting `workspace.git`, takes them in.
@@ -6,10 +6,10 @@
 use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots};
 
-use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use super::States;
+use crate::error::Result;
 
-/// Whether `.git` is a part of what is compared and written.
+/// Whether `.git` is compared and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GitScope {
     /// It is neither compared nor written.
@@ -28,11 +28,16 @@ impl GitScope {
     }
 }
 
-impl Service {
-    /// The scope of a call: what it asked for, or else the workspace's setting.
+impl States {
+    /// The scope of a call: the request's, or else the workspace's setting.
     pub(crate) fn git_scope(&self, workspace: &WorkspaceName, with_git: bool) -> Result<GitScope> {
-        let is_included = with_git || self.settings()?.includes_git(workspace.as_str());
+        let is_included = with_git || self.context.settings()?.includes_git(workspace.as_str());
         Ok(if is_included { GitScope::Include } else { GitScope::LeaveAlone })
+    }
+
+    /// The scope of a workspace by its setting.
+    pub(crate) fn default_git_scope(&self, workspace: &WorkspaceName) -> Result<GitScope> {
+        self.git_scope(workspace, false)
     }
 
     /// Whether two trees differ, times not considered. A directory that holds nothing but a `.git` comes and goes with it.
@@ -42,8 +47,8 @@ impl Service {
         }
         // Directories that came or went, for which nothing in `.git` has been seen yet.
         let mut unexplained: Vec<TreePath> = Vec::new();
-        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            let change = change.map_err(of_engine)?;
+        for change in diff_roots(&self.context.store, before, after, DiffOptions::default())? {
+            let change = change?;
             // Paths come in order: what lies in a directory follows it.
             if unexplained.last().is_some_and(|last| change.path.below(last).is_none()) {
                 return Ok(true);
@@ -69,10 +74,8 @@ impl Service {
             return Ok(0);
         }
         let mut count = 0;
-        for change in
-            diff_roots(&self.inner.store, Some(wanted), Some(there), DiffOptions::default()).map_err(of_engine)?
-        {
-            count += u64::from(change.map_err(of_engine)?.path.is_in_git());
+        for change in diff_roots(&self.context.store, Some(wanted), Some(there), DiffOptions::default())? {
+            count += u64::from(change?.path.is_in_git());
         }
         Ok(count)
     }
@@ -82,10 +85,10 @@ impl Service {
         if git.includes() || tree == other {
             return Ok(None);
         }
-        let store = &self.inner.store;
+        let store = &self.context.store;
         let mut paths: Vec<TreePath> = Vec::new();
-        for change in diff_roots(store, Some(tree), Some(other), DiffOptions::default()).map_err(of_engine)? {
-            let path = change.map_err(of_engine)?.path;
+        for change in diff_roots(store, Some(tree), Some(other), DiffOptions::default())? {
+            let path = change?.path;
             // Paths come in order: what lies in a `.git` follows it.
             if path.is_in_git() && paths.last().is_none_or(|last| path.below(last).is_none()) {
                 paths.push(outermost_git(&path));
@@ -93,7 +96,7 @@ impl Service {
         }
         match paths.is_empty() {
             true => Ok(None),
-            false => with_paths_of(store, tree, other, &paths, Taken::AsItWas).map(Some).map_err(of_engine),
+            false => Ok(with_paths_of(store, tree, other, &paths, Taken::AsItWas).map(Some)?),
         }
     }
 }

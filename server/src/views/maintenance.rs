@@ -1,4 +1,4 @@
-//! What is done for views and mounts while nobody asks: mounts that follow are shown the new head, views without changes go along with
+//! Background maintenance of views and mounts: mounts that follow show the new head, views without changes go along with
 //! their workspace, journals that grew long begin anew, and what others unmounted is put away.
 
 use std::time::{Duration, Instant};
@@ -8,55 +8,54 @@ use amalgam_engine::{OperationCursor, SnapshotId};
 use amalgam_proto::Reason;
 use amalgam_view::View;
 
-use super::{LiveView, Shows};
-use crate::complaints::Complaints;
-use crate::failure::{Result, of_engine, of_view};
-use crate::service::Service;
+use super::{LiveView, MountedTree, Views};
+use crate::error::{Error, Result};
+use crate::repeated_problem::RepeatedProblem;
 
 /// How long the keeper waits for an operation before it looks around.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// So many looks after the last mount has ended, memory is given back.
-const RELEASE_AFTER_LOOKS: u32 = 50;
+const RELEASE_AFTER_CHECKS: u32 = 50;
 /// With less than this part of a disk free, and with less than so many bytes, room is short.
 const SHORT_ONE_IN: u64 = 50;
 const SHORT_BYTES_MAX: u64 = 2 << 30;
 /// The size up to which a collection leaves a journal as it is.
 const SHORT_JOURNAL_BYTES: u64 = 1 << 20;
 
-impl Service {
-    /// Keeps views and mounts until the process ends. What goes wrong is told to whoever listens.
-    pub(crate) fn keep_views(&self, tell: &dyn Fn(&str)) {
-        let mut cursor = match OperationCursor::at_end(&self.inner.store) {
+impl Views {
+    /// Maintains views and mounts until the process ends. Problems are passed to `tell`.
+    pub(crate) fn maintain_in_background(&self, tell: &dyn Fn(&str)) {
+        let mut cursor = match OperationCursor::at_end(&self.context.store) {
             Ok(cursor) => cursor,
             Err(error) => return tell(&error.to_string()),
         };
         // Nothing while there is nothing to be given back.
         let mut looks_since_mounted = None;
-        let (mut reading, mut looking) = (Complaints::default(), Complaints::default());
-        let complain = |complaints: &mut Complaints, problem: &str| {
+        let (mut reading, mut looking) = (RepeatedProblem::default(), RepeatedProblem::default());
+        let complain = |complaints: &mut RepeatedProblem, problem: &str| {
             if let Some(words) = complaints.add(problem, Instant::now()) {
                 tell(&words);
             }
         };
-        while !self.inner.views.is_ending() {
-            match cursor.wait(LOOK_EVERY) {
+        while !self.inner.is_ending() {
+            match cursor.wait(CHECK_INTERVAL) {
                 Ok(_) => reading.clear(),
                 Err(error) => {
                     complain(&mut reading, &error.to_string());
-                    std::thread::sleep(LOOK_EVERY);
+                    std::thread::sleep(CHECK_INTERVAL);
                 }
             }
             if !looking.may_retry(Instant::now()) {
                 continue;
             }
-            let _using = self.using();
-            match self.look_after_views() {
+            let _using = self.context.using();
+            match self.maintain_views() {
                 Ok(()) => looking.clear(),
-                Err(failure) => complain(&mut looking, &failure.message),
+                Err(failure) => complain(&mut looking, &failure.to_string()),
             }
-            let is_in_use = self.mounted() > 0 || !self.inner.views.state.lock().open.is_empty();
+            let is_in_use = self.mounted() > 0 || !self.inner.state.lock().open.is_empty();
             looks_since_mounted = if is_in_use { Some(0) } else { looks_since_mounted.map(|looks| looks + 1) };
-            if looks_since_mounted.is_some_and(|looks| looks >= RELEASE_AFTER_LOOKS) {
+            if looks_since_mounted.is_some_and(|looks| looks >= RELEASE_AFTER_CHECKS) {
                 looks_since_mounted = None;
                 self.release_memory(tell);
             }
@@ -65,85 +64,85 @@ impl Service {
 
     /// Nothing is mounted any more: what the store remembers of it is given back.
     fn release_memory(&self, tell: &dyn Fn(&str)) {
-        match self.inner.store.release_memory().map_err(of_engine) {
+        match self.context.store.release_memory().map_err(Error::from) {
             // There is no room for rows that are in no file yet, and they stay where they are.
-            Err(failure) if failure.reason == Reason::Full => {}
-            Err(failure) => tell(&failure.message),
+            Err(failure) if failure.reason() == Reason::Full => {}
+            Err(failure) => tell(&failure.to_string()),
             Ok(()) => {}
         }
     }
 
-    fn look_after_views(&self) -> Result<()> {
-        if self.inner.views.state.lock().open.is_empty() && self.mounted() == 0 {
+    fn maintain_views(&self) -> Result<()> {
+        if self.inner.state.lock().open.is_empty() && self.mounted() == 0 {
             return Ok(());
         }
         self.reap()?;
         self.show_new_heads()?;
-        self.for_each_open(|id| self.look_after_view(id))
+        self.for_each_open(|id| self.maintain_view(id))
     }
 
-    fn look_after_view(&self, id: u64) -> Result<()> {
-        let find = || self.inner.views.state.lock().open.get(&id).cloned();
-        // Whoever is at it may be so for long, and leaves it in order.
+    fn maintain_view(&self, id: u64) -> Result<()> {
+        let find = || self.inner.state.lock().open.get(&id).cloned();
+        // The call that holds the view may take long, and leaves it in order.
         if find().is_none_or(|live| live.turn.is_locked()) {
             return Ok(());
         }
         self.close_view_if_unused(id)?;
         let Some(live) = find() else { return Ok(()) };
         let workspace = self.view_workspace(id)?;
-        let found = self.inner.workspaces.find(&workspace).map_err(of_engine)?;
+        let found = self.context.workspaces.find(&workspace)?;
         let is_behind = found.is_some_and(|found| live.view.base() != found.head && *live.behind.lock() != found.head);
         if is_behind || live.view.is_checkpoint_due() {
-            let grasp = self.grasp_view(id)?;
-            if grasp.live.view.is_checkpoint_due() {
-                self.checkpoint(&grasp)?;
+            let locked = self.lock_view(id)?;
+            if locked.live.view.is_checkpoint_due() {
+                self.checkpoint(&locked)?;
             }
         }
         self.make_room(id, &live)
     }
 
-    /// Where room is short, gives back what a journal holds of files that were removed since, by a checkpoint of what is left.
+    /// Where space is short, frees the journal's bytes of removed files by a checkpoint of the rest.
     fn make_room(&self, id: u64, live: &LiveView) -> Result<()> {
         let (room, moment) = (live.view.disk_space(), live.view.version());
         let is_short = room.free_bytes < (room.total_bytes / SHORT_ONE_IN).min(SHORT_BYTES_MAX);
-        if !is_short || *live.crowded.lock() == Some(moment) || !live.view.is_mostly_garbage().map_err(of_view)? {
+        if !is_short || *live.full_at.lock() == Some(moment) || !live.view.is_mostly_garbage()? {
             return Ok(());
         }
-        let grasp = self.grasp_view(id)?;
-        match self.checkpoint(&grasp) {
-            Err(failure) if failure.reason == Reason::Full => *live.crowded.lock() = Some(live.view.version()),
+        let locked = self.lock_view(id)?;
+        match self.checkpoint(&locked) {
+            Err(failure) if failure.reason() == Reason::Full => *live.full_at.lock() = Some(live.view.version()),
             done => done?,
         }
         Ok(())
     }
 
-    /// Checkpoints the views whose journals take room: what was overwritten or removed since the last commit goes with the journal, and
+    /// Checkpoints the views with large journals: bytes overwritten or removed since the last commit go with the journal, and
     /// the rest is compressed and shared in the store. A view that a call holds is left alone, and so is one whose tree cannot be written:
     /// its journal has everything.
     pub(crate) fn shorten_journals(&self) {
         let shorten = |id: u64| {
-            let live = self.inner.views.state.lock().open.get(&id).cloned();
+            let live = self.inner.state.lock().open.get(&id).cloned();
             let is_long = |live: &LiveView| !live.turn.is_locked() && live.view.journal_bytes() > SHORT_JOURNAL_BYTES;
             if live.is_some_and(|live| is_long(&live)) {
-                self.checkpoint(&self.grasp_view(id)?)?;
+                self.checkpoint(&self.lock_view(id)?)?;
             }
             Ok(())
         };
         let _ = self.for_each_open(shorten);
     }
 
-    /// Does something to every open view, whatever became of the others; the first that went wrong.
+    /// Runs `work` for every open view, and returns the first error.
     fn for_each_open(&self, work: impl FnMut(u64) -> Result<()>) -> Result<()> {
-        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
+        let open: Vec<_> = self.inner.state.lock().open.keys().copied().collect();
         open.into_iter().map(work).fold(Ok(()), Result::and)
     }
 
     /// Brings what follows to where it went, now.
     pub(crate) fn show_new_heads(&self) -> Result<()> {
         let following: Vec<(u64, View, SnapshotId, String)> = {
-            let state = self.inner.views.state.lock();
+            let state = self.inner.state.lock();
             let following = state.mounts.iter().filter_map(|(number, mounted)| match &mounted.shows {
-                Shows::Following(view, shown) => {
+                MountedTree::Following(view, shown) => {
                     Some((*number, view.clone(), *shown, mounted.record.workspace.clone()))
                 }
                 _ => None,
@@ -151,15 +150,15 @@ impl Service {
             following.collect()
         };
         for (number, view, shown, workspace) in following {
-            let workspace = WorkspaceName::new(workspace).map_err(of_engine)?;
+            let workspace = WorkspaceName::new(workspace)?;
             // A workspace that was deleted is shown as it was.
-            let Some(found) = self.inner.workspaces.find(&workspace).map_err(of_engine)? else { continue };
+            let Some(found) = self.context.workspaces.find(&workspace)? else { continue };
             let Some(head) = found.head.filter(|head| *head != shown) else { continue };
-            view.show(head).map_err(of_view)?;
-            if let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
-                mounted.shows = Shows::Following(view, head);
+            view.show(head)?;
+            if let Some(mounted) = self.inner.state.lock().mounts.get_mut(&number) {
+                mounted.shows = MountedTree::Following(view, head);
             }
-            self.await_told(|shows| matches!(shows, Shows::Following(_, shown) if *shown == head));
+            self.await_told(|shows| matches!(shows, MountedTree::Following(_, shown) if *shown == head));
         }
         Ok(())
     }
@@ -167,6 +166,6 @@ impl Service {
     /// The heads of workspaces may have moved: views and mounts go along at once.
     pub(crate) fn heads_moved(&self) -> Result<()> {
         self.show_new_heads()?;
-        self.for_each_open(|id| self.grasp_view(id).map(drop))
+        self.for_each_open(|id| self.lock_view(id).map(drop))
     }
 }

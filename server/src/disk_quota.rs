@@ -1,38 +1,42 @@
 //! How much room there is, and what happens where it gets short: first a warning and a collection, then no new commits, and nothing new
 //! in mounts. Deleting, undoing and collecting always work.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_engine::backend::RESERVE_FILE;
 use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::Reason;
 use amalgam_transfer::{Progress, added, added_by};
 use amalgam_view::DiskSpace;
+use parking_lot::Mutex;
 
-use crate::failure::{Result, of_engine, of_io, of_transfer};
-use crate::service::Service;
+use crate::context::Context;
+use crate::error::{Error, Result};
 use crate::settings::Settings;
 
 const FLOOR_BYTES_MAX: u64 = 1 << 30;
 
-/// What a store takes, and what is left.
+/// The disk use of a store, and the free space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disk {
     pub(crate) store_bytes: u64,
-    /// What of it is the database's log. Some of it may be in the tables as well, or dead: see [`Disk::log_decides`].
+    /// The part of the database's log. Some of it may be in the tables as well, or dead: see [`Disk::log_decides`].
     pub(crate) log_bytes: u64,
-    /// What of it is room set aside for a collection on a full disk.
+    /// The part reserved for a collection on a full disk.
     pub(crate) reserve_bytes: u64,
-    /// What of it are journals of mounts.
+    /// The part of the journals of mounts.
     pub(crate) journal_bytes: u64,
-    /// What of it are records and indexes of directories.
+    /// The part of the records and indexes of directories.
     pub(crate) directory_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) floor_bytes: u64,
 }
 
 impl Disk {
-    /// Whether a budget is reached by what is in the log, and would not be without it.
+    /// Whether a budget is reached only because of the bytes in the log.
     fn log_decides(&self, budget: u64) -> bool {
         self.store_bytes >= budget && self.without_log().store_bytes < budget
     }
@@ -42,7 +46,7 @@ impl Disk {
     }
 }
 
-/// What a workspace had added when its head was this.
+/// The bytes that a workspace had added at a head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Added {
     base: Option<SnapshotId>,
@@ -50,17 +54,54 @@ pub(crate) struct Added {
     bytes: u64,
 }
 
-impl Service {
-    pub(crate) fn settings(&self) -> Result<Settings> {
-        (self.inner.collections.settings)()
+/// Measures the disk of a store, and refuses commits where the disk, the budget or a quota is exhausted.
+#[derive(Clone)]
+pub(crate) struct DiskQuota {
+    context: Arc<Context>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The bytes that workspaces with a quota have added. A collection changes them.
+    added: Mutex<HashMap<WorkspaceName, Added>>,
+    /// Whether a collection could help: space is short.
+    is_collection_wanted: AtomicBool,
+    /// Whether a workspace is near its quota.
+    is_quota_near: AtomicBool,
+}
+
+impl DiskQuota {
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        Self { context: Arc::clone(context), inner: Arc::default() }
+    }
+
+    /// Asks the background thread to check soon whether a collection would help.
+    pub(crate) fn request_collection(&self) {
+        self.inner.is_collection_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the request for a collection, if there is one.
+    pub(crate) fn take_collection_request(&self) -> bool {
+        self.inner.is_collection_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Takes the note that a workspace is near its quota, if there is one.
+    pub(crate) fn take_quota_note(&self) -> bool {
+        self.inner.is_quota_near.swap(false, Ordering::Relaxed)
+    }
+
+    /// Forgets how much workspaces have added, after a collection.
+    pub(crate) fn forget_added(&self) {
+        self.inner.added.lock().clear();
     }
 
     /// All of it. Looks at every file of the store.
     pub(crate) fn measure_disk(&self) -> Result<Disk> {
-        let disk = self.measure_free(&self.settings()?)?;
-        let home = &self.inner.home;
-        let measured = disk_bytes(&home.store_path()).map_err(|error| of_io("measure the store", &error))?;
-        // Not what is made anew when it is gone, nor what is in no snapshot by a rule: neither comes back by a collection.
+        let disk = self.measure_free(&self.context.settings()?)?;
+        let home = &self.context.home;
+        let measured = disk_bytes(&home.store_path()).map_err(Error::io("measure the store"))?;
+        // Neither rebuildable files nor local paths count: a collection frees none of them.
         let beside = |place: &Path| disk_bytes(place).map_or(0, |taken| taken.bytes);
         let (journal_bytes, directory_bytes) = (beside(&home.views_path()), beside(&home.directories_path()));
         Ok(Disk {
@@ -73,20 +114,20 @@ impl Service {
         })
     }
 
-    /// The same for somebody who has a budget. Where it is the log that reaches the budget, the log is emptied first, and what the tables
-    /// then take counts: nobody is refused because of bytes that are there twice.
+    /// Measures the disk for a budget. Where the log alone exceeds the budget, it is flushed first, and the bytes of the tables
+    /// count: no call is refused because of bytes that are stored twice.
     fn measure_for(&self, budget: u64) -> Result<Disk> {
         let disk = self.measure_disk()?;
         if !disk.log_decides(budget) {
             return Ok(disk);
         }
-        self.inner.store.empty_log().map_err(of_engine)?;
+        self.context.store.empty_log()?;
         Ok(self.measure_disk()?.without_log())
     }
 
     fn measure_free(&self, settings: &Settings) -> Result<Disk> {
-        let found = rustix::fs::statvfs(self.inner.home.path());
-        let found = found.map_err(|error| of_io("measure the disk", &error.into()))?;
+        let found = rustix::fs::statvfs(self.context.home.path());
+        let found = found.map_err(|errno| Error::io("measure the disk")(errno.into()))?;
         let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         Ok(Disk {
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
@@ -95,55 +136,55 @@ impl Service {
         })
     }
 
-    /// What the disk of the store has, for a mount.
+    /// The free space on the disk of the store, for a mount.
     pub(crate) fn room(&self) -> DiskSpace {
-        let Ok(found) = rustix::fs::statvfs(self.inner.home.path()) else { return DiskSpace::default() };
+        let Ok(found) = rustix::fs::statvfs(self.context.home.path()) else { return DiskSpace::default() };
         let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         DiskSpace {
             total_bytes,
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
             // Settings that cannot be read are told of by the next call.
-            floor_bytes: self.settings().map_or(0, |settings| floor_bytes(&settings, total_bytes)),
+            floor_bytes: self.context.settings().map_or(0, |settings| floor_bytes(&settings, total_bytes)),
         }
     }
 
-    /// Refuses where there is no room for a commit; otherwise what is getting short. The store's files are looked at only if
+    /// Refuses where there is no space for a commit; otherwise returns warnings. The store's files are measured only if
     /// there is a budget.
     pub(crate) fn check_room(&self) -> Result<Vec<String>> {
-        let settings = self.settings()?;
+        let settings = self.context.settings()?;
         let disk = match settings.budget_bytes {
             Some(budget) => self.measure_for(budget)?,
             None => self.measure_free(&settings)?,
         };
         let shortage = shortage(&disk, settings.budget_bytes);
         if shortage != Shortage::None {
-            self.inner.collections.wake();
+            self.request_collection();
         }
         match shortage {
             Shortage::None => Ok(Vec::new()),
             Shortage::Near(words) => Ok(vec![words]),
             Shortage::Reached(words) => {
                 let next = "delete workspaces (`amalgam ws rm`) and run `amalgam gc --grace none`";
-                Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
+                Err(Error::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
             }
         }
     }
 
     /// The most that a workspace may add to the store, if there is a limit.
     pub(crate) fn quota_of(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
-        let settings = self.settings()?;
+        let settings = self.context.settings()?;
         Ok(settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes))
     }
 
-    /// The same for what a workspace has added to the store, and what this tree would add, if there is one.
+    /// Checks the quota of a workspace: the bytes that it has added to the store, and those that this tree would add.
     pub(crate) fn check_quota(&self, workspace: &WorkspaceName, next: Option<RootId>) -> Result<Option<String>> {
         let Some(quota) = self.quota_of(workspace)? else { return Ok(None) };
-        let found = self.inner.workspaces.get(workspace).map_err(of_engine)?;
+        let found = self.context.workspaces.get(workspace)?;
         let so_far = self.added_bytes(&found)?;
         let more = match next {
             Some(root) => {
                 let parents: Vec<_> = found.head.into_iter().collect();
-                added(&self.inner.store, root, &parents, &Progress::default()).map_err(of_transfer)?.bytes
+                added(&self.context.store, root, &parents, &Progress::default())?.bytes
             }
             None => 0,
         };
@@ -151,7 +192,8 @@ impl Service {
         if !is_near(bytes, quota) {
             return Ok(None);
         }
-        self.inner.collections.wake_for_quota();
+        self.inner.is_quota_near.store(true, Ordering::Relaxed);
+        self.request_collection();
         let words = format!("{workspace} has added {} of a quota of {}", human(bytes), human(quota));
         // What adds nothing is never too much.
         if bytes <= quota || more == 0 {
@@ -159,43 +201,43 @@ impl Service {
         }
         let next = "take commits back (`amalgam undo`), let old ones be thinned (`amalgam gc`), leave files out with .amalgamignore, \
                     or raise the quota with `amalgam config`";
-        Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
+        Err(Error::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
     }
 
-    /// What the snapshots of a workspace since its base have added to the store, as far as their trees are kept. What was counted up to an
+    /// The bytes that the kept snapshots of a workspace since its base have added to the store. The count up to an
     /// earlier head is remembered until the next collection.
     fn added_bytes(&self, workspace: &Workspace) -> Result<u64> {
         let Some(head) = workspace.head else { return Ok(0) };
-        let (history, remembered) = (&self.inner.history, &self.inner.collections.added);
+        let (history, remembered) = (&self.context.history, &self.inner.added);
         let mut but_not: Vec<_> = workspace.base.into_iter().collect();
         let mut bytes = 0;
         let known = remembered.lock().get(&workspace.name).copied().filter(|known| known.base == workspace.base);
         if let Some(known) = known
-            && history.is_ancestor(known.head, head).map_err(of_engine)?
+            && history.is_ancestor(known.head, head)?
         {
             bytes = known.bytes;
             but_not.push(known.head);
         }
-        for snapshot in history.range(head, &but_not).map_err(of_engine)? {
-            let brought = added_by(&self.inner.store, snapshot, &Progress::default());
-            bytes += brought.map_err(of_transfer)?.bytes;
+        for snapshot in history.range(head, &but_not)? {
+            let brought = added_by(&self.context.store, snapshot, &Progress::default());
+            bytes += brought?.bytes;
         }
         remembered.lock().insert(workspace.name.clone(), Added { base: workspace.base, head, bytes });
         Ok(bytes)
     }
 
-    /// What is short, for somebody who only looks.
+    /// Warnings about space and quota, for a call that commits nothing.
     pub(crate) fn room_warnings(&self, workspace: &WorkspaceName) -> Vec<String> {
-        let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.message]);
+        let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.to_string()]);
         match self.check_quota(workspace, None) {
             Ok(warning) => warnings.extend(warning),
-            Err(failure) => warnings.push(failure.message),
+            Err(failure) => warnings.push(failure.to_string()),
         }
         warnings
     }
 }
 
-/// How much of a disk stays free: what is set, or a hundredth of it within bounds.
+/// The free space that commits leave: the setting, or a hundredth of the disk within bounds.
 fn floor_bytes(settings: &Settings, total_bytes: u64) -> u64 {
     settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(total_bytes / 100))
 }
@@ -239,13 +281,13 @@ pub(crate) fn human(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// What the files below a directory take.
+/// The bytes of the files below a directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     bytes: u64,
-    /// What of it is the database's log.
+    /// The part of the database's log.
     log_bytes: u64,
-    /// What of it is room set aside.
+    /// The reserved part.
     reserve_bytes: u64,
 }
 

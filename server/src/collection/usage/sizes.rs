@@ -102,7 +102,7 @@ impl Sizes {
             let here = open.last_mut().expect("it ends with the first one");
             let Some(below) = here.below.next() else {
                 let Open { directory, files, bytes, .. } = open.pop().expect("it is the last one");
-                // What has hard links in it counts otherwise where another of their names was met. Each of their paths is listed
+                // A directory with hard links counts differently where another of their names was met. Each of their paths is listed
                 // in the tree, so there are no more of them than it has bytes.
                 if directory.linked == 0 {
                     self.directories.insert(directory.id, (files, bytes));

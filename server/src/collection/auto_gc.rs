@@ -1,4 +1,4 @@
-//! Collections that nobody asked for: when the store has grown, when a day has passed, and when room is short.
+//! Automatic collections: when the store has grown, when a day has passed, and when space is short.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -8,12 +8,11 @@ use amalgam_engine::{LivedTime, Time};
 use amalgam_gc::Progress;
 use amalgam_proto::Reason;
 
-use super::{How, ITSELF, Last, Why};
-use crate::room::{Disk, Shortage, shortage};
-use crate::service::Service;
+use super::{Collections, How, ITSELF, Last, Why};
+use crate::disk_quota::{Disk, Shortage, shortage};
 
-const NAP: Duration = Duration::from_millis(200);
-/// Nobody may have called for so long before a collection that only time asks for, unless it is overdue.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The time without calls that a collection by time waits for, unless it is overdue.
 const IDLE: Duration = Duration::from_secs(30);
 /// A collection that only time asks for waits so long for a quiet moment. Then it comes beside the calls, and gives way to them.
 const OVERDUE_NANOSECONDS: i64 = 2 * HOUR_NANOSECONDS;
@@ -23,61 +22,61 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(6 * 3_600);
 const DAY_NANOSECONDS: i64 = 24 * 3_600 * 1_000_000_000;
 const HOUR_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
 
-/// How closely the store is watched.
-pub(crate) struct Watchfulness {
-    pub(crate) look_every: Duration,
+/// When the store is collected without a request.
+pub(crate) struct AutoGcPolicy {
+    pub(crate) check_every: Duration,
     /// Less growth is not worth a collection; nor is less than a quarter of the store.
     pub(crate) growth_bytes_min: u64,
     /// Where room is short, a collection is tried again after the store grew by this much, or after an hour.
     pub(crate) growth_bytes_short: u64,
 }
 
-impl Default for Watchfulness {
+impl Default for AutoGcPolicy {
     fn default() -> Self {
-        Self { look_every: Duration::from_secs(30), growth_bytes_min: 256_000_000, growth_bytes_short: 16_000_000 }
+        Self { check_every: Duration::from_secs(30), growth_bytes_min: 256_000_000, growth_bytes_short: 16_000_000 }
     }
 }
 
-impl Service {
-    /// Collects by itself, for as long as the process lives. `idle` says since when nobody called. What goes wrong is told once, kept for
-    /// whoever asks, and tried again after longer and longer.
+impl Collections {
+    /// Collects automatically until the process ends. `idle` returns the time since the last call. A failure is logged once, kept for
+    /// the status, and retried with a growing delay.
     pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration, tell: &dyn Fn(&str)) {
-        let collections = &self.inner.collections;
+        let collections = &self.inner;
         let mut looked = Instant::now();
         let mut failures = Failures::default();
         while !collections.ending.load(Ordering::Relaxed) {
-            std::thread::sleep(NAP.min(collections.watchfulness.look_every));
-            let is_wanted = collections.wanted.swap(false, Ordering::Relaxed);
-            if !is_wanted && looked.elapsed() < collections.watchfulness.look_every {
+            std::thread::sleep(POLL_INTERVAL.min(collections.policy.check_every));
+            let is_wanted = self.quota.take_collection_request();
+            if !is_wanted && looked.elapsed() < collections.policy.check_every {
                 continue;
             }
             looked = Instant::now();
             if failures.are_fresh(looked) {
                 continue;
             }
-            let _using = self.using();
+            let _using = self.context.using();
             let lived = self.lived();
             let state = collections.state.lock().clone();
-            if state.is_paused(self.now()) || self.is_collecting() {
+            if state.is_paused(self.context.now()) || self.is_collecting() {
                 continue;
             }
-            let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
-            // When it was by the present clock, whatever the clock said then.
+            let (Ok(disk), Ok(settings)) = (self.quota.measure_disk(), self.context.settings()) else { continue };
+            // The time of the last collection by the present clock, which may have jumped since.
             let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
             let last = placed.as_ref();
-            let why = due(&collections.watchfulness, last, &disk, settings.budget_bytes, self.now(), idle());
-            let is_near = collections.quota_is_near.swap(false, Ordering::Relaxed);
-            let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.now())) else { continue };
+            let why = due(&collections.policy, last, &disk, settings.budget_bytes, self.context.now(), idle());
+            let is_near = self.quota.take_quota_note();
+            let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.context.now())) else { continue };
             let how = How { actor: ITSELF, dry_run: false, grace: None, why };
-            let mut watch = |_: &Progress| match collections.state.lock().is_paused(self.now()) {
+            let mut watch = |_: &Progress| match collections.state.lock().is_paused(self.context.now()) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             };
             match self.collect(&how, &mut watch) {
                 Ok(_) => failures = Failures::default(),
-                Err(failure) if failure.reason == Reason::Busy => {}
+                Err(failure) if failure.reason() == Reason::Busy => {}
                 Err(failure) => {
-                    let words = format!("the last collection failed: {}", failure.message);
+                    let words = format!("the last collection failed: {failure}");
                     if failures.add(&words, Instant::now()) {
                         tell(&words);
                         let _ = collections.change(|state| state.problem = Some(words));
@@ -88,9 +87,9 @@ impl Service {
     }
 }
 
-/// Whether it is time for a collection that nobody asked for.
+/// Returns why an automatic collection is due, if one is.
 fn due(
-    watchfulness: &Watchfulness,
+    policy: &AutoGcPolicy,
     last: Option<&Last>,
     disk: &Disk,
     budget: Option<u64>,
@@ -100,19 +99,17 @@ fn due(
     let base = last.map_or(0, |last| last.disk_bytes_after);
     let since = since(last, now);
     let grown = disk.store_bytes.saturating_sub(base);
-    if shortage(disk, budget) != Shortage::None
-        && (grown > watchfulness.growth_bytes_short || since >= HOUR_NANOSECONDS)
-    {
+    if shortage(disk, budget) != Shortage::None && (grown > policy.growth_bytes_short || since >= HOUR_NANOSECONDS) {
         return Some(Why::Room);
     }
-    if disk.store_bytes > next(watchfulness, last, &LivedTime::default()).1 {
+    if disk.store_bytes > next(policy, last, &LivedTime::default()).1 {
         return Some(Why::Growth);
     }
     let is_quiet = idle >= IDLE || since >= DAY_NANOSECONDS + OVERDUE_NANOSECONDS;
     (since >= DAY_NANOSECONDS && is_quiet).then_some(Why::Time)
 }
 
-/// What is remembered of collections that failed, one after another.
+/// Consecutive failures of collections.
 #[derive(Default)]
 struct Failures {
     count: u32,
@@ -141,7 +138,7 @@ fn retry_delay(failures: u32) -> Duration {
     RETRY_DELAY_MIN.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(RETRY_DELAY_MAX)
 }
 
-/// The same where a workspace is near its quota. Retention looks at hours: sooner it would find nothing new.
+/// Returns why a collection is due where a workspace is near its quota. Retention works in hours: sooner it would find nothing new.
 fn due_for_quota(is_near: bool, last: Option<&Last>, now: Time) -> Option<Why> {
     (is_near && since(last, now) >= HOUR_NANOSECONDS).then_some(Why::Room)
 }
@@ -151,11 +148,11 @@ fn since(last: Option<&Last>, now: Time) -> i64 {
     last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time))
 }
 
-/// From when on, and from how many bytes on, a collection comes that nobody asked for; no time if there was none yet.
-pub(super) fn next(watchfulness: &Watchfulness, last: Option<&Last>, lived: &LivedTime) -> (Option<Time>, u64) {
+/// The time and the number of bytes from which an automatic collection is due; no time before the first collection.
+pub(super) fn next(policy: &AutoGcPolicy, last: Option<&Last>, lived: &LivedTime) -> (Option<Time>, u64) {
     let base = last.map_or(0, |last| last.disk_bytes_after);
     let time = last.map(|last| Time(lived.place(Time(last.time)).0.saturating_add(DAY_NANOSECONDS)));
-    (time, base.saturating_add(watchfulness.growth_bytes_min.max(base / 4)))
+    (time, base.saturating_add(policy.growth_bytes_min.max(base / 4)))
 }
 
 #[cfg(test)]
@@ -168,6 +165,7 @@ mod tests {
 
     use super::*;
     use crate::home::Home;
+    use crate::service::Service;
     use crate::settings::Settings;
 
     #[test]
@@ -176,7 +174,7 @@ mod tests {
         let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
             let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
             let disk = Disk { store_bytes: store, free_bytes: free, floor_bytes: 1_000 * MB, ..Disk::default() };
-            due(&Watchfulness::default(), Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
+            due(&AutoGcPolicy::default(), Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
         };
         let plenty = 100_000 * MB;
         assert_eq!(check(100 * MB, 1, 300 * MB, plenty, None, 0), None);
@@ -192,7 +190,7 @@ mod tests {
         assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
         assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
         let new = Disk { store_bytes: MB, free_bytes: plenty, ..Disk::default() };
-        assert_eq!(due(&Watchfulness::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+        assert_eq!(due(&AutoGcPolicy::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
     }
 
     #[test]
@@ -217,29 +215,29 @@ mod tests {
         let tries = Arc::new(std::sync::atomic::AtomicU32::new(0));
         let settings = {
             let (known, tries) = (Arc::clone(&known), Arc::clone(&tries));
-            move || match known.get().is_some_and(Service::is_collecting) {
+            move || match known.get().is_some_and(|service: &Service| service.collections.is_collecting()) {
                 true => {
                     tries.fetch_add(1, Ordering::Relaxed);
-                    Err(amalgam_proto::Failure::new(Reason::Fault, "settings that cannot be read"))
+                    Err(crate::error::Error::new(Reason::Fault, "settings that cannot be read"))
                 }
                 false => Ok(Settings::default()),
             }
         };
         let home = Home::new(around.path().join("home"));
         let mut service =
-            Service::open_with(&home, (tick as crate::service::Clock).into(), &[], Arc::new(settings)).expect("opened");
-        let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
-        inner.collections.watchfulness.look_every = Duration::from_millis(5);
+            Service::open_with(&home, (tick as crate::context::Clock).into(), &[], Arc::new(settings)).expect("opened");
+        let inner = Arc::get_mut(&mut service.collections.inner).expect("nobody else has it yet");
+        inner.policy.check_every = Duration::from_millis(5);
         assert!(known.set(service.clone()).is_ok());
         let told = parking_lot::Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             let _end = End(&service);
-            scope.spawn(|| service.keep_collecting(&|| IDLE, &|words| told.lock().push(words.to_owned())));
+            scope.spawn(|| service.collections.keep_collecting(&|| IDLE, &|words| told.lock().push(words.to_owned())));
             std::thread::sleep(Duration::from_millis(500));
         });
         assert_eq!(tries.load(Ordering::Relaxed), 1);
         assert_eq!(told.lock().len(), 1, "{told:?}");
-        let problem = service.inner.collections.state.lock().problem.clone();
+        let problem = service.collections.inner.state.lock().problem.clone();
         assert!(problem.is_some_and(|problem| problem.contains("settings that cannot be read")));
     }
 
@@ -256,18 +254,18 @@ mod tests {
     fn a_pause_ends_by_itself_if_it_was_for_a_time() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let state = || service.inner.collections.state.lock().clone();
-        service.pause_collection(Span::For(10)).expect("paused");
+        let state = || service.collections.inner.state.lock().clone();
+        service.collections.pause_collection(Span::For(10)).expect("paused");
         assert_eq!((state().is_paused(Time(14)), state().is_paused(Time(15))), (true, false));
-        let told = service.collection_message().expect("the state");
+        let told = service.collections.collection_message().expect("the state");
         assert_eq!((told.paused, told.paused_until), (true, Some(amalgam_proto::timestamp(Time(15)))));
-        service.pause_collection(Span::Forever).expect("paused");
+        service.collections.pause_collection(Span::Forever).expect("paused");
         assert!(state().is_paused(Time(i64::MAX)));
-        service.resume_collection().expect("resumed");
+        service.collections.resume_collection().expect("resumed");
         assert!(!state().is_paused(Time(5)));
     }
 
-    /// A clock that goes on whenever it is looked at.
+    /// A clock that advances with each reading.
     fn tick() -> Time {
         static TIME: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(5);
         Time(TIME.fetch_add(1, Ordering::Relaxed))
@@ -286,18 +284,18 @@ mod tests {
         let home = Home::new(around.join("home"));
         let mut service =
             Service::open_with(&home, (tick as fn() -> Time).into(), &[], Arc::new(settings)).expect("opened");
-        let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
-        inner.collections.watchfulness = Watchfulness {
-            look_every: Duration::from_millis(20),
+        let inner = Arc::get_mut(&mut service.collections.inner).expect("nobody else has it yet");
+        inner.policy = AutoGcPolicy {
+            check_every: Duration::from_millis(20),
             growth_bytes_min: 1_000_000,
             growth_bytes_short: 100_000,
         };
         (service, is_full)
     }
 
-    /// A workspace with so many bytes that nobody else has, which is deleted at once.
+    /// Makes a workspace with this many private bytes, and deletes it at once.
     fn waste(service: &Service, name: &str, bytes: usize) {
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
         let workspace = WorkspaceName::new(name).expect("a name");
         workspaces.create(&workspace, &NewWorkspace::default(), &act).expect("made");
         let mut tree = workspaces.open(&workspace).expect("open");
@@ -317,7 +315,7 @@ mod tests {
     fn wait_for(service: &Service, after: &Option<Last>, at_most: Duration) -> Option<Last> {
         let begun = Instant::now();
         while begun.elapsed() < at_most {
-            let last = service.inner.collections.state.lock().last.clone();
+            let last = service.collections.inner.state.lock().last.clone();
             if last != *after {
                 return last;
             }
@@ -331,7 +329,7 @@ mod tests {
 
     impl Drop for End<'_> {
         fn drop(&mut self) {
-            self.0.end_collecting();
+            self.0.collections.end_collecting();
         }
     }
 
@@ -342,26 +340,29 @@ mod tests {
         let (service, is_full) = watched(around.path());
         std::thread::scope(|scope| {
             let _end = End(&service);
-            scope.spawn(|| service.keep_collecting(&|| Duration::ZERO, &|_| {}));
+            scope.spawn(|| service.collections.keep_collecting(&|| Duration::ZERO, &|_| {}));
             // Otherwise one may come between the writing and the deleting.
-            service.pause_collection(Span::Forever).expect("paused");
+            service.collections.pause_collection(Span::Forever).expect("paused");
             waste(&service, "one", 3_000_000);
-            service.resume_collection().expect("resumed");
+            service.collections.resume_collection().expect("resumed");
             let grown = wait_for(&service, &None, LONG);
             let why = grown.as_ref().map(|last| last.why.as_str());
             assert_eq!(why, Some("growth"), "{grown:?}");
             assert!(grown.as_ref().is_some_and(|last| last.bytes >= 3_000_000), "{grown:?}");
 
-            service.pause_collection(Span::Forever).expect("paused");
+            service.collections.pause_collection(Span::Forever).expect("paused");
             waste(&service, "two", 30_000_000);
             is_full.store(true, Ordering::Relaxed);
             assert_eq!(wait_for(&service, &grown, Duration::from_millis(500)), None, "it is paused");
-            service.resume_collection().expect("resumed");
+            service.collections.resume_collection().expect("resumed");
             let short = wait_for(&service, &grown, LONG);
             let why = short.as_ref().map(|last| last.why.as_str());
             assert_eq!(why, Some("room"), "{short:?}");
             assert!(short.as_ref().is_some_and(|last| last.bytes >= 30_000_000), "{short:?}");
-            assert!(service.check_room().is_err(), "where no room comes back commits are still refused");
+            assert!(
+                service.collections.quota.check_room().is_err(),
+                "where no room comes back commits are still refused"
+            );
         });
     }
 }

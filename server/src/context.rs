@@ -1,0 +1,378 @@
+//! The context that all parts of a service share: the store with its handles, the home, the clock, the registry and the settings.
+//!
+//! It holds no state of a feature. A part (an owner) keeps its own state and takes the context by `Arc`.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use amalgam_engine::conflict::CONFLICTS_KEY;
+use amalgam_engine::history::History;
+use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
+use amalgam_engine::object::Snapshot;
+use amalgam_engine::queue::Queue;
+use amalgam_engine::reference::Operation;
+use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
+use amalgam_engine::{Now, OperationContext, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
+use amalgam_materializer::{FilePool, Identity};
+use amalgam_proto::{Identified, Reason, operation_name, v1, workspace_id};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::error::{Error, Result};
+use crate::feed::OperationFeed;
+use crate::home::Home;
+use crate::registry::Registry;
+use crate::settings::{Settings, SettingsSource};
+
+/// Returns the present time.
+pub type Clock = fn() -> Time;
+
+/// The clocks of a service.
+#[derive(Clone, Copy)]
+pub struct Clocks {
+    /// The present time.
+    pub wall: Clock,
+    /// The time since the machine was started, sleep included. It never jumps.
+    pub uptime: fn() -> Duration,
+}
+
+impl From<Clock> for Clocks {
+    /// With the monotonic clock of the standard library.
+    fn from(wall: Clock) -> Self {
+        static BEGUN: OnceLock<Instant> = OnceLock::new();
+        Self { wall, uptime: || BEGUN.get_or_init(Instant::now).elapsed() }
+    }
+}
+
+/// Names that a listing reads at once.
+pub(crate) const PAGE: usize = 256;
+/// The notice for a directory whose contents a lean tree leaves out.
+const CACHE_NOT_KEPT: &str = "a cache (CACHEDIR.TAG), which only the newest automatic snapshot keeps";
+/// The longest wait for exclusive use of the store.
+const EXCLUSIVE_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The store of a service, with the values that every part of the service needs.
+pub(crate) struct Context {
+    pub(crate) store: Store,
+    pub(crate) home: Home,
+    pub(crate) clock: Clock,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) labels: Labels,
+    pub(crate) history: History,
+    pub(crate) queue: Queue,
+    pub(crate) registry: Registry,
+    pub(crate) settings: SettingsSource,
+    /// Directories that are never captured: the home of the store, and the directory of its socket.
+    pub(crate) ours: Vec<Identity>,
+    pub(crate) operations: Arc<OperationFeed>,
+    pub(crate) started: Time,
+    /// Returns the seconds by which local time is ahead of UTC at a time.
+    pub(crate) utc_offset: OnceLock<fn(Time) -> i64>,
+    /// Shared by calls that use the store, exclusive for calls that need it alone.
+    gate: RwLock<()>,
+}
+
+impl Context {
+    /// Collects the handles of an open store.
+    pub(crate) fn new(
+        store: Store,
+        home: &Home,
+        clock: Clock,
+        ours: Vec<Identity>,
+        registry: Registry,
+        settings: SettingsSource,
+    ) -> Self {
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+        Self {
+            queue: Queue::of(&workspaces, &history),
+            workspaces,
+            labels: Labels::of(&store),
+            history,
+            home: home.clone(),
+            clock,
+            registry,
+            settings,
+            ours,
+            operations: Arc::default(),
+            started: clock(),
+            utc_offset: OnceLock::new(),
+            gate: RwLock::new(()),
+            store,
+        }
+    }
+
+    /// Marks the store as in use until the guard is dropped. A thread takes it at most once.
+    pub(crate) fn using(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
+    }
+
+    /// Waits until no call uses the store, and keeps others out until the guard is dropped.
+    pub(crate) fn exclusive(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        self.gate.try_write_for(EXCLUSIVE_WAIT_MAX).ok_or_else(|| {
+            let message =
+                "the store is in use by other calls, and this needs it exclusively; try again when they are done";
+            Error::new(Reason::Busy, message)
+        })
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    /// An act of the service's own, or one that its caller gave no id; now.
+    pub(crate) fn act(&self, actor: &str) -> OperationContext {
+        OperationContext::new(actor, self.now())
+    }
+
+    /// The act of a request, which its id makes one that is done once: the id counts for this caller and this method, and a reuse
+    /// with other arguments is refused.
+    pub(crate) fn act_for<R: Identified>(&self, actor: &str, request: &R) -> Result<OperationContext> {
+        let id = request.request_id();
+        if id.is_empty() {
+            return Ok(self.act(actor));
+        }
+        let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
+        let older = self.store.find_request(&RequestId::new(id).map_err(wrong)?)?;
+        // Written by a version that knew neither the method nor the arguments: whether this is a retry cannot be told.
+        if let Some(older) = older.filter(|older| older.draft.actor == actor) {
+            let (sequence, action) = (older.sequence, &older.draft.action);
+            let message = format!(
+                "request id {id:?} belongs to operation {sequence} ({action}) of an older version, which did not record its arguments; if \
+                 that is not what you want, use a new id"
+            );
+            return Err(Error::new(Reason::RequestReused, message).with("operation", operation_name(sequence)));
+        }
+        let scoped = RequestId::scoped(actor, R::METHOD, id, &request.arguments()).map_err(wrong)?;
+        let act = self.act(actor).as_request(scoped);
+        // One that was reused for something else is refused before anything is looked at.
+        self.done_before(&act)?;
+        Ok(act)
+    }
+
+    /// Returns the operation that carried out the same request before, if one did.
+    pub(crate) fn done_before(&self, act: &OperationContext) -> Result<Option<Operation>> {
+        let found = act.request.as_ref().map(|request| self.store.find_request(request)).transpose();
+        Ok(found.map(Option::flatten)?)
+    }
+
+    /// The workspace that a request is about, if it names one.
+    pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
+        if name.is_empty() { Ok(None) } else { Ok(Some(amalgam_proto::workspace_id(name)?)) }
+    }
+
+    /// A snapshot as people write it.
+    pub(crate) fn resolve(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<SnapshotId> {
+        let revision = Revision::parse(if revision.is_empty() { "@" } else { revision })?;
+        let now = match self.utc_offset.get() {
+            Some(utc_offset) => Now { time: self.now(), utc_offset: *utc_offset },
+            None => Now::utc(self.now()),
+        };
+        Ok(revision.resolve(&self.store, here, &now)?)
+    }
+
+    /// Holds the tree of a revision.
+    pub(crate) fn hold_revision(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<HeldTree> {
+        let snapshot = self.resolve(revision, here)?;
+        // That there is one of this name comes before what became of its tree.
+        self.store.snapshot(snapshot)?;
+        let gone = |_| {
+            let message =
+                format!("the tree of snapshot {} was dropped by retention; only its record is left", snapshot.short());
+            Error::new(Reason::NotFound, message)
+        };
+        let held = hold_tree(&self.store, snapshot).map_err(gone)?;
+        let pin = self.store.pin(held.root);
+        Ok(HeldTree { root: Some(held.root), snapshot: Some(snapshot), lean: held.lean, _pin: Some(pin) })
+    }
+
+    /// A snapshot for the wire, with what points at it.
+    pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
+        let snapshot = self.store.snapshot(id)?;
+        let labels = &self.labels;
+        let names = if marks.are_shown { self.names_of(id)? } else { Names::default() };
+        let is_thinned = self.history.is_thinned(id)?;
+        let lean = if is_thinned { lean_tree(&self.store, id)? } else { None };
+        Ok(v1::Snapshot {
+            name: amalgam_proto::snapshot_name(id),
+            parents: snapshot.parents.iter().copied().map(amalgam_proto::snapshot_name).collect(),
+            author: snapshot.author.clone(),
+            time: Some(amalgam_proto::timestamp(snapshot.time)),
+            message: snapshot.message.clone(),
+            metadata: snapshot.metadata.clone().into_iter().collect(),
+            labels: names.labels,
+            workspaces: names.workspaces,
+            thinned: is_thinned && lean.is_none(),
+            without_caches: is_thinned && lean.is_some(),
+            tree: snapshot.root.to_string(),
+            note: labels.note(id)?.unwrap_or_default(),
+            reward: labels.reward(id)?,
+            conflicts: counted(&snapshot),
+        })
+    }
+
+    /// A snapshot alone, with the labels and heads of the moment.
+    pub(crate) fn one_snapshot(&self, id: SnapshotId) -> Result<v1::Snapshot> {
+        self.snapshot_message(id, &self.marks())
+    }
+
+    /// Shows snapshots with the labels and workspaces that point at them.
+    pub(crate) fn marks(&self) -> Marks {
+        Marks { are_shown: true }
+    }
+
+    /// The labels and workspaces that point at a snapshot now.
+    fn names_of(&self, id: SnapshotId) -> Result<Names> {
+        let mut names = Names::default();
+        for name in self.store.names_of(id)? {
+            match name.as_str().split_once('/') {
+                Some(("label", label)) => names.labels.push(label.to_owned()),
+                Some(("workspace", workspace)) => names.workspaces.push(workspace.to_owned()),
+                _ => {}
+            }
+        }
+        Ok(names)
+    }
+
+    /// The heads of all workspaces and all that labels point at, each once.
+    pub(crate) fn named_snapshots(&self) -> Result<Vec<SnapshotId>> {
+        let (mut found, mut after) = (Vec::new(), None);
+        self.each_workspace("", |workspace| {
+            found.extend(workspace.head);
+            Ok(())
+        })?;
+        loop {
+            let page = self.labels.list("", after.as_ref(), PAGE)?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            found.extend(page.into_iter().map(|(_, snapshot)| snapshot));
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Every workspace, by name.
+    pub(crate) fn each_workspace(
+        &self,
+        prefix: &str,
+        mut visit: impl FnMut(&amalgam_engine::Workspace) -> Result<()>,
+    ) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.workspaces.list(prefix, after.as_ref(), PAGE)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.name.clone());
+            page.iter().try_for_each(&mut visit)?;
+        }
+    }
+
+    /// The root of a workspace's head.
+    pub(crate) fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
+        Ok(head.map(|head| self.store.snapshot(head).map(|snapshot| snapshot.root)).transpose()?)
+    }
+
+    pub(crate) fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
+        Ok(self.workspaces.get(workspace)?.head)
+    }
+
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        (self.settings)()
+    }
+
+    /// The target of a workspace: the requested one, or else its own.
+    pub(crate) fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
+        if !asked.is_empty() {
+            return Ok(workspace_id(asked)?);
+        }
+        self.workspaces.get(source)?.target.ok_or_else(|| {
+            let message = format!("{source} has no target to merge into; name one with --into");
+            Error::new(Reason::Invalid, message)
+        })
+    }
+
+    pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
+        match self.head_root(known) {
+            // The snapshot that it was in step with is gone; then the head decides.
+            Err(failure) if failure.reason() == Reason::Corrupt => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Puts a label on a snapshot, or takes it away. Done in a workspace, an undo there takes it back.
+    pub(crate) fn set_label(
+        &self,
+        here: Option<&WorkspaceName>,
+        label: &LabelName,
+        snapshot: Option<SnapshotId>,
+        act: &OperationContext,
+    ) -> Result<()> {
+        let labels = &self.labels;
+        let done = match here {
+            Some(workspace) => labels.set_in(workspace, label, snapshot, act),
+            None => labels.set(label, snapshot, act),
+        };
+        Ok(done.map(drop)?)
+    }
+
+    /// The files that read-only directories share.
+    pub(crate) fn pool(&self) -> Result<FilePool> {
+        FilePool::open(&self.home.pool_path()).map_err(Error::io("open the files that directories share"))
+    }
+}
+
+/// A tree that was named, kept in the store for as long as this lives.
+pub(crate) struct HeldTree {
+    pub(crate) root: Option<RootId>,
+    pub(crate) snapshot: Option<SnapshotId>,
+    /// The paths that retention left out, if the tree is lean.
+    pub(crate) lean: Option<Lean>,
+    pub(crate) _pin: Option<Pin>,
+}
+
+impl HeldTree {
+    /// Notices for all caches that were not kept.
+    pub(crate) fn notices(&self) -> Vec<v1::Notice> {
+        let Some(lean) = &self.lean else { return Vec::new() };
+        let more = (lean.left_out_more > 0).then(|| format!("{CACHE_NOT_KEPT}; so are {} more", lean.left_out_more));
+        let notice = |path: &TreePath| v1::Notice {
+            path: bytes::Bytes::copy_from_slice(path.as_bytes()),
+            kind: v1::NoticeKind::CacheNotKept.into(),
+            message: CACHE_NOT_KEPT.to_owned(),
+            failure: true,
+        };
+        let mut notices: Vec<_> = lean.left_out.iter().map(notice).collect();
+        if let (Some(more), Some(last)) = (more, notices.last_mut()) {
+            last.message = more;
+        }
+        notices
+    }
+
+    /// The error for a path that the tree does not have.
+    pub(crate) fn not_found(&self, path: &TreePath) -> Error {
+        let is_in = |cache: &&TreePath| path.below(cache).is_some();
+        match self.lean.iter().flat_map(|lean| &lean.left_out).find(is_in) {
+            Some(cache) => {
+                let message = format!("{path} is gone: {cache} was {CACHE_NOT_KEPT}");
+                Error::new(Reason::NotFound, message)
+            }
+            None => amalgam_engine::Error::NotFound { path: path.clone() }.into(),
+        }
+    }
+}
+
+/// Whether snapshots are shown with what points at them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Marks {
+    are_shown: bool,
+}
+
+/// The labels and workspaces that point at a snapshot.
+#[derive(Default)]
+struct Names {
+    labels: Vec<String>,
+    workspaces: Vec<String>,
+}
+
+/// The number of conflicts that a snapshot's metadata records.
+fn counted(snapshot: &Snapshot) -> u64 {
+    snapshot.metadata.get(CONFLICTS_KEY).and_then(|count| count.parse().ok()).unwrap_or(0)
+}

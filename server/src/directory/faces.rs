@@ -1,0 +1,103 @@
+//! The face of a workspace's tree in its directory: the files that stand for conflicts, and the edits of them.
+
+use std::sync::Arc;
+
+use amalgam_conflicts::{KnownRendering, RenderedTree, read_back};
+use amalgam_engine::{RootId, TreePath};
+use amalgam_materializer::Captured;
+
+use super::{Directories, LockedDirectory};
+use crate::conflicts::{CapturedConflicts, Placed, style_of};
+use crate::error::Result;
+
+/// A tree whose face may be in a directory.
+struct Candidate {
+    faced: Arc<RenderedTree>,
+    is_written: bool,
+    paths: Option<Vec<TreePath>>,
+}
+
+impl Directories {
+    /// The face of a tree in a directory.
+    pub(crate) fn faced_in(&self, locked: &LockedDirectory, root: RootId) -> Result<Arc<RenderedTree>> {
+        let near = self.context.known_root(locked.record.snapshot())?;
+        self.note_whole(locked, near);
+        self.conflicts.faced(root, style_of(&locked.record.conflicts), near)
+    }
+
+    /// Caches that a tree has no conflicts, if the registry knows it, which saves a walk.
+    fn note_whole(&self, locked: &LockedDirectory, root: Option<RootId>) {
+        if let Some(root) = root.filter(|root| locked.record.whole == Some(*root)) {
+            self.conflicts.faces.learn(root, &Placed::default());
+        }
+    }
+
+    /// Records which tree a directory is being brought to, so that every capture can read its conflicts back.
+    pub(crate) fn aim_at(&self, locked: &mut LockedDirectory, root: RootId, paths: Option<&[TreePath]>) -> Result<()> {
+        let now = self.context.known_root(locked.record.snapshot())?;
+        self.note_whole(locked, now);
+        let before = now.map(|now| self.conflicts.conflicts_of(now, None)).transpose()?.unwrap_or_default();
+        locked.record.aim = Some(root);
+        locked.aim_paths = paths.map(<[TreePath]>::to_vec);
+        if !(before.is_empty() && self.conflicts.conflicts_of(root, now)?.is_empty()) {
+            self.context.registry.put(locked.record.clone())?;
+        }
+        Ok(())
+    }
+
+    fn candidates(&self, locked: &mut LockedDirectory) -> Result<Vec<Candidate>> {
+        let style = style_of(&locked.record.conflicts);
+        let now = self.context.known_root(locked.record.snapshot())?;
+        self.note_whole(locked, now);
+        let mut candidates = Vec::new();
+        let before = match now.filter(|root| self.context.store.hold(*root).is_ok()) {
+            Some(root) => Some(self.conflicts.faced(root, style, None)?),
+            None => None,
+        };
+        let aim = locked.record.aim;
+        if let Some(aim) = aim.filter(|root| self.context.store.hold(*root).is_ok()) {
+            let faced = self.conflicts.faced(aim, style, now)?;
+            candidates.push(Candidate { faced, is_written: true, paths: locked.aim_paths.clone() });
+        }
+        // What a restore of some paths or an undo left is in the directory, too.
+        let working = self.context.workspaces.find(&locked.workspace)?.and_then(|found| found.working);
+        if let Some(root) = self.context.known_root(working)?.filter(|root| self.context.store.hold(*root).is_ok()) {
+            candidates.push(Candidate {
+                faced: self.conflicts.faced(root, style, now)?,
+                is_written: true,
+                paths: None,
+            });
+        }
+        candidates.extend(before.map(|faced| Candidate { faced, is_written: false, paths: None }));
+        if candidates.iter().all(|candidate| candidate.faced.paths().next().is_none()) {
+            candidates.clear();
+        }
+        Ok(candidates)
+    }
+
+    /// Reads a capture back into the tree that it stands for, conflicts included.
+    pub(crate) fn with_conflicts(&self, locked: &mut LockedDirectory, mut captured: Captured) -> Result<Captured> {
+        let candidates = self.candidates(locked)?;
+        locked.seen = CapturedConflicts::default();
+        if candidates.is_empty() {
+            self.conflicts.faces.learn(captured.root, &locked.seen.conflicts);
+            return Ok(captured);
+        }
+        let known: Vec<_> = candidates
+            .iter()
+            .map(|candidate| KnownRendering {
+                rendered: &candidate.faced,
+                is_written: candidate.is_written,
+                paths: candidate.paths.as_deref(),
+            })
+            .collect();
+        let back = read_back(&self.context.store, captured.root, &known)?;
+        // The index speaks of the face, which no snapshot keeps.
+        locked.keep_face(self.context.store.hold(captured.root)?);
+        locked.seen =
+            CapturedConflicts { conflicts: Arc::new(back.conflicts), resolved: back.resolved, still: back.still };
+        self.conflicts.faces.learn(back.root, &locked.seen.conflicts);
+        (captured.tree, captured.root) = (back.tree, back.root);
+        Ok(captured)
+    }
+}

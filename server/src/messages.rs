@@ -1,0 +1,153 @@
+//! Messages of the wire that several parts of the service send.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use amalgam_engine::reference::{Operation, RefValue};
+use amalgam_engine::{ObjectKind, SnapshotId, TreePath};
+use amalgam_materializer::{Notice, Progress, Rename, Why};
+use amalgam_proto::{operation_name, v1};
+use bytes::Bytes;
+
+/// The most bytes of changes in one message; clients take 4 MiB.
+pub(crate) const CHANGES_BYTES_MAX: usize = 1 << 20;
+
+/// An operation for the wire, with its changes from one on, as many as a message takes.
+pub(crate) fn operation_from(operation: &Operation, first: usize) -> v1::Operation {
+    let target = |value: &Option<RefValue>| {
+        let target = value.as_ref().and_then(|value| value.target);
+        match target {
+            Some(id) if id.kind == ObjectKind::Snapshot => {
+                amalgam_proto::snapshot_name(SnapshotId::from_bytes(id.hash))
+            }
+            Some(id) => id.to_string(),
+            None => String::new(),
+        }
+    };
+    let (mut changes, mut bytes) = (Vec::new(), 0);
+    for change in operation.changes.iter().skip(first) {
+        let change = v1::ReferenceChange {
+            reference: change.name.to_string(),
+            before: target(&change.before),
+            after: target(&change.after),
+        };
+        bytes += change_bytes(&change);
+        if bytes > CHANGES_BYTES_MAX && !changes.is_empty() {
+            break;
+        }
+        changes.push(change);
+    }
+    let reverts = operation.draft.reverts.and_then(|revert| revert.undone().or(revert.redone()));
+    v1::Operation {
+        name: operation_name(operation.sequence),
+        sequence: operation.sequence,
+        actor: operation.draft.actor.clone(),
+        time: Some(amalgam_proto::timestamp(operation.draft.time)),
+        action: operation.draft.action.clone(),
+        reverts: reverts.unwrap_or(0),
+        changes_left_out: operation.changes.len().saturating_sub(first + changes.len()) as u64,
+        changes,
+    }
+}
+
+/// About how much of a message a change takes.
+pub(crate) fn change_bytes(change: &v1::ReferenceChange) -> usize {
+    change.reference.len() + change.before.len() + change.after.len() + 12
+}
+
+/// An operation for the wire. One that changed very much has the first changes, and how many follow.
+pub(crate) fn operation_message(operation: &Operation) -> v1::Operation {
+    operation_from(operation, 0)
+}
+
+/// A path as bytes, for the wire.
+pub(crate) fn path_bytes(path: &Path) -> Bytes {
+    Bytes::copy_from_slice(path.as_os_str().as_bytes())
+}
+
+/// A rename for the wire.
+pub(crate) fn renamed_message(renamed: &Rename) -> v1::RenamedPath {
+    let bytes = |path: &TreePath| Bytes::copy_from_slice(path.as_bytes());
+    v1::RenamedPath { from_path: bytes(&renamed.from), path: bytes(&renamed.to) }
+}
+
+/// A notice for the wire.
+pub(crate) fn notice(notice: &Notice) -> v1::Notice {
+    let kind = match &notice.why {
+        Why::Ignored | Why::Uncovered => v1::NoticeKind::Ignored,
+        Why::Ours => v1::NoticeKind::Ours,
+        Why::OtherFileSystem => v1::NoticeKind::OtherFileSystem,
+        Why::Failed { .. } => v1::NoticeKind::Failed,
+        Why::Changing => v1::NoticeKind::Changing,
+        Why::ChangedSince | Why::KeptBeside(_) => v1::NoticeKind::ChangedSince,
+        Why::Unsupported(_) => v1::NoticeKind::Unsupported,
+        Why::NotEmpty => v1::NoticeKind::NotEmpty,
+        Why::Purged(_) => v1::NoticeKind::Purged,
+        Why::Damaged(_) => v1::NoticeKind::Damaged,
+        Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
+        Why::Withheld => v1::NoticeKind::Withheld,
+        _ => v1::NoticeKind::Unspecified,
+    };
+    v1::Notice {
+        path: bytes::Bytes::copy_from_slice(notice.path.as_bytes()),
+        kind: kind.into(),
+        message: notice.why.to_string(),
+        failure: notice.why.is_failure(),
+    }
+}
+
+/// The phase of a long call, in its progress messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Look,
+    Read,
+    Write,
+    Verify,
+    Import,
+    Export,
+    Send,
+    Receive,
+    Plan,
+    Purge,
+}
+
+impl Phase {
+    /// The word on the wire.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Verify => "verify",
+            Self::Import => "import",
+            Self::Export => "export",
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Plan => "plan",
+            Self::Purge => "purge",
+        }
+    }
+}
+
+/// The progress of a call, for the wire.
+pub(crate) fn progress_message(phase: Phase, progress: &Progress) -> v1::Progress {
+    use std::sync::atomic::Ordering::Relaxed;
+    v1::Progress {
+        phase: phase.word().to_owned(),
+        names: progress.seen.load(Relaxed),
+        files: progress.files.load(Relaxed),
+        files_total: progress.files_total.load(Relaxed),
+        bytes: progress.bytes.load(Relaxed),
+        bytes_total: progress.bytes_total.load(Relaxed),
+    }
+}
+
+/// Some paths in words.
+pub(crate) fn words_of(paths: &[TreePath]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = paths.iter().take(SHOWN).map(TreePath::to_string).collect::<Vec<_>>().join(", ");
+    if paths.len() > SHOWN {
+        text.push_str(&format!(" and {} more", paths.len() - SHOWN));
+    }
+    text
+}

@@ -1,0 +1,213 @@
+//! The plans by which workspaces are published by themselves, kept beside the store in `publishing.json`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use amalgam_engine::Time;
+use amalgam_engine::workspace::{Workspace, WorkspaceName};
+use amalgam_proto::v1;
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::home::replace_file;
+
+/// The beginning of the resource names of reviews.
+pub(crate) const REVIEWS: &str = "reviews/";
+pub(crate) const SECOND_NANOSECONDS: i64 = 1_000_000_000;
+
+/// Keeps the plans by which workspaces are published without a request for each time.
+#[derive(Clone)]
+pub(crate) struct Publishing {
+    context: Arc<Context>,
+    pub(crate) inner: Arc<Plans>,
+}
+
+/// The plans of all workspaces, and the file that keeps them.
+pub(crate) struct Plans {
+    file: PathBuf,
+    pub(crate) plans: Mutex<BTreeMap<String, Plan>>,
+    pub(crate) ending: Mutex<bool>,
+    pub(crate) changed: Condvar,
+}
+
+/// How a workspace is published, and the result of the last time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Plan {
+    /// 0 without an interval.
+    pub(crate) every_seconds: u32,
+    pub(crate) on_commit: bool,
+    /// Empty for what the workspace is merged into anyway.
+    pub(crate) target: String,
+    pub(crate) message: String,
+    pub(crate) test: Vec<String>,
+    pub(crate) test_seconds: u32,
+    /// The actor that asked for it.
+    pub(crate) actor: String,
+    /// The head that was tried last.
+    pub(crate) tried: String,
+    /// When it was last looked at, in this life of the process.
+    #[serde(skip)]
+    pub(crate) looked: i64,
+    /// Not before this moment, after something failed.
+    pub(crate) not_before: i64,
+    pub(crate) last: Option<Last>,
+}
+
+/// The last time that a workspace was published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Last {
+    pub(crate) time: i64,
+    #[serde(rename = "how")]
+    pub(crate) outcome: PublishOutcome,
+    /// Why it was not merged, if it was not.
+    pub(crate) reason: String,
+}
+
+/// The outcome of publishing a workspace. The words are those of the wire and of `publishing.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PublishOutcome {
+    /// The changes are in the target.
+    Merged,
+    /// The target had the changes already.
+    Already,
+    /// The changes wait for a person.
+    Review,
+    /// The merge failed, or its test could not be started.
+    Failed,
+}
+
+impl PublishOutcome {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Merged => "merged",
+            Self::Already => "already",
+            Self::Review => "review",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Plan {
+    /// Returns whether a workspace with this head is to be published now.
+    pub(crate) fn is_due(&self, head: &str, now: Time) -> bool {
+        if now.0 < self.not_before {
+            return false;
+        }
+        let since = now.0.saturating_sub(self.looked);
+        let by_time = self.every_seconds > 0 && since >= i64::from(self.every_seconds) * SECOND_NANOSECONDS;
+        by_time || (self.on_commit && head != self.tried)
+    }
+}
+
+impl Publishing {
+    /// Reads the plans of a home. Also returns the problem of their file, which is set aside if it cannot be read.
+    pub(crate) fn open(context: &Arc<Context>) -> Result<(Self, Option<String>)> {
+        let file = context.home.path().join("publishing.json");
+        let failed = || Error::io(format!("read {}", file.display()));
+        let mut problem = None;
+        let plans = match std::fs::read(&file) {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(plans) => plans,
+                Err(error) => {
+                    let aside = file.with_extension("unreadable");
+                    std::fs::rename(&file, &aside).map_err(failed())?;
+                    problem = Some(format!("nothing is published by itself: {}: {error}", aside.display()));
+                    BTreeMap::new()
+                }
+            },
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(source) => return Err(failed()(source)),
+        };
+        let inner = Plans { file, plans: Mutex::new(plans), ending: Mutex::new(false), changed: Condvar::new() };
+        Ok((Self { context: Arc::clone(context), inner: Arc::new(inner) }, problem))
+    }
+}
+
+impl Plans {
+    /// Changes the plans, and writes them if they differ.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Plan>) -> T) -> Result<T> {
+        let text = |plans: &BTreeMap<String, Plan>| serde_json::to_vec_pretty(plans).expect("plans are plain values");
+        let mut plans = self.plans.lock();
+        let before = text(&plans);
+        let done = change(&mut plans);
+        let bytes = text(&plans);
+        if bytes != before {
+            replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))?;
+        }
+        Ok(done)
+    }
+
+    /// Returns whether a plan has an interval, which needs a running process.
+    fn has_intervals(&self) -> bool {
+        self.plans.lock().values().any(|plan| plan.every_seconds > 0)
+    }
+}
+
+impl Publishing {
+    /// How a workspace is published by itself, for the wire.
+    pub(crate) fn publishing_message(&self, workspace: &Workspace) -> Result<Option<v1::Publishing>> {
+        let plan = self.inner.plans.lock().get(workspace.name.as_str()).cloned();
+        plan.map(|plan| self.plan_message(workspace, plan)).transpose()
+    }
+
+    pub(crate) fn plan_message(&self, workspace: &Workspace, plan: Plan) -> Result<v1::Publishing> {
+        let target = self.context.target_of(&workspace.name, &plan.target).ok();
+        let review = target.as_ref().map(|target| self.waiting(&workspace.name, target)).transpose()?.flatten();
+        Ok(v1::Publishing {
+            every_seconds: plan.every_seconds,
+            on_commit: plan.on_commit,
+            target: target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
+            last_time: plan.last.as_ref().map(|last| amalgam_proto::timestamp(Time(last.time))),
+            last_how: plan.last.as_ref().map(|last| last.outcome.word().to_owned()).unwrap_or_default(),
+            reason: plan.last.map(|last| last.reason).unwrap_or_default(),
+            review: review.unwrap_or_default(),
+        })
+    }
+
+    /// The review of a workspace's changes for a target, if one is open.
+    pub(crate) fn waiting(&self, source: &WorkspaceName, target: &WorkspaceName) -> Result<Option<String>> {
+        let reviews = self.context.queue.reviews(Some(target))?;
+        let found = reviews.into_iter().find(|review| review.entry.source == *source);
+        Ok(found.map(|review| format!("{}{}", REVIEWS, review.entry.id)))
+    }
+
+    /// Ends the thread that publishes.
+    pub(crate) fn end_publishing(&self) {
+        let publishing = &self.inner;
+        *publishing.ending.lock() = true;
+        publishing.changed.notify_one();
+    }
+
+    /// Whether the process must be there for something that is published by interval.
+    pub(crate) fn is_publishing(&self) -> bool {
+        self.inner.has_intervals()
+    }
+
+    /// A workspace is gone: it is published no more.
+    pub(crate) fn forget_plan(&self, workspace: &WorkspaceName) -> Result<()> {
+        self.inner.change(|plans| drop(plans.remove(workspace.as_str())))
+    }
+
+    /// Removes the plan of a workspace that an undo took away, unless it has another name now.
+    pub(crate) fn forget_ended_plan(&self, workspace: &WorkspaceName) -> Result<()> {
+        let _turn = self.context.registry.turn();
+        match self.context.workspaces.find(workspace)? {
+            Some(_) => Ok(()),
+            None => self.forget_plan(workspace),
+        }
+    }
+
+    /// A workspace got another name, under which it is published.
+    pub(crate) fn rename_plan(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
+        self.inner.change(|plans| {
+            if let Some(plan) = plans.remove(from.as_str()) {
+                plans.insert(to.to_string(), plan);
+            }
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! The recorded states of workspaces' files: comparison, edits recorded beside the head, undo and redo.
+//!
+//! A state is a tree in the store. Directories and live views bring real files to a state; this part does not know them.
+
+mod contents;
+mod description;
+mod git_scope;
+mod renames;
+mod revert;
+
+pub(crate) use git_scope::{GitScope, without_holders_of_git};
+pub(crate) use renames::is_directory;
+pub(crate) use revert::{Direction, Renaming, Reverted};
+
+use std::sync::Arc;
+
+use amalgam_engine::conflict::CONFLICTS_KEY;
+use amalgam_engine::merge::{NoContents, merge_trees};
+use amalgam_engine::workspace::{Change, WorkspaceName};
+use amalgam_engine::{
+    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, diff_roots,
+};
+use amalgam_merge::trees::RuleMerger;
+use amalgam_proto::Reason;
+
+use crate::conflicts::Conflicts;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::merge_rules::MergeRules;
+
+/// The action in the operation log for a snapshot of a directory.
+pub(crate) const CAPTURE: &str = "capture";
+/// The action in the operation log for edits that are recorded because a restore or an undo is about to replace them.
+pub(crate) const EDIT: &str = "edit";
+/// The action in the operation log for a restore.
+const RESTORE: &str = "restore";
+/// The action in the operation log for a restore that wrote into `.git`. Undoing it writes there, too.
+const RESTORE_WITH_GIT: &str = "restore with .git";
+
+/// The action in the operation log for a restore of this scope.
+pub(crate) fn restore_action(git: GitScope) -> &'static str {
+    if git.includes() { RESTORE_WITH_GIT } else { RESTORE }
+}
+
+/// The action in the operation log for a restore that led back to the head, so that no snapshot describes it.
+pub(crate) fn cleared_action(git: GitScope, words: &str) -> String {
+    if git.includes() { format!("{RESTORE_WITH_GIT}: {words}") } else { words.to_owned() }
+}
+
+/// Whether an operation of this name wrote into `.git`.
+pub(crate) fn wrote_git(action: &str) -> bool {
+    action.starts_with(RESTORE_WITH_GIT)
+}
+
+/// The number of paths that differ, by kind of change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) added: u64,
+    pub(crate) modified: u64,
+    pub(crate) removed: u64,
+    /// How many of all these are in `.git`.
+    pub(crate) in_git: u64,
+}
+
+/// Compares and records the states of workspaces' files.
+#[derive(Clone)]
+pub(crate) struct States {
+    context: Arc<Context>,
+    rules: MergeRules,
+    conflicts: Conflicts,
+}
+
+impl States {
+    pub(crate) fn new(context: &Arc<Context>, rules: &MergeRules, conflicts: &Conflicts) -> Self {
+        Self { context: Arc::clone(context), rules: rules.clone(), conflicts: conflicts.clone() }
+    }
+
+    /// Counts the differences between two trees, without times.
+    pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
+        let mut tally = Tally::default();
+        for change in diff_roots(&self.context.store, before, after, DiffOptions::default())? {
+            let change = change?;
+            tally.in_git += u64::from(change.path.is_in_git());
+            match change.what {
+                What::Added => tally.added += 1,
+                What::Removed => tally.removed += 1,
+                _ => tally.modified += 1,
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Whether two trees are the same but for times.
+    pub(crate) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+        if before == after {
+            return Ok(true);
+        }
+        let mut diff = diff_roots(&self.context.store, before, after, DiffOptions::default())?;
+        Ok(diff.next().transpose()?.is_none())
+    }
+
+    /// How many changes an undo leaves alone unless it is told otherwise.
+    pub(crate) fn left_alone_by_undo(&self, workspace: &WorkspaceName, tally: &Tally) -> Result<u64> {
+        Ok(if self.default_git_scope(workspace)?.includes() { 0 } else { tally.in_git })
+    }
+
+    pub(crate) fn check_etag(&self, workspace: &amalgam_engine::WorkspaceName, etag: &str) -> Result<()> {
+        if etag.is_empty() {
+            return Ok(());
+        }
+        let now = self.context.store.last_move(&workspace.reference())?.to_string();
+        if now == etag {
+            return Ok(());
+        }
+        let message =
+            format!("workspace {workspace} was changed since it was read; look at what it has now, then try again");
+        Err(Error::new(Reason::StaleHead, message).with("etag", now))
+    }
+
+    /// The tree that a workspace's files had after the last recorded operation.
+    pub(crate) fn state_root(&self, workspace: &WorkspaceName) -> Result<Option<RootId>> {
+        self.context.head_root(self.context.workspaces.get(workspace)?.state())
+    }
+
+    /// Returns whether a request was carried out before. A second time would undo later changes.
+    pub(crate) fn is_replayed(&self, act: &OperationContext) -> Result<bool> {
+        Ok(self.context.done_before(act)?.is_some())
+    }
+
+    /// Commits the edits since a tree, merged with the workspace's head. Returns nothing if the head has them all.
+    pub(crate) fn merge_edits(
+        &self,
+        workspace: &WorkspaceName,
+        before: RootId,
+        edited: RootId,
+        message: &str,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        let store = &self.context.store;
+        let act = &OperationContext { request: None, ..act.clone() };
+        let head = self.context.head(workspace)?;
+        let Some(now) = self.context.head_root(head)? else { return Ok(None) };
+        let rules = self.rules.merge_rules(Some(workspace), None);
+        let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
+        let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
+        let options = MergeOptions { time: act.time, ..MergeOptions::default() };
+        let merged = merge_trees(store, Some(before), now, edited, contents, &options);
+        let mut tree = merged?.tree;
+        let session = store.session();
+        let root = tree.freeze().write(&session)?;
+        session.write_all_ahead()?;
+        let _pin = store.hold(root)?;
+        if self.is_same(Some(root), Some(now))? {
+            return Ok(None);
+        }
+        tree.rebase(head);
+        let mut change = Change::new(message);
+        let conflicts = self.conflicts.conflicts_of(root, Some(now))?.len();
+        if conflicts > 0 {
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
+        }
+        let done = self.context.workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
+        Ok(Some(done?.snapshot))
+    }
+}

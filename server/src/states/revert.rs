@@ -1,0 +1,162 @@
+//! Undo and redo of the operations of a workspace, as far as they concern its recorded states.
+
+use amalgam_engine::reference::{Operation, RefChange};
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{OperationContext, RootId, SnapshotId, operation};
+use amalgam_gc::retention::AUTOMATIC_KEY;
+use amalgam_proto::{Reason, v1};
+
+use super::{CAPTURE, GitScope, States, wrote_git};
+use crate::error::{Error, Result};
+use crate::messages::operation_message;
+
+/// The action in the operation log for a rename of a workspace.
+const RENAME: &str = "rename";
+
+/// Which way through the operations of a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Undo,
+    Redo,
+}
+
+/// An operation that was undone or redone.
+pub(crate) struct Reverted {
+    /// The operation that did so.
+    pub(crate) by: Operation,
+    /// The operation that was undone or redone.
+    pub(crate) of: Operation,
+    /// Whether `.git` is written, too.
+    pub(crate) git: GitScope,
+    /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
+    pub(crate) set_id: bool,
+}
+
+impl States {
+    /// Removes the reference to a tree that was kept aside; collections keep the tree for the grace time.
+    pub(crate) fn drop_aside(&self, workspace: &WorkspaceName, act: &OperationContext) -> Result<()> {
+        let (store, name) = (&self.context.store, workspace.aside_reference());
+        let act = OperationContext { request: None, ..act.clone() };
+        Ok(operation::remove_reference(store, &name, &act, "drop what was kept aside").map(drop)?)
+    }
+
+    /// The operation that an undo takes back, or a redo does again.
+    pub(crate) fn next_to_revert(&self, workspace: &WorkspaceName, direction: Direction) -> Result<Operation> {
+        let (store, reference) = (&self.context.store, workspace.reference());
+        let next = match direction {
+            Direction::Undo => operation::next_to_undo(store, &reference),
+            Direction::Redo => operation::next_to_redo(store, &reference),
+        };
+        let begins = |change: &RefChange| {
+            change.name == reference && change.before.as_ref().is_none_or(|value| value.target.is_none())
+        };
+        let nothing = |message: String| Err(Error::new(Reason::NothingToRevert, message));
+        match (next?, direction) {
+            (Some(next), Direction::Undo) if next.draft.action != RENAME && next.changes.iter().any(begins) => {
+                nothing(format!("nothing to undo in {workspace}: it is at its first snapshot"))
+            }
+            (Some(next), _) => Ok(next),
+            (None, Direction::Undo) => nothing(format!("nothing to undo in {workspace}")),
+            (None, Direction::Redo) => {
+                nothing(format!("nothing to redo in {workspace}: nothing was undone since the last change"))
+            }
+        }
+    }
+
+    /// The operation that a redo does again, if nothing but `.git` changed since the undo.
+    pub(crate) fn next_to_redo(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
+        let next = self.next_to_revert(workspace, Direction::Redo)?;
+        let setting = self.default_git_scope(workspace)?;
+        if !self.differs(self.state_root(workspace)?, Some(there), setting)? {
+            return Ok(next);
+        }
+        let after = next.changes.iter().find(|change| change.name == workspace.reference());
+        let snapshot = after.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
+        let id = snapshot.map(|id| SnapshotId::from_bytes(id.hash).short()).unwrap_or_default();
+        let message = format!(
+            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
+             undo` then brings them back"
+        );
+        Err(Error::new(Reason::UncommittedChanges, message))
+    }
+
+    /// Undoes or redoes an operation. An automatic snapshot with changes in `.git` alone would look like no step at all: the next
+    /// operation follows at once.
+    pub(crate) fn revert_visibly(
+        &self,
+        workspace: &WorkspaceName,
+        next: Operation,
+        there: RootId,
+        git: GitScope,
+        direction: Direction,
+        act: &OperationContext,
+    ) -> Result<Reverted> {
+        let (store, mut next, mut act) = (&self.context.store, next, act.clone());
+        loop {
+            let by = match direction {
+                Direction::Undo => operation::undo_operation(store, next.sequence, &act),
+                Direction::Redo => operation::redo_operation(store, next.sequence, &act),
+            };
+            let by = by?;
+            let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
+            let is_seen =
+                !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
+            let reverted = Reverted { by, of: next, git, set_id: false };
+            match self.next_to_revert(workspace, direction) {
+                Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
+                _ => return Ok(reverted),
+            }
+            // The request belongs to the first.
+            act.request = None;
+        }
+    }
+
+    /// Whether an operation was a snapshot that was taken without being asked for.
+    pub(crate) fn is_automatic(&self, workspace: &WorkspaceName, found: &Operation) -> Result<bool> {
+        let change = found.changes.iter().find(|change| change.name == workspace.reference());
+        let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
+        let Some(target) = target.filter(|_| found.draft.action == CAPTURE) else { return Ok(false) };
+        let snapshot = self.context.store.snapshot(SnapshotId::from_bytes(target.hash))?;
+        Ok(snapshot.metadata.contains_key(AUTOMATIC_KEY))
+    }
+
+    /// The result of an undo or a redo, for the wire.
+    pub(crate) fn revert_result(&self, reverted: &Reverted, restored: v1::RestoreResult) -> Result<v1::RevertResult> {
+        Ok(v1::RevertResult {
+            reverted: Some(operation_message(&reverted.of)),
+            operation: Some(operation_message(&reverted.by)),
+            took_back_changes: false,
+            cannot_redo: false,
+            restored: Some(restored),
+            description: self.describe_operation(&reverted.of)?,
+        })
+    }
+}
+
+/// An undo or a redo of the renaming of a workspace.
+pub(crate) struct Renaming {
+    /// The operation that renamed it.
+    pub(crate) operation: Operation,
+    /// The name that the workspace has.
+    pub(crate) from: WorkspaceName,
+    /// The name that it gets.
+    pub(crate) to: WorkspaceName,
+    pub(crate) direction: Direction,
+}
+
+impl Renaming {
+    /// Returns the renaming that an undo or a redo of an operation is; nothing for other operations.
+    pub(crate) fn of(found: &Operation, direction: Direction) -> Option<Self> {
+        if found.draft.action != RENAME {
+            return None;
+        }
+        let name = |change: &RefChange| WorkspaceName::of_reference(&change.name).ok();
+        let old = found.changes.iter().find(|change| change.after.is_none()).and_then(name)?;
+        let new = found.changes.iter().find(|change| change.before.is_none()).and_then(name)?;
+        let (from, to) = match direction {
+            Direction::Undo => (new, old),
+            Direction::Redo => (old, new),
+        };
+        Some(Self { operation: found.clone(), from, to, direction })
+    }
+}
