@@ -28,6 +28,7 @@ mod import;
 mod init;
 mod label;
 mod log;
+mod logs;
 mod merge;
 mod mount;
 mod mounts;
@@ -69,6 +70,7 @@ pub enum Command {
     Status(status::Status),
     Commit(commit::Commit),
     Log(log::Log),
+    Logs(logs::Logs),
     Diff(diff::Diff),
     Show(show::Show),
     Ls(cat::Ls),
@@ -114,7 +116,6 @@ pub enum Command {
     Help(help::Help),
     #[command(hide = true)]
     Man(completions::Man),
-    #[command(hide = true)]
     Stop(serve::Stop),
     #[command(hide = true)]
     Enter(enter::Enter),
@@ -132,6 +133,7 @@ impl Command {
             Self::Status(status) => Box::pin(status.run(session)).await,
             Self::Commit(commit) => Box::pin(commit.run(session)).await,
             Self::Log(log) => Box::pin(log.run(session)).await,
+            Self::Logs(logs) => Box::pin(logs.run(session)).await,
             Self::Diff(diff) => Box::pin(diff.run(session)).await,
             Self::Show(show) => Box::pin(show.run(session)).await,
             Self::Ls(ls) => Box::pin(ls.run(session)).await,

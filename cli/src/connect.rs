@@ -1,4 +1,4 @@
-//! The way to the process that holds the store: found, started if it is not there, or inside this one.
+//! Connects to the process that holds the store: finds it, starts it, or opens the store in this process.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -31,20 +31,20 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
+use tracing::debug;
 
 use crate::config::Config;
 use crate::environment;
+use crate::logging::{LogOptions, LogOwner};
 use crate::namespace::TOKEN;
 
 /// How long a process may take to answer after it was started.
-const START_WITHIN: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked for meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 /// Delay before a process is started again while another one holds the store; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
-/// The log is begun anew above this size.
-const LOG_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// How to find the store.
@@ -58,6 +58,8 @@ pub struct ConnectOptions {
     pub in_process: bool,
     /// Make a store where there is none.
     pub create: bool,
+    /// What a process that opens the store logs.
+    pub log: LogOptions,
 }
 
 /// Says who calls.
@@ -72,67 +74,67 @@ impl Interceptor for Actor {
 }
 
 /// A channel that says who calls.
-pub type Wire = InterceptedService<Channel, Actor>;
+pub type ActorChannel = InterceptedService<Channel, Actor>;
 
 /// All services of a store.
 #[derive(Clone)]
 pub struct Client {
     /// Named lines of work.
-    pub workspaces: WorkspaceServiceClient<Wire>,
+    pub workspaces: WorkspaceServiceClient<ActorChannel>,
     /// What was, and what differs.
-    pub snapshots: SnapshotServiceClient<Wire>,
+    pub snapshots: SnapshotServiceClient<ActorChannel>,
     /// Every change of state.
-    pub operations: OperationServiceClient<Wire>,
+    pub operations: OperationServiceClient<ActorChannel>,
     /// Real directories.
-    pub directories: DirectoryServiceClient<Wire>,
+    pub directories: DirectoryServiceClient<ActorChannel>,
     /// The store and its process.
-    pub store: StoreServiceClient<Wire>,
+    pub store: StoreServiceClient<ActorChannel>,
     /// Between stores.
-    pub transfer: TransferServiceClient<Wire>,
+    pub transfer: TransferServiceClient<ActorChannel>,
     /// In from other programs, and out to them.
-    pub exchange: ExchangeServiceClient<Wire>,
+    pub exchange: ExchangeServiceClient<ActorChannel>,
     /// Merges, the queue and reviews.
-    pub merges: MergeServiceClient<Wire>,
+    pub merges: MergeServiceClient<ActorChannel>,
     /// Room that comes back.
-    pub collections: CollectionServiceClient<Wire>,
+    pub collections: CollectionServiceClient<ActorChannel>,
     /// What could not be merged.
-    pub conflicts: ConflictServiceClient<Wire>,
+    pub conflicts: ConflictServiceClient<ActorChannel>,
     /// Mounted file systems.
-    pub mounts: MountServiceClient<Wire>,
+    pub mounts: MountServiceClient<ActorChannel>,
 }
 
 impl Client {
-    fn new(channel: &Channel, actor: &str) -> Self {
+    fn new(connection: &Channel, actor: &str) -> Self {
         // What a header cannot hold is not worth failing for.
         let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
         let actor = Actor(MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown")));
-        let wire = || InterceptedService::new(channel.clone(), actor.clone());
+        let channel = || InterceptedService::new(connection.clone(), actor.clone());
         Self {
-            workspaces: WorkspaceServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            snapshots: SnapshotServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            operations: OperationServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            store: StoreServiceClient::new(wire()),
-            transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            exchange: ExchangeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            merges: MergeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            collections: CollectionServiceClient::new(wire()),
-            conflicts: ConflictServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            mounts: MountServiceClient::new(wire()),
+            workspaces: WorkspaceServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            snapshots: SnapshotServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            operations: OperationServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            directories: DirectoryServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            store: StoreServiceClient::new(channel()),
+            transfer: TransferServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            exchange: ExchangeServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            merges: MergeServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            collections: CollectionServiceClient::new(channel()),
+            conflicts: ConflictServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            mounts: MountServiceClient::new(channel()),
         }
     }
 }
 
 /// Why there is no way to a store.
 #[derive(Debug)]
-pub enum NoWay {
+pub enum ConnectError {
     /// There is no store where one was looked for.
     NoStore(PathBuf),
     /// Something else, as the API would tell it.
     Failed(Failure),
 }
 
-impl From<Failure> for NoWay {
+impl From<Failure> for ConnectError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -153,26 +155,28 @@ fn uptime() -> Duration {
 }
 
 /// Finds the process that holds the store, or starts it.
-pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
+pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
     let home = Home::new(&options.home);
     if !home.exists() && !options.create {
-        return Err(NoWay::NoStore(options.home.clone()));
+        return Err(ConnectError::NoStore(options.home.clone()));
     }
     if options.in_process {
         let runtime = runtime_directory().map_err(|error| fault("make the runtime directory", &error))?;
+        // A log that cannot be written keeps no command from its work.
+        let _ = make_home(&home).and_then(|()| options.log.log_to_file(&home.log_path(), LogOwner::Command));
         let service = open(&home, &runtime)?;
         let channel = serve::in_process(service).await.map_err(|error| fault("open the store", &error))?;
         return Ok(Client::new(&channel, &options.actor));
     }
     let socket = socket_path(&options.home).map_err(|error| fault("find the runtime directory", &error))?;
     for _ in 0..2 {
-        if let Some(channel) = knock_anywhere(&home, &socket).await
-            && let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await?
+        if let Some(channel) = try_connect_any(&home, &socket).await
+            && let Some(client) = check_version(Client::new(&channel, &options.actor)).await?
         {
             return Ok(client);
         }
         let channel = start_and_wait(&home, &socket).await?;
-        if let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await? {
+        if let Some(client) = check_version(Client::new(&channel, &options.actor)).await? {
             return Ok(client);
         }
     }
@@ -183,21 +187,21 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
 /// The process that holds the store, only if it runs.
 pub async fn running(options: &ConnectOptions) -> Option<Client> {
     let socket = socket_path(&options.home).ok()?;
-    let found = knock_anywhere(&Home::new(&options.home), &socket).await;
+    let found = try_connect_any(&Home::new(&options.home), &socket).await;
     found.map(|channel| Client::new(&channel, &options.actor))
 }
 
 /// Reaches the process that holds the store: at its usual socket, or where it wrote down that it listens, because it was started with
 /// another runtime directory.
-async fn knock_anywhere(home: &Home, socket: &Path) -> Option<Channel> {
-    if let Some(channel) = knock(socket).await {
+async fn try_connect_any(home: &Home, socket: &Path) -> Option<Channel> {
+    if let Some(channel) = try_connect(socket).await {
         return Some(channel);
     }
     let elsewhere = home.listening_at().filter(|elsewhere| elsewhere != socket)?;
-    knock(&elsewhere).await
+    try_connect(&elsewhere).await
 }
 
-async fn knock(socket: &Path) -> Option<Channel> {
+async fn try_connect(socket: &Path) -> Option<Channel> {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let socket = socket.clone();
@@ -207,7 +211,7 @@ async fn knock(socket: &Path) -> Option<Channel> {
 }
 
 /// Nothing when the process was of another version and has been asked to go.
-async fn shake_hands(mut client: Client) -> Result<Option<Client>, NoWay> {
+async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectError> {
     let told = match client.store.get_store(v1::GetStoreRequest {}).await {
         Ok(told) => told.into_inner(),
         // It went away between the knock and the question.
@@ -231,15 +235,15 @@ async fn shake_hands(mut client: Client) -> Result<Option<Client>, NoWay> {
     Ok(None)
 }
 
+fn make_home(home: &Home) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.path())
+}
+
+/// Starts a background process. It writes its log to the file that is its standard error, too, so that a panic is in the log.
 fn start(home: &Home, socket: &Path) -> io::Result<Child> {
-    let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    make(home.path())?;
-    let log = home.log_path();
-    let is_large = fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX);
-    let mut options = OpenOptions::new();
-    options.create(true).mode(0o600);
-    let log =
-        if is_large { options.write(true).truncate(true).open(&log)? } else { options.append(true).open(&log)? };
+    make_home(home)?;
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(home.log_path())?;
+    debug!("starting a background process");
     Command::new(std::env::current_exe()?)
         .arg("--store")
         .arg(home.path())
@@ -254,16 +258,16 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
+async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, ConnectError> {
     let began = Instant::now();
     let start = || start(home, socket).map_err(|error| fault("start the background process", &error));
     let mut child = start()?;
     let mut retry = RETRY_DELAY_MIN;
     loop {
-        if let Some(channel) = knock_anywhere(home, socket).await {
+        if let Some(channel) = try_connect_any(home, socket).await {
             return Ok(channel);
         }
-        let mut pause = LOOK_EVERY;
+        let mut pause = POLL_INTERVAL;
         match child.try_wait() {
             // Another process holds the store: it is about to listen, or to end, and then this one has to take its place.
             Ok(Some(status)) if status.code() == Some(EXIT_BUSY) => {
@@ -271,10 +275,10 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
                 retry = (retry * 2).min(RETRY_DELAY_MAX);
                 child = start()?;
             }
-            Ok(Some(status)) => return Err(said_last(home, status.code()).into()),
+            Ok(Some(status)) => return Err(last_error(home, status.code()).into()),
             _ => {}
         }
-        if began.elapsed() > START_WITHIN {
+        if began.elapsed() > START_TIMEOUT {
             let message =
                 format!("{}: the store is open in another process that does not answer", home.path().display());
             return Err(Failure::new(Reason::Busy, message).into());
@@ -284,7 +288,7 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
 }
 
 /// What a process that could not start wrote last.
-fn said_last(home: &Home, code: Option<i32>) -> Failure {
+fn last_error(home: &Home, code: Option<i32>) -> Failure {
     let log = fs::read(home.log_path()).unwrap_or_default();
     let text = String::from_utf8_lossy(&log);
     let last = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
@@ -355,6 +359,6 @@ pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
     Ok(runtime_directory()?.join(format!("{}.sock", &id.to_string()[..16])))
 }
 
-fn fault(action: &str, error: &dyn std::fmt::Display) -> NoWay {
-    NoWay::Failed(Failure::new(Reason::Fault, format!("could not {action}: {error}")))
+fn fault(action: &str, error: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Failed(Failure::new(Reason::Fault, format!("could not {action}: {error}")))
 }

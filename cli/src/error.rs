@@ -5,7 +5,7 @@ use std::{fmt, io};
 use amalgam_proto::{Failure, Reason};
 use tonic::{Code, Status};
 
-use crate::connect::NoWay;
+use crate::connect::ConnectError;
 use crate::exit::Exit;
 
 /// Why a command failed.
@@ -120,11 +120,11 @@ impl From<Failure> for CliError {
     }
 }
 
-impl From<NoWay> for CliError {
-    fn from(no_way: NoWay) -> Self {
-        match no_way {
-            NoWay::Failed(failure) => Self::from(failure),
-            NoWay::NoStore(home) => {
+impl From<ConnectError> for CliError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Failed(failure) => Self::from(failure),
+            ConnectError::NoStore(home) => {
                 let message = format!("there is no store at {}", home.display());
                 let error = Self::new(Exit::NO_STORE, "NO_STORE", message);
                 error.hint("`amalgam init` creates one, --store PATH names another one")

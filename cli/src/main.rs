@@ -15,6 +15,7 @@ mod environment;
 mod error;
 mod exit;
 mod help;
+mod logging;
 mod namespace;
 mod output;
 mod place;
@@ -41,6 +42,7 @@ use connect::ConnectOptions;
 use error::{CliError, Outcome};
 use exit::Exit;
 use help::Answer;
+use logging::LogOptions;
 use output::{Color, Output, OutputOptions};
 use place::Standing;
 use session::Session;
@@ -109,7 +111,9 @@ fn begin(global: &Global) -> Result<Session, CliError> {
         color: global.color.or(configured).unwrap_or_default(),
         pager: (!global.no_pager).then(|| pager(&config)),
     };
-    let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false };
+    let filter = env::var(logging::VARIABLE).ok().filter(|filter| !filter.is_empty());
+    let log = LogOptions { filter, file_bytes_max: config.log_bytes_max()?.unwrap_or(logging::FILE_BYTES_MAX) };
+    let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false, log };
     let mut output = Output::new(options);
     closed.map_or(Ok(()), |closed| output.remark(closed))?;
     Ok(Session::new(output, config, connect, standing, global.no_input))
@@ -177,6 +181,9 @@ fn run(arguments: Arguments, mut session: Session) -> Exit {
         other => other,
     };
     let in_process = session.connect.in_process;
+    if !in_process {
+        session.connect.log.log_to_stderr();
+    }
     let runtime = match runtime(in_process) {
         Ok(runtime) => runtime,
         Err(error) => {

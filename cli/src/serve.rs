@@ -8,13 +8,17 @@ use amalgam_server::{Home, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect::{EXIT_BUSY, EXIT_FULL, open, runtime_directory};
+use crate::logging::{LogOptions, LogOwner};
 
 /// Holds the store and answers on its socket until it is idle for long enough or told to go. Returns the exit code.
-pub fn run(home: &Home, socket: &Path, idle: Duration) -> i32 {
+pub fn run(home: &Home, socket: &Path, idle: Duration, log: &LogOptions) -> i32 {
     // Its own session: the terminal's hang-up and Ctrl-C are not meant for it.
     let _ = rustix::process::setsid();
     // Without it free memory is given back only while others are at work. Where it cannot be had, that is how it is.
     let _ = tikv_jemalloc_ctl::background_thread::write(true);
+    if let Err(error) = log.log_to_file(&home.log_path(), LogOwner::Background) {
+        crate::say_error(&format!("the log cannot be written: {error}"));
+    }
     match serve_store(home, socket, idle) {
         Ok(()) => 0,
         Err(failure) => {

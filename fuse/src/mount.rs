@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use amalgam_view::{Notice, View, WatchId};
 use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
+use tracing::{debug, warn};
 
 use crate::again::Again;
 use crate::aside::Aside;
@@ -151,6 +152,7 @@ impl Mount {
         let teller =
             std::thread::Builder::new().name("amalgam-notices".to_owned()).spawn(move || tell(&told, &notifier));
         mount.teller = Some(teller.map_err(refused)?);
+        debug!(path = %mount.path.display(), read_only = mount.view.is_read_only(), "answering FUSE requests");
         Ok(mount)
     }
 
@@ -189,6 +191,10 @@ impl Mount {
             return Err(StillMounted { mount: Box::new(self), error });
         }
         let ended = self.session.take().map_or(Ok(()), BackgroundSession::join);
+        match &ended {
+            Ok(()) => debug!(path = %self.path.display(), "FUSE session ended"),
+            Err(error) => warn!(%error, "FUSE session ended with an error"),
+        }
         self.tell_no_more();
         ended.map_err(|source| {
             let error = MountError::Busy { path: self.path.clone(), source };

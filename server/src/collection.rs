@@ -24,6 +24,7 @@ use amalgam_gc::{
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tracing::info;
 
 use crate::api::Caller;
 use crate::failure::{Result, of_engine, of_io};
@@ -228,6 +229,7 @@ impl Service {
     ) -> Result<v1::CollectResult> {
         let _under_way = self.begin_collection()?;
         let before = self.measure_disk()?;
+        info!(why = how.why.word(), dry_run = how.dry_run, store_bytes = before.store_bytes, "collection begins");
         if !how.dry_run {
             self.shorten_journals();
         }
@@ -266,6 +268,15 @@ impl Service {
             removed.map_err(|source| of_io("remove files that no directory shares", &source))?;
         }
         let after = self.measure_disk()?;
+        info!(
+            freed_objects = done.freed.total().objects,
+            freed_bytes = done.freed.total().bytes,
+            thinned,
+            operations = done.operations,
+            store_bytes = after.store_bytes,
+            ended_in = done.ended_in.map(Stage::word),
+            "collection ends"
+        );
         let mut result = result_message(how, &prepared, &done, thinned, [&before, &after]);
         result.warnings.extend(self.lived().jump().map(|jump| jump.words()));
         if !how.dry_run && done.ended_in.is_none() {

@@ -97,6 +97,7 @@ impl Service {
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
+        crate::call_log::record_workspace(workspace.as_str());
         let mut grasp = Grasp { record, workspace, seen: Seen::default(), aim_paths: None, host, live };
         grasp.ready_index(self);
         self.clean_up_after_the_dead(&grasp)?;
@@ -138,7 +139,10 @@ impl Service {
     pub(crate) fn live_named(&self, name: &str) -> Result<Option<u64>> {
         match named(name) {
             None => Ok(None),
-            Some(Named::View(id)) => Ok(Some(id)),
+            Some(Named::View(id)) => {
+                crate::call_log::record_workspace(self.view_workspace(id)?.as_str());
+                Ok(Some(id))
+            }
             Some(Named::Follower) => {
                 let message = "this mount is read-only and follows its workspace, so it never has changes";
                 Err(Failure::new(Reason::Invalid, message))

@@ -8,6 +8,7 @@
 //! What is absent: no terminal, no environment, no clock. Where the store lies and what time it is are arguments.
 
 pub mod api;
+mod call_log;
 mod calls;
 mod collection;
 mod complaints;

@@ -14,6 +14,7 @@ use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Identified, Reason, operation_name, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::call_log::warn_problem;
 use crate::collection::Collections;
 use crate::conflicts::Faces;
 use crate::directory::{Live, Watches};
@@ -160,6 +161,8 @@ impl Service {
             gate: RwLock::new(()),
             store,
         };
+        tracing::info!("store opened");
+        inner.problems.iter().for_each(|problem| warn_problem(problem, "a record beside the store cannot be read"));
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -205,6 +208,7 @@ impl Service {
         if id.is_empty() {
             return Ok(self.act(actor));
         }
+        crate::call_log::record_request_id(id);
         let wrong = |why| Failure::new(Reason::Invalid, format!("request_id: {why}"));
         let older = self.inner.store.find_request(&RequestId::new(id).map_err(wrong)?).map_err(of_engine)?;
         // Written by a version that knew neither the method nor the arguments: whether this is a retry cannot be told.
@@ -231,7 +235,7 @@ impl Service {
 
     /// The workspace that a request is about, if it names one.
     pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
-        if name.is_empty() { Ok(None) } else { amalgam_proto::workspace_id(name).map(Some).map_err(of_engine) }
+        if name.is_empty() { Ok(None) } else { crate::call_log::workspace_id(name).map(Some).map_err(of_engine) }
     }
 
     /// A snapshot as people write it.

@@ -196,7 +196,7 @@ impl Service {
         }
     }
 
-    fn view_workspace(&self, id: u64) -> Result<WorkspaceName> {
+    pub(crate) fn view_workspace(&self, id: u64) -> Result<WorkspaceName> {
         let unknown = || {
             let message = format!("there is no {}; `amalgam mounts` lists what is mounted", view_name(id));
             Failure::new(Reason::NoDirectory, message)
@@ -223,6 +223,7 @@ impl Service {
         let mut options = self.view_options(&workspace)?;
         options.journaled = self.inner.workspaces.get(&workspace).map_err(of_engine)?.journaled;
         let (view, recovered) = View::open(tree, &self.view_directory(id), options).map_err(of_view)?;
+        tracing::info!(%workspace, edits = recovered.edits, "view opened");
         let live = Arc::new(LiveView {
             view,
             recovered,
@@ -413,6 +414,7 @@ impl Service {
         }
         grasp.live.view.close().map_err(of_view)?;
         *grasp.turn = true;
+        tracing::info!(workspace = %grasp.workspace, "view closed");
         self.inner.views.state.lock().open.remove(&grasp.id);
         Ok(())
     }

@@ -5,6 +5,7 @@ use amalgam_engine::backend::Durability;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Commit, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree};
+use tracing::debug;
 
 use crate::attributes::Kind;
 use crate::error::{Error, Result};
@@ -77,6 +78,7 @@ impl View {
         action: &str,
     ) -> Result<Committed> {
         self.commit_folded(workspaces, name, change, act, action, None)
+            .inspect_err(|error| debug!(workspace = %name, "commit of a view failed: {error}"))
     }
 
     /// The same, with conflicts in the place of files that stand for them, where these are still what they were when somebody looked.
@@ -155,7 +157,10 @@ impl View {
         journal.landed(committing.place, Some(snapshot), Some(snapshot));
         match told {
             // The commit is done, and says itself where in the journal it was taken.
-            Err(error) if error.is_full() => Ok(()),
+            Err(error) if error.is_full() => {
+                debug!("no room for the journal's record of a commit");
+                Ok(())
+            }
             told => told.map(drop),
         }
     }

@@ -11,6 +11,7 @@ use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
 use amalgam_engine::workspace::Journaled;
 use amalgam_engine::{Error as EngineError, SnapshotId, Store, Time, TreePath, WorkingTree};
 use parking_lot::{Mutex, RwLock};
+use tracing::{debug, info, warn};
 
 use crate::ahead::Ahead;
 use crate::attributes::{Attributes, Caller, Kind};
@@ -118,6 +119,11 @@ impl View {
         if let Some(base) = Journal::base(directory)? {
             let base = base.behind(tree.store(), directory, options.journaled)?;
             let (journal, tree, recovered) = Journal::recover(tree.store(), directory, base)?;
+            info!(edits = recovered.edits, cut_bytes = recovered.cut_bytes, "journal replayed");
+            if let Some(warning) = recovered.warning() {
+                warn!(skipped = recovered.skipped_edits, "edits of a journal could not be replayed");
+                debug!("{warning}");
+            }
             return Ok((Self::with(tree, inodes, Some(journal), options), recovered));
         }
         let journal = Journal::create(directory, tree.base())?;

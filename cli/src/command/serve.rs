@@ -31,8 +31,8 @@ pub struct Serve {
 impl Serve {
     /// Does it, until nobody needs it any more.
     pub fn run(self, session: &Session) -> Exit {
-        let idle = Duration::from_secs(session.config.number("idle_seconds").unwrap_or(IDLE_SECONDS));
-        let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle);
+        let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
+        let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle, &session.connect.log);
         Exit(u8::try_from(code).unwrap_or(1))
     }
 }

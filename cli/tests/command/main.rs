@@ -9,6 +9,7 @@ mod gc;
 mod interrupts;
 mod json;
 mod killed;
+mod logs;
 mod lost;
 mod machine;
 mod merging;

@@ -4,10 +4,11 @@ use amalgam_engine::reference::{Operation, RefValue};
 use amalgam_engine::{ObjectKind, SnapshotId, operation};
 use amalgam_proto::v1::operation_service_server::OperationService;
 use amalgam_proto::{Failure, Reason};
-use amalgam_proto::{operation_name, operation_sequence, v1, workspace_id};
+use amalgam_proto::{operation_name, operation_sequence, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
+use crate::call_log::workspace_id;
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
 

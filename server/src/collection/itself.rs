@@ -9,6 +9,7 @@ use amalgam_gc::Progress;
 use amalgam_proto::Reason;
 
 use super::{How, ITSELF, Last, Why};
+use crate::call_log::warn_failure;
 use crate::room::{Disk, Shortage, shortage};
 use crate::service::Service;
 
@@ -61,7 +62,13 @@ impl Service {
             if state.is_paused(self.now()) || self.is_collecting() {
                 continue;
             }
-            let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
+            let (disk, settings) = match (self.measure_disk(), self.settings()) {
+                (Ok(disk), Ok(settings)) => (disk, settings),
+                (Err(failure), _) | (_, Err(failure)) => {
+                    warn_failure(&failure, "whether a collection is due cannot be decided");
+                    continue;
+                }
+            };
             // When it was by the present clock, whatever the clock said then.
             let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
             let last = placed.as_ref();

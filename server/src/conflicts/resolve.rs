@@ -49,7 +49,7 @@ impl Service {
         act: &Act,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
-        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+        let workspace = crate::call_log::workspace_id(&request.workspace).map_err(of_engine)?;
         if request.resolution.is_none() {
             return Err(Failure::new(
                 Reason::Invalid,

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::capture::{CAPTURE, Saying};
+use crate::call_log::warn_failure;
 use crate::failure::{Result, of_materializer};
 use crate::registry::Record;
 use crate::service::Service;
@@ -328,8 +329,10 @@ impl Service {
             let live = self.live(&id);
             if let Some(mut live) = live.try_lock_for(END_WITHIN) {
                 live.end_watch();
-                // An index that could not be written is read anew.
-                let _ = self.save_watched_index(&live, &id);
+                // Without it the next capture reads all files.
+                if let Err(failure) = self.save_watched_index(&live, &id) {
+                    warn_failure(&failure, "the index of a watched directory was not saved");
+                }
             }
         }
     }

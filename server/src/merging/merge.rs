@@ -5,12 +5,13 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, MergeOptions, SnapshotId};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Failure, Reason, v1};
 
 use super::made::Maker;
 use super::queue::turn_of;
 use super::{conflicts_message, files_message, path_bytes};
 use crate::api::Caller;
+use crate::call_log::workspace_id;
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
 
@@ -64,6 +65,7 @@ impl Service {
         merge.message = request.message.clone();
         let done =
             caller.walking(|| self.inner.workspaces.merge(&self.inner.history, &merge, act)).map_err(of_engine)?;
+        tracing::info!(%target, sources = sources.len(), how = ?done.how, conflicts = done.conflicts.len(), "workspaces merged");
         let mut message = v1::Merge {
             how: how(done.how).into(),
             target: request.target.clone(),

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{Act, Time};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
+use tracing::info;
 
 use super::queue::TARGETS_AT_ONCE;
 use crate::api::Caller;
+use crate::call_log::{warn_failure, workspace_id};
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
 use crate::service::Service;
@@ -246,6 +248,11 @@ impl Service {
     fn publish_one(&self, name: &WorkspaceName, plan: &Plan) -> Result<()> {
         let now = self.now();
         let outcome = self.publish_planned(name, plan);
+        match &outcome {
+            Ok(Some((_, last))) => info!(workspace = %name, result = last.how, "published as scheduled"),
+            Ok(None) => {}
+            Err(failure) => warn_failure(failure, &format!("scheduled publish of {name} failed")),
+        }
         let again = now.0.saturating_add(AGAIN_NANOSECONDS);
         self.inner.merging.publishing.change(|plans| {
             // Somebody may have said otherwise meanwhile.
@@ -324,8 +331,10 @@ impl Service {
                 }
                 let due = {
                     let _using = self.using();
-                    // What cannot be looked at now is tried again at the next look.
-                    self.due_by_target(|target| !busy.lock().contains(target)).unwrap_or_default()
+                    // Tried again at the next look.
+                    let due = self.due_by_target(|target| !busy.lock().contains(target));
+                    due.inspect_err(|failure| warn_failure(failure, "scheduled publishing cannot be read"))
+                        .unwrap_or_default()
                 };
                 for (target, plans) in due {
                     let is_free = busy.lock().len() < TARGETS_AT_ONCE;
@@ -336,8 +345,9 @@ impl Service {
                     let busy = &busy;
                     scope.spawn(move || {
                         let _using = self.using();
-                        // What fails is told with its workspace.
-                        let _ = self.publish_all(plans);
+                        if let Err(failure) = self.publish_all(plans) {
+                            warn_failure(&failure, "the result of a scheduled publish was not saved");
+                        }
                         busy.lock().remove(&target);
                     });
                 }

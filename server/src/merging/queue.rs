@@ -10,14 +10,16 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
-use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Mutex, MutexGuard};
+use tracing::info;
 
 use super::made::Maker;
 use super::rules::PROJECT_FILE;
 use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
 use super::{conflicts_message, files_message};
 use crate::api::Caller;
+use crate::call_log::{warn_failure, workspace_id};
 use crate::directory::Free;
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
@@ -104,6 +106,19 @@ pub(crate) struct Submitted {
     pub(crate) entry: v1::QueueEntry,
     pub(crate) merge: v1::Merge,
     pub(crate) is_ended: bool,
+}
+
+/// Logs the result of a queue entry.
+fn log_folded(folded: &Folded) {
+    let (entry, source, target) = (folded.entry.id.as_str(), &folded.entry.source, &folded.entry.target);
+    match &folded.fate {
+        Fate::Landed(head) => info!(entry, %source, %target, head = %head.short(), "merge landed"),
+        Fate::Already => info!(entry, %source, %target, "nothing to merge"),
+        Fate::Review(_) => {
+            info!(entry, %source, %target, conflicts = folded.conflicts.len(), "merge waits for a review")
+        }
+        Fate::Refused(_) => info!(entry, %source, %target, "merge refused"),
+    }
 }
 
 impl Service {
@@ -274,6 +289,7 @@ impl Service {
         if fold.done.is_empty() {
             return Ok(None);
         }
+        fold.done.iter().for_each(log_folded);
         let ended: Vec<_> =
             fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.merging.keep_results(fold.done);
@@ -327,8 +343,10 @@ impl Service {
                 (wanted.fold, wanted.is_folding) = (false, true);
             }
             let _using = self.using();
-            // Whoever asks for an entry next meets the same failure and is told.
-            let _ = self.fold_all();
+            // The next call about an entry meets the same failure and returns it.
+            if let Err(failure) = self.fold_all() {
+                warn_failure(&failure, "the queue could not be merged");
+            }
             turn.wanted.lock().is_folding = false;
         }
     }

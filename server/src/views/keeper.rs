@@ -9,6 +9,7 @@ use amalgam_proto::Reason;
 use amalgam_view::View;
 
 use super::{LiveView, Shows};
+use crate::call_log::warn_failure;
 use crate::complaints::Complaints;
 use crate::failure::{Result, of_engine, of_view};
 use crate::service::Service;
@@ -129,7 +130,9 @@ impl Service {
             }
             Ok(())
         };
-        let _ = self.for_each_open(shorten);
+        if let Err(failure) = self.for_each_open(shorten) {
+            warn_failure(&failure, "a journal could not be shortened before a collection");
+        }
     }
 
     /// Does something to every open view, whatever became of the others; the first that went wrong.

@@ -9,6 +9,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use super::book::MountRecord;
 use super::kernel;
 use super::mounting::{mode_message, words_of};
+use crate::call_log::warn_problem;
 use crate::directory::path_bytes;
 use crate::failure::{Result, of_io};
 use crate::service::Service;
@@ -24,7 +25,8 @@ impl Service {
             // Only now: a process that dies in between leaves the record to the next one.
             let removed = self.inner.views.book.remove_mount(number);
             let words = words.into_iter().chain(removed.err().map(|failure| failure.message));
-            let told = words.map(|words| (record.path.clone(), words));
+            let told: Vec<_> = words.map(|words| (record.path.clone(), words)).collect();
+            told.iter().for_each(|(_, words)| warn_problem(words, "an earlier process left a mount"));
             self.inner.views.problems.lock().extend(told);
         }
     }

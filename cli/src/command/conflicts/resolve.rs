@@ -118,7 +118,7 @@ struct How {
     /// Edit the file with markers in $VISUAL or $EDITOR
     #[arg(long)]
     edit: bool,
-    /// Run a merge tool [default: the setting merge_tool]
+    /// Run a merge tool [default: the setting merge-tool]
     #[arg(long, value_name = "COMMAND", num_args = 0..=1, default_missing_value = "")]
     tool: Option<String>,
     /// Resolve conflicts that were resolved before in the same way; leave the others
@@ -190,9 +190,9 @@ impl Resolve {
             None => None,
             Some(command) if command.is_empty() => {
                 let unset = || {
-                    CliError::usage("no merge tool is set").hint("`amalgam config set merge_tool COMMAND`, or name one")
+                    CliError::usage("no merge tool is set").hint("`amalgam config set merge-tool COMMAND`, or name one")
                 };
-                Some(session.config.text("merge_tool").ok_or_else(unset)?.to_owned())
+                Some(session.config.text("merge-tool").ok_or_else(unset)?.to_owned())
             }
             Some(command) => Some(command.clone()),
         };
