@@ -32,6 +32,11 @@ pub fn plural(number: u64, one: &str) -> String {
     }
 }
 
+/// The pronoun for so many things: `it`, `them`.
+pub fn them(number: u64) -> &'static str {
+    if number == 1 { "it" } else { "them" }
+}
+
 /// `1.2 MB`: thousands, as disks are sold.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -194,8 +199,11 @@ pub fn first_line(message: &str) -> Cow<'_, str> {
     printable(message.lines().next().unwrap_or(""))
 }
 
-/// A path as text. One that holds odd bytes is put in quotes with escapes, as git does.
+/// A path as text: the root is `.`, and a path with control characters or other bytes that are no text is quoted, as git does.
 pub fn path(path: &[u8]) -> Cow<'_, str> {
+    if path.is_empty() {
+        return Cow::Borrowed(".");
+    }
     let plain = str::from_utf8(path)
         .ok()
         .filter(|text| !text.chars().any(|c| c.is_control() || is_hidden(c) || "\"\\".contains(c)));
@@ -310,6 +318,7 @@ mod tests {
         assert_eq!(plural(1, "file"), "1 file");
         assert_eq!(plural(0, "directory"), "0 directories");
         assert_eq!(plural(3_651, "day"), "3,651 days");
+        assert_eq!((them(0), them(1), them(2)), ("them", "it", "them"));
     }
 
     #[test]
@@ -341,6 +350,7 @@ mod tests {
 
     #[test]
     fn odd_paths_are_quoted() {
+        assert_eq!(path(b""), ".");
         assert_eq!(path(b"src/main.rs"), "src/main.rs");
         assert_eq!(path("grüße".as_bytes()), "grüße");
         assert_eq!(path(b"a\nb"), "\"a\\nb\"");

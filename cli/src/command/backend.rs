@@ -78,6 +78,13 @@ impl Chosen {
 }
 
 impl BackendArgs {
+    /// The first option that is given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given =
+            [(self.backend != Backend::Auto, "--backend"), (self.task.is_some(), "--for"), (self.explain, "--explain")];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
     /// Chooses. What was asked for and cannot be done is an error.
     pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<Chosen, CliError> {
         let possible = match purpose {

@@ -142,7 +142,8 @@ pub async fn show(output: &mut Output, client: &mut Client, sides: &Sides, form:
     if seen.git_changes > 0 {
         output.emit(&lines::line("git_changes", json!({"left_out": seen.git_changes})))?;
         let changes = text::plural(seen.git_changes, "change");
-        output.remark(format!("{changes} in .git left out; --with-git shows them"))?;
+        let them = text::them(seen.git_changes);
+        output.remark(format!("{changes} in .git left out; --with-git shows {them}"))?;
     }
     Ok(seen.differs)
 }

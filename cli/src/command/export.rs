@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
-use amalgam_proto::v1;
 use amalgam_proto::v1::export_tree_request::Target as To;
+use amalgam_proto::{Reason, v1};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tonic::codegen::Bytes;
@@ -147,7 +147,7 @@ impl Export {
                     dry_run: tar.dry_run,
                     ..Default::default()
                 };
-                archive(session, request, &tar.output).await
+                archive_of(session, request, &tar.output).await
             }
             What::Zip(zip) => {
                 let request = v1::ExportTreeRequest {
@@ -157,7 +157,7 @@ impl Export {
                     dry_run: zip.dry_run,
                     ..Default::default()
                 };
-                archive(session, request, &zip.output).await
+                archive_of(session, request, &zip.output).await
             }
             What::Git(git) => git.run(session).await,
             What::Oci(oci) => {
@@ -236,6 +236,19 @@ fn compression_of(file: &OsStr) -> Option<Compression> {
         "xz" | "txz" => Some(Compression::Xz),
         _ => None,
     }
+}
+
+/// Writes an archive. A path in the place of the revision gets a hint.
+async fn archive_of(session: &mut Session, request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
+    let word = request.revision.clone();
+    let is_path = request.paths.is_empty() && session.cwd.join(&word).symlink_metadata().is_ok();
+    archive(session, request, output).await.map_err(|error| {
+        match is_path && (error.is(Reason::NotFound) || error.is(Reason::Invalid)) {
+            true => CliError::new(error.exit, &error.reason, format!("`{word}` is a path, not a revision"))
+                .hint(format!("give the revision before paths: @ {word}")),
+            false => error,
+        }
+    })
 }
 
 /// Writes an archive that comes as data.

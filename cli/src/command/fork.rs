@@ -59,6 +59,7 @@ pub struct Fork {
 impl Fork {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        self.refuse_without_effect()?;
         let mut client = session.client().await?;
         let source = source(session, &mut client, self.from.as_deref()).await?;
         let mut exit = Exit::OK;
@@ -111,6 +112,26 @@ impl Fork {
                 .remark(format!("no files yet: `amalgam mount {0} DIR` shows them, `amalgam checkout {0}@ DIR --workspace {0}` writes them", names[0]))?;
         }
         Ok(exit)
+    }
+}
+
+impl Fork {
+    /// Refuses options that have no effect beside the others.
+    fn refuse_without_effect(&self) -> Result<(), CliError> {
+        let is_written = self.mount.is_none() || self.backend.backend == Backend::Checkout;
+        // --local has a message of its own.
+        let mount_option = self.options.given().filter(|option| is_written && *option != "--local");
+        match (mount_option, self.backend.given()) {
+            (Some(option), _) if self.mount.is_some() => {
+                Err(CliError::usage(format!("{option} works only in a mount, and --backend checkout mounts nothing"))
+                    .hint("leave out one of them"))
+            }
+            (Some(option), _) | (None, Some(option)) if self.mount.is_none() => {
+                Err(CliError::usage(format!("{option} works only with --mount"))
+                    .hint("add --mount TEMPLATE, or leave it out"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

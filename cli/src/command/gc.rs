@@ -167,6 +167,7 @@ fn next_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
     let time = text::moment(state.next_time.as_ref());
     let moment = match time <= now {
         true => "at a quiet moment".to_owned(),
+        false if time.as_second() - now.as_second() < 60 => "within a minute".to_owned(),
         false => format!("in {}", text::until(time, now)),
     };
     format!("{moment}, when the store takes {}, or when space is short", text::bytes(state.next_bytes))

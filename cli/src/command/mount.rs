@@ -83,6 +83,17 @@ impl MountArgs {
         }
     }
 
+    /// The first option that is given and has an effect only in a mount.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.allow_other, "--allow-other"),
+            (self.writeback, "--writeback"),
+            (self.threads.is_some(), "--threads"),
+            (!self.local.is_empty(), "--local"),
+        ];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
     /// Refuses paths that are to be kept out of snapshots where the files are not mounted: they would be in them.
     pub fn refuse_local(&self, why: &str) -> Result<(), CliError> {
         if self.local.is_empty() {
@@ -107,7 +118,9 @@ impl Mount {
         session.output.done(format!("{}: {}", text::path(&mount.path), words(&mount)))?;
         if done.recovered_edits > 0 {
             let edits = text::plural(done.recovered_edits, "change");
-            session.output.remark(format!("{edits} that were not committed are back; `amalgam diff` shows them"))?;
+            let (back, them) =
+                (if done.recovered_edits == 1 { "is back" } else { "are back" }, text::them(done.recovered_edits));
+            session.output.remark(format!("{edits} without a commit {back}; `amalgam diff` shows {them}"))?;
         }
         super::capture::warn(&mut session.output, &done.warnings)?;
         Ok(Exit::OK)

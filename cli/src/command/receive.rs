@@ -139,6 +139,11 @@ pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     lines::line("received", fields)
 }
 
+/// The kind and the name of a reference that a user has named; nothing for records that the store names itself.
+fn shown_name(reference: &str) -> Option<(&str, &str)> {
+    reference.split_once('/').filter(|(kind, _)| matches!(*kind, "workspace" | "label"))
+}
+
 /// Says what was received.
 pub fn report(output: &mut Output, received: &v1::ReceiveSnapshotsResponse) -> Result<(), CliError> {
     output.emit(&json_line(received))?;
@@ -149,12 +154,16 @@ pub fn report(output: &mut Output, received: &v1::ReceiveSnapshotsResponse) -> R
         text::count(received.objects_new),
         text::bytes(received.bytes),
     ))?;
-    for name in received.names.iter().take(NAMES_MAX) {
-        let (kind, name) = name.split_once('/').unwrap_or(("", name));
+    let named: Vec<_> = received.names.iter().filter_map(|name| shown_name(name)).collect();
+    for (kind, name) in named.iter().take(NAMES_MAX) {
         output.done(format!("  {kind} {}", paint(style::WORKSPACE, text::printable(name))))?;
     }
-    if received.names.len() > NAMES_MAX {
-        output.done(format!("  ... and {} more", text::count((received.names.len() - NAMES_MAX) as u64)))?;
+    if named.len() > NAMES_MAX {
+        output.done(format!("  ... and {} more", text::count((named.len() - NAMES_MAX) as u64)))?;
+    }
+    let records = (received.names.len() - named.len()) as u64;
+    if records > 0 {
+        output.done(format!("  {}: notes, queued merges and the like", text::plural(records, "record")))?;
     }
     for left in &received.left_out {
         output.remark(format!("left out {}: {}", text::printable(&left.what), text::printable(&left.why)))?;

@@ -61,7 +61,8 @@ impl Status {
         say_changes(output, &changes)?;
         match &status.head {
             _ if changes.count > 0 => {
-                output.remark(format!("{}; `amalgam diff` shows them", text::plural(changes.count, "change")))?;
+                let (changes, them) = (text::plural(changes.count, "change"), text::them(changes.count));
+                output.remark(format!("{changes}; `amalgam diff` shows {them}"))?;
             }
             Some(head) => {
                 let since = text::ago(text::moment(head.time.as_ref()), session.now);

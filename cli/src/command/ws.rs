@@ -175,7 +175,7 @@ impl Undelete {
         let mut client = session.client().await?;
         let request = v1::UndeleteWorkspaceRequest { name: workspace_name(&self.name), ..Default::default() };
         let found = client.workspaces.undelete_workspace(request).await?.into_inner();
-        let words = format!("{} is back; `amalgam checkout {}@ DIR` gets its files", self.name, self.name);
+        let words = format!("{0} is back; `amalgam checkout {0}@ DIR --workspace {0}` gets its files", self.name);
         say_workspace(&mut session.output, found.workspace.as_ref(), &words)
     }
 }

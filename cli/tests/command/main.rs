@@ -13,6 +13,7 @@ mod logs;
 mod lost;
 mod machine;
 mod merging;
+mod messages;
 mod reading;
 mod scratch;
 mod transcripts;
