@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Parser};
 
 use crate::command::Command;
 use crate::output::Color;
+use crate::version::LONG_VERSION;
 
 /// Snapshots, undo and forks for directories that people and agents work in.
 #[derive(Debug, Parser)]
@@ -17,9 +18,6 @@ pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
 }
-
-/// The answer to `--version`: version, commit, cargo profile and target.
-pub const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("AMALGAM_BUILD"), ")");
 
 const EXAMPLES: &str = "\
 Examples:

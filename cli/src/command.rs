@@ -12,6 +12,7 @@ mod commit;
 mod completions;
 mod config;
 mod conflicts;
+mod delete_directory;
 mod diff;
 mod doctor;
 mod du;
@@ -52,10 +53,10 @@ mod umount;
 mod verify;
 mod watch;
 mod words;
+mod workspaces;
 mod ws;
 
 pub use forks::{Logs, REMOVE_ENDED, Unsaved, clean_up};
-pub(crate) use ws::confirm;
 
 use clap::Subcommand;
 
@@ -175,11 +176,15 @@ impl Command {
             Self::Purge(purge) => Box::pin(purge.run(session)).await,
             Self::Config(config) => config.run(session),
             Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
-            Self::Completions(completions) => completions.run(session),
-            Self::Help(help) => help.run(session),
-            Self::Man(man) => man.run(session),
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
-            Self::Serve(_) | Self::Enter(_) | Self::Supervise(_) => unreachable!("it runs before any runtime does"),
+            Self::Completions(_)
+            | Self::Help(_)
+            | Self::Man(_)
+            | Self::Serve(_)
+            | Self::Enter(_)
+            | Self::Supervise(_) => {
+                unreachable!("it runs without a runtime")
+            }
         }
     }
 }

@@ -35,6 +35,8 @@ use tracing::debug;
 
 use crate::config::Config;
 use crate::environment;
+use crate::error::CliError;
+use crate::exit::Exit;
 use crate::logging::{LogOptions, LogOwner};
 use crate::namespace::TOKEN;
 
@@ -137,6 +139,19 @@ pub enum ConnectError {
 impl From<Failure> for ConnectError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
+    }
+}
+
+impl From<ConnectError> for CliError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Failed(failure) => Self::from(failure),
+            ConnectError::NoStore(home) => {
+                let message = format!("there is no store at {}", home.display());
+                let error = CliError::new(Exit::NO_STORE, "NO_STORE", message);
+                error.hint("`amalgam init` creates one, --store PATH names another one")
+            }
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Why a command failed: words for a person, a reason for a program, and the ending for the shell.
 
+use std::ffi::OsStr;
 use std::{fmt, io};
 
 use amalgam_proto::{Failure, Reason};
 use tonic::{Code, Status};
 
-use crate::connect::ConnectError;
 use crate::exit::Exit;
 
 /// Why a command failed.
@@ -44,6 +44,12 @@ impl CliError {
     pub fn machine(what: impl fmt::Display, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::StorageFull { Exit::FULL } else { Exit::ERROR };
         Self::new(exit, "FAULT", format!("{what}: {error}"))
+    }
+
+    /// A command could not be started. The exit code is that of a shell.
+    pub fn not_started(command: &OsStr, error: &io::Error) -> Self {
+        let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
+        Self::new(exit, "NOT_STARTED", format!("{}: {error}", command.to_string_lossy()))
     }
 
     /// The same with what to do next.
@@ -116,19 +122,6 @@ impl From<Failure> for CliError {
         match hint_of(failure.reason) {
             Some(hint) if !error.message.contains("amalgam ") => error.hint(hint),
             _ => error,
-        }
-    }
-}
-
-impl From<ConnectError> for CliError {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Failed(failure) => Self::from(failure),
-            ConnectError::NoStore(home) => {
-                let message = format!("there is no store at {}", home.display());
-                let error = Self::new(Exit::NO_STORE, "NO_STORE", message);
-                error.hint("`amalgam init` creates one, --store PATH names another one")
-            }
         }
     }
 }

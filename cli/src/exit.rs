@@ -1,5 +1,8 @@
 //! Exit codes: the one place that says which ending has which number.
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
 use amalgam_proto::Reason;
 
 /// How the command ends, for the shell.
@@ -50,6 +53,12 @@ impl Exit {
         }
     }
 
+    /// The code that a shell ends with when a command ends like this.
+    pub fn of_status(status: ExitStatus) -> Self {
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Self(u8::try_from(code).unwrap_or(1))
+    }
+
     /// The graver of two endings of one command: any failure before a difference, a difference before success.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -60,6 +69,13 @@ impl Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_of_children_are_those_of_a_shell() {
+        for (raw, code) in [(0, 0), (3 << 8, 3), (9, 137)] {
+            assert_eq!(Exit::of_status(ExitStatus::from_raw(raw)), Exit(code));
+        }
+    }
 
     #[test]
     fn every_reason_ends_in_a_failure() {

@@ -8,7 +8,7 @@ mod repeats;
 mod rotation;
 mod tail;
 
-pub use tail::{Tail, last_lines};
+pub use tail::last_lines;
 
 use std::io;
 use std::path::Path;
@@ -20,7 +20,7 @@ use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, registry};
 
-use repeats::RepeatLimit;
+use repeats::{RepeatLimit, is_ours};
 use rotation::{LogWriter, RotatingFile, StandardError};
 
 /// The environment variable that says what is logged, as `tracing_subscriber::EnvFilter` reads it.
@@ -84,11 +84,6 @@ fn parse(text: Option<&str>) -> (EnvFilter, Option<String>) {
         Some(Ok(filter)) => (filter, None),
         Some(Err(error)) => (default(), Some(format!("{VARIABLE} cannot be read, so `info` is used: {error}"))),
     }
-}
-
-/// Whether a target belongs to a crate of this project.
-fn is_ours(target: &str) -> bool {
-    target.starts_with("amalgam")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 )]
 
 mod args;
+mod cloning;
 mod command;
 mod config;
 mod connect;
@@ -19,18 +20,20 @@ mod logging;
 mod namespace;
 mod output;
 mod place;
+mod prompt;
 mod serve;
 mod session;
 mod text;
 mod trust;
+mod version;
 
 use std::env;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{CommandFactory as _, ValueEnum};
 use rustix::process::Signal;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,8 +55,8 @@ use session::Session;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How long the store's threads get to put their things away when they run in this process.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// Time for the store's threads to end when they run in this process.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().collect();
@@ -169,14 +172,22 @@ fn pager(config: &Config) -> String {
 }
 
 fn run(arguments: Arguments, mut session: Session) -> Exit {
-    // The process that holds the store has threads of its own.
-    let arguments = match arguments {
-        Arguments { command: Command::Serve(serve), .. } => return serve.run(&session),
-        // One thread is all that may enter a new namespace.
-        Arguments { command: Command::Enter(enter), .. } => {
-            let error = enter.run();
-            session.output.failure(&error);
-            return error.exit;
+    let command = match arguments.command {
+        // The background process has a runtime of its own.
+        Command::Serve(serve) => return serve.run(&session),
+        // Only a process with one thread can enter a new namespace.
+        Command::Enter(enter) => return conclude(&mut session, Err(enter.run())),
+        Command::Completions(completions) => {
+            let outcome = completions.run(&mut session, Arguments::command());
+            return conclude(&mut session, outcome);
+        }
+        Command::Man(man) => {
+            let outcome = man.run(&mut session, Arguments::command());
+            return conclude(&mut session, outcome);
+        }
+        Command::Help(help) => {
+            let outcome = help.run(&mut session, help::page);
+            return conclude(&mut session, outcome);
         }
         other => other,
     };
@@ -186,29 +197,31 @@ fn run(arguments: Arguments, mut session: Session) -> Exit {
     }
     let runtime = match runtime(in_process) {
         Ok(runtime) => runtime,
-        Err(error) => {
-            session.output.failure(&error);
-            return error.exit;
-        }
+        Err(error) => return conclude(&mut session, Err(error)),
     };
-    let outcome = runtime.block_on(until_interrupted(arguments.command, &mut session));
+    let outcome = runtime.block_on(until_interrupted(command, &mut session));
+    let exit = conclude(&mut session, outcome);
+    drop(session);
+    // A thread that waits for a line of input must not delay the exit.
+    if in_process {
+        runtime.shutdown_timeout(CLOSE_TIMEOUT)
+    } else {
+        runtime.shutdown_background()
+    }
+    exit
+}
+
+/// Ends the output and prints the error of an outcome. Returns the exit code.
+fn conclude(session: &mut Session, outcome: Outcome) -> Exit {
     let finished = session.output.finish();
-    let exit = match outcome.and_then(|exit| finished.map(|()| exit)) {
+    match outcome.and_then(|exit| finished.map(|()| exit)) {
         Ok(exit) => exit,
         Err(error) if error.is_closed_output() => error.exit,
         Err(error) => {
             session.output.failure(&error);
             error.exit
         }
-    };
-    drop(session);
-    // A thread that still waits for a line of input must not keep the shell waiting.
-    if in_process {
-        runtime.shutdown_timeout(CLOSE_WITHIN)
-    } else {
-        runtime.shutdown_background()
     }
-    exit
 }
 
 /// One thread is enough to ask another process.
@@ -291,12 +304,6 @@ fn is_ignored(signal: Signal) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
     set.is_some_and(|set| set >> (signal.as_raw() - 1) & 1 == 1)
-}
-
-/// Tells whoever reads the background process's log what went wrong.
-pub fn say_error(message: &str) {
-    // Nobody can be told that standard error is closed.
-    drop(writeln!(io::stderr(), "error: {message}"));
 }
 
 #[cfg(test)]

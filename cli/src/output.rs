@@ -6,7 +6,7 @@
 pub mod graph;
 pub mod json;
 mod pager;
-mod progress;
+pub mod progress;
 pub mod style;
 
 use std::fmt::Display;
@@ -15,8 +15,6 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use anstream::ColorChoice;
 use anstream::adapter::strip_str;
 use serde_json::Value;
-
-pub use progress::{advance, count_bytes, drive, drive_pieces, drive_with, progress_bar};
 
 use crate::error::CliError;
 use crate::text;

@@ -1,5 +1,6 @@
 //! The background process: one for each store, started on demand, gone when nobody needs it.
 
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ pub fn run(home: &Home, socket: &Path, idle: Duration, log: &LogOptions) -> i32 
     // Without it free memory is given back only while others are at work. Where it cannot be had, that is how it is.
     let _ = tikv_jemalloc_ctl::background_thread::write(true);
     if let Err(error) = log.log_to_file(&home.log_path(), LogOwner::Background) {
-        crate::say_error(&format!("the log cannot be written: {error}"));
+        print_error(&format!("the log cannot be written: {error}"));
     }
     match serve_store(home, socket, idle) {
         Ok(()) => 0,
         Err(failure) => {
-            crate::say_error(&failure.message);
+            print_error(&failure.message);
             match failure.reason {
                 Reason::Busy => EXIT_BUSY,
                 Reason::Full => EXIT_FULL,
@@ -50,4 +51,10 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration) -> Result<(), Failure
     // Work that nobody waits for any more must not keep the store.
     runtime.shutdown_timeout(Duration::from_secs(10));
     served.map_err(fault)
+}
+
+/// Prints an error to standard error, which is the log. The command that started the process reads it there.
+fn print_error(message: &str) {
+    // Nothing can be reported when standard error is closed.
+    drop(writeln!(io::stderr(), "error: {message}"));
 }

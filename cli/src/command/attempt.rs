@@ -9,8 +9,8 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-use super::run::code_of;
 use crate::error::CliError;
+use crate::exit::Exit;
 use crate::namespace::TOKEN;
 
 /// A command to run apart.
@@ -80,7 +80,7 @@ impl Group {
     async fn wait(&mut self, words: &[OsString]) -> Result<u8, CliError> {
         let status = self.child.wait().await;
         let status = status.map_err(|error| CliError::machine(words[0].to_string_lossy(), &error))?;
-        Ok(code_of(status))
+        Ok(Exit::of_status(status).0)
     }
 }
 

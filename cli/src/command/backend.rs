@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use crate::cloning::can_clone;
 use crate::error::CliError;
 use crate::namespace::{DEVICE, holds_sys_admin, is_capable};
 use crate::output::json as lines;
@@ -210,11 +211,6 @@ pub fn namespaces() -> Result<(), String> {
             _ => Err("user namespaces are switched off".to_owned()),
         },
     }
-}
-
-/// Whether files can be cloned where the store lies.
-fn can_clone(home: &Path) -> bool {
-    super::doctor::can_clone(home)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tonic::codegen::Bytes;
 use super::{receive, send};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::drive;
+use crate::output::progress::drive;
 use crate::session::Session;
 
 /// Back the whole store up into a directory

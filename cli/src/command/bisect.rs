@@ -18,8 +18,9 @@ use super::words::snapshot;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{drive, json as lines};
 use crate::session::{Session, here};
 use crate::text;
 

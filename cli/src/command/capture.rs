@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use crate::connect::Client;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
 use crate::text;
 
 /// Most notices that are shown unless more are asked for.

@@ -11,11 +11,13 @@ use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
 use super::conflicts;
-use super::ws::{confirm, workspace};
+use super::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
+use crate::prompt::confirm;
 use crate::session::{Session, here, workspace_name};
 use crate::text;
 

@@ -13,7 +13,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, here, live, revision};
+use crate::session::{Session, empty, here, live, revision};
 use crate::text;
 
 /// Show what differs between two states
@@ -93,6 +93,19 @@ pub struct Sides {
     pub paths: Vec<Bytes>,
 }
 
+impl Sides {
+    /// Compares a snapshot with its first parent.
+    pub fn of_snapshot(snapshot: &v1::Snapshot, paths: Vec<Bytes>) -> Self {
+        let before = snapshot.parents.first().map_or_else(empty, |parent| revision(text::id(parent)));
+        Self { before, after: revision(text::id(&snapshot.name)), workspace: String::new(), paths }
+    }
+
+    /// Whether a path in `.git` is asked for by name.
+    fn is_about_git(&self) -> bool {
+        self.paths.iter().any(|path| text::git_part(path).is_some())
+    }
+}
+
 impl Diff {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
@@ -155,13 +168,6 @@ struct Seen {
     differs: bool,
     /// How many changes in `.git` were left out.
     git_changes: u64,
-}
-
-impl Sides {
-    /// Whether a path in `.git` is asked for by name.
-    fn is_about_git(&self) -> bool {
-        self.paths.iter().any(|path| text::git_part(path).is_some())
-    }
 }
 
 async fn names(

@@ -1,15 +1,13 @@
 //! `amalgam doctor`: what on this machine helps or hinders.
 
+mod finding;
 mod machine;
 mod mounting;
-
-pub use machine::can_clone;
 
 use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use crate::args::LONG_VERSION;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -17,6 +15,8 @@ use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
+use crate::version::LONG_VERSION;
+use finding::{Finding, Grade};
 
 /// Check the store and this machine for problems
 #[derive(Debug, Args)]
@@ -27,54 +27,6 @@ Examples:
   amalgam doctor
   amalgam doctor --json")]
 pub struct Doctor {}
-
-/// How grave a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grade {
-    /// All is well.
-    Fine,
-    /// It is not there or not possible, and nothing else suffers from it.
-    Note,
-    /// It works, but could work better.
-    Warning,
-    /// It does not work.
-    Failure,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What was looked at: a stable word.
-    pub subject: &'static str,
-    /// How grave it is.
-    pub grade: Grade,
-    /// What was found.
-    pub message: String,
-    /// What to do.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    /// All is well.
-    pub fn fine(subject: &'static str, message: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
-    }
-
-    /// It is not there or not possible, and nothing else suffers from it.
-    pub fn note(subject: &'static str, message: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Note, message: message.into(), advice: None }
-    }
-
-    /// It works, but could work better.
-    pub fn warning(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Warning, message: message.into(), advice: Some(advice.into()) }
-    }
-
-    /// It does not work.
-    pub fn failure(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Failure, message: message.into(), advice: Some(advice.into()) }
-    }
-}
 
 impl Doctor {
     /// Does it.

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::{advance, progress_bar};
 use crate::output::style::{self, paint};
-use crate::output::{Output, advance, json as lines, progress_bar};
+use crate::output::{Output, json as lines};
 use crate::session::{Session, here, incomplete, workspace_name};
 use crate::text;
 

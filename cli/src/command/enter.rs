@@ -52,7 +52,7 @@ impl Enter {
                 CliError::new(Exit(125), "MOUNT_REFUSED", message)
                     .hint("`amalgam doctor` says what is missing; --backend checkout works without")
             }
-            Refused::Start(error) => super::run::not_started(&self.command[0], &error),
+            Refused::Start(error) => CliError::not_started(&self.command[0], &error),
         }
     }
 }

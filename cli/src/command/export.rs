@@ -15,7 +15,7 @@ use super::import::{Compression, counts_line, notices, parse_history, words};
 use super::pipe::Target;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::{drive, drive_pieces};
+use crate::output::progress::{drive, drive_pieces};
 use crate::session::{Session, here};
 
 /// Export a snapshot as an archive, a container image or git commits

@@ -12,7 +12,7 @@ use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, report_notices};
 use super::checkout::{Target, checkout};
 use super::mount::{MountArgs, mount_or_else};
-use super::ws::{workspace, workspaces};
+use super::workspaces::{workspace, workspaces};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;

@@ -18,12 +18,13 @@ use serde_json::{Value, json};
 
 use super::attempt::new_folder;
 use super::capture::{About, capture};
+use super::delete_directory::{Keep, delete_directory};
 use super::mounts::mounts;
 use super::umount::unmount;
-use super::ws::{Keep, delete_directory, workspaces};
+use super::workspaces::workspaces;
 use crate::connect::Client;
 use crate::error::CliError;
-use crate::output::drive;
+use crate::output::progress::drive;
 use crate::session::Session;
 use crate::text;
 

@@ -17,8 +17,9 @@ use tonic::codegen::Bytes;
 use super::pipe;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 

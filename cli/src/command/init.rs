@@ -10,10 +10,10 @@ use tonic::Status;
 use tonic::codegen::Bytes;
 
 use super::capture::{self, About};
-use super::ws::confirm;
 use crate::error::{CliError, Outcome};
 use crate::output::json;
 use crate::output::style::{self, paint};
+use crate::prompt::confirm;
 use crate::session::{Session, incomplete};
 use crate::text;
 

@@ -8,8 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use tonic::codegen::Bytes;
 
-use super::diff::{self, Form};
-use super::show::of_snapshot;
+use super::diff::{self, Form, Sides};
 use super::words::{Wanted, neither, snapshot, tell_apart};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -101,7 +100,7 @@ impl Log {
             for snapshot in page.snapshots.iter().take(left) {
                 writer.write(&mut session.output, snapshot)?;
                 if shows_changes && !snapshot.thinned {
-                    let sides = of_snapshot(snapshot, words.paths.clone());
+                    let sides = Sides::of_snapshot(snapshot, words.paths.clone());
                     diff::show(&mut session.output, &mut client, &sides, &self.form).await?;
                     session.output.say("")?;
                 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::backend::{Backend, BackendArgs};
-use super::ws::workspace;
+use super::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;

@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use tonic::codegen::Bytes;
 
 use super::words::tree_path;
-use super::ws::confirm;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
+use crate::prompt::confirm;
 use crate::session::Session;
 use crate::text;
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::merge::say_merge;
 use super::publish::{publishing_line, test_text};
-use super::ws::workspaces;
+use super::workspaces::workspaces;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};

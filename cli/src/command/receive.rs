@@ -14,8 +14,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::pipe;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::count_bytes;
 use crate::output::style::{self, paint};
-use crate::output::{Output, count_bytes, json as lines};
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 

@@ -9,8 +9,9 @@ use super::restore::{json_line, say_left_alone, say_restored};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
 use crate::session::{Session, incomplete};
 use crate::text;
 

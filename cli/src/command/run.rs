@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
@@ -20,9 +19,10 @@ use super::attempt::new_folder;
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
+use super::delete_directory::{Keep, delete_directory};
 use super::enter::hex_of;
 use super::mount::MountArgs;
-use super::ws::{Keep, delete_directory};
+use super::workspaces;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -73,7 +73,7 @@ impl Run {
             let directory = session.place().await?.directory.name;
             return self.between(session, &mut client, &directory, plain(&self.command)).await;
         };
-        let found = super::ws::workspace(&mut client, &workspace_name(workspace)).await?;
+        let found = workspaces::workspace(&mut client, &workspace_name(workspace)).await?;
         if let Some(directory) = found.directories.first() {
             self.options.refuse_local("this workspace has a directory")?;
             let at = PathBuf::from(OsStr::from_bytes(&directory.path));
@@ -141,7 +141,7 @@ impl Run {
         let mut child = plain(&self.command);
         child.current_dir(&path).env("PWD", &path);
         let outcome = self.between(session, client, &made.name, child).await;
-        delete_directory(&mut session.output, client, &made.name, Keep::WhatNoSnapshotHolds).await?;
+        delete_directory(&mut session.output, client, &made.name, Keep::Unsaved).await?;
         remove_tree(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
         outcome
     }
@@ -156,7 +156,7 @@ impl Run {
         session.interrupts.leave_to_child(true);
         let status = run_child(child, &self.command[0]).await;
         session.interrupts.leave_to_child(false);
-        let code = code_of(status?);
+        let code = Exit::of_status(status?).0;
         let about = About {
             message: self.message.clone().unwrap_or_else(|| line.clone()),
             metadata: HashMap::from([("command".to_owned(), line.clone()), ("exit_code".to_owned(), code.to_string())]),
@@ -205,24 +205,12 @@ fn plain(words: &[OsString]) -> Command {
     command
 }
 
-/// The command could not be started; what a shell ends with then.
-pub fn not_started(word: &OsStr, error: &io::Error) -> CliError {
-    let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
-    CliError::new(exit, "NOT_STARTED", format!("{}: {error}", word.to_string_lossy()))
-}
-
 fn id_of(snapshot: &v1::Snapshot) -> String {
     paint(style::ID, text::short(&snapshot.name))
 }
 
-/// The code that a shell would give.
-pub fn code_of(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(code).unwrap_or(1)
-}
-
 async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, CliError> {
-    let failed = |error: io::Error| not_started(word, &error);
+    let failed = |error: io::Error| CliError::not_started(word, &error);
     let mut child = command.spawn().map_err(failed)?;
     let listen = |kind| signal(kind).map_err(|error| CliError::machine("could not listen for signals", &error));
     let mut asked_to_end = listen(SignalKind::terminate())?;
@@ -239,17 +227,5 @@ async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, Cli
             // The child may have ended in this moment; then there is nobody to tell.
             let _ = kill_process(id, signal);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endings_are_those_of_a_shell() {
-        assert_eq!(code_of(ExitStatus::from_raw(0)), 0);
-        assert_eq!(code_of(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(code_of(ExitStatus::from_raw(9)), 137);
     }
 }

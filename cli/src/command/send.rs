@@ -12,7 +12,8 @@ use super::pipe::{self, Target};
 use super::words::text_of;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::{drive_pieces, json as lines};
+use crate::output::json as lines;
+use crate::output::progress::drive_pieces;
 use crate::session::{Session, here};
 use crate::text;
 

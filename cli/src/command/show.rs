@@ -4,7 +4,6 @@ use std::ffi::OsString;
 
 use amalgam_proto::v1;
 use clap::Args;
-use tonic::codegen::Bytes;
 
 use super::cat::At;
 use super::diff::{self, Form, Sides};
@@ -14,7 +13,7 @@ use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
-use crate::session::{Session, empty, here, revision};
+use crate::session::{Session, here, revision};
 use crate::text;
 
 /// Show a snapshot and what it changed, or a file or directory of it
@@ -63,12 +62,6 @@ async fn show_snapshot(session: &mut Session, client: &mut Client, snapshot: &v1
             format!("the tree of {} was dropped by retention; only its record is left", text::short(&snapshot.name));
         return Err(CliError::refused(message));
     }
-    diff::show(&mut session.output, client, &of_snapshot(snapshot, Vec::new()), form).await?;
+    diff::show(&mut session.output, client, &Sides::of_snapshot(snapshot, Vec::new()), form).await?;
     Ok(Exit::OK)
-}
-
-/// A snapshot and its first parent, to be compared.
-pub fn of_snapshot(snapshot: &v1::Snapshot, paths: Vec<Bytes>) -> Sides {
-    let before = snapshot.parents.first().map_or_else(empty, |parent| revision(text::id(parent)));
-    Sides { before, after: revision(text::id(&snapshot.name)), workspace: String::new(), paths }
 }

@@ -15,7 +15,6 @@ use rustix::process::{
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::run::code_of;
 use crate::exit::Exit;
 
 /// Time that processes get to end after they were killed: one that waits for a disk takes its time, one of another user never ends.
@@ -53,7 +52,7 @@ impl Supervise {
         let mut command = Command::new(&self.command[0]);
         let mut child = command.args(&self.command[1..]).spawn()?;
         tokio::select! {
-            status = child.wait() => Ok(Exit(code_of(status?))),
+            status = child.wait() => Ok(Exit::of_status(status?)),
             _ = asked_to_end.recv() => Ok(Exit(143)),
         }
     }

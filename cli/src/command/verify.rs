@@ -8,8 +8,9 @@ use serde_json::json;
 use crate::connect::running;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{drive, json as lines};
 use crate::session::Session;
 use crate::text;
 

@@ -8,17 +8,13 @@ use clap::{Args, Subcommand};
 
 use super::forks::remark_abandoned;
 use super::publish::publishing_line;
-use crate::connect::Client;
-use crate::error::{CliError, Outcome};
+use super::workspaces::{workspace, workspaces};
+use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
-
-pub use remove::{Keep, confirm, delete_directory};
-
-const PAGE: i32 = 500;
 
 /// List, show, rename, remove and undelete workspaces, and attach directories to them
 #[derive(Debug, Args)]
@@ -184,26 +180,4 @@ fn say_workspace(output: &mut Output, workspace: Option<&v1::Workspace>, words: 
     output.emit(&json::workspace(workspace.ok_or_else(|| incomplete("workspace"))?))?;
     output.done(words)?;
     Ok(Exit::OK)
-}
-
-/// One workspace by its name on the wire.
-pub async fn workspace(client: &mut Client, name: &str) -> Result<v1::Workspace, CliError> {
-    let request = v1::GetWorkspaceRequest { name: name.to_owned() };
-    let found = client.workspaces.get_workspace(request).await?.into_inner();
-    found.workspace.ok_or_else(|| incomplete("workspace"))
-}
-
-/// All workspaces whose names start so.
-pub async fn workspaces(client: &mut Client, prefix: &str) -> Result<Vec<v1::Workspace>, CliError> {
-    let mut request =
-        v1::ListWorkspacesRequest { prefix: prefix.to_owned(), page_size: PAGE, page_token: String::new() };
-    let mut all = Vec::new();
-    loop {
-        let page = client.workspaces.list_workspaces(request.clone()).await?.into_inner();
-        all.extend(page.workspaces);
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            return Ok(all);
-        }
-    }
 }

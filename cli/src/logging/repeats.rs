@@ -9,12 +9,16 @@ use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-use super::is_ours;
 use super::rotation::RotatingFile;
 
 /// Warnings and errors that one place in the code can log within [`WINDOW`].
 const EVENTS_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// Whether a target belongs to a crate of this project.
+pub fn is_ours(target: &str) -> bool {
+    target.starts_with("amalgam")
+}
 
 /// Passes events of this project's crates, and of warnings and errors a limited number per place in the code.
 pub struct RepeatLimit {

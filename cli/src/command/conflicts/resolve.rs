@@ -8,8 +8,8 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
+use super::listing::{json_line, line, list, read, state, tree_paths};
 use super::tool::{self, Files};
-use super::{json_line, line, list, read, state, tree_paths};
 use crate::command::capture::report_notices;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};

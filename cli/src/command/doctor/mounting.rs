@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::command::backend::{device, helper, namespaces, private, shared};
 
 /// All of it.

@@ -4,12 +4,12 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::target;
-use crate::command::confirm;
+use super::target::target;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
+use crate::prompt::confirm;
 use crate::session::Session;
 use crate::text;
 

@@ -7,8 +7,8 @@ use amalgam_proto::{Reason, v1};
 use clap::Args;
 use tonic::codegen::Bytes;
 
-use super::workspace;
 use crate::command::init::confirm_wide;
+use crate::command::workspaces::workspace;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
