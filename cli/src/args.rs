@@ -1,4 +1,4 @@
-//! The command line. What each command takes stands beside what it does, in `command/`.
+//! The command line. The arguments of each command are defined beside its code, in `command/`.
 
 use std::path::PathBuf;
 
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// The commands about merging, and what of them only looks. Whatever else they get changes something.
+    /// The commands about merging, and those of them that only read. All others change something.
     const MERGING: [&str; 7] = ["merge", "conflicts", "complete", "publish", "queue", "review", "rules"];
     const LOOKS: [&str; 11] = [
         "conflicts list",

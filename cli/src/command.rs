@@ -1,4 +1,4 @@
-//! The commands, a file each: what it takes, and what it does.
+//! The commands, one file each: arguments and code.
 
 mod attempt;
 mod backend;

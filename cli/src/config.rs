@@ -1,4 +1,4 @@
-//! The settings of a store's user: `config.toml` in the store's home. Every key is listed here with what it does.
+//! The settings of a store's user: `config.toml` in the store's home. [`KEYS`] lists every key with its meaning.
 //!
 //! Comments and order that a person gave the file survive a change by `amalgam config`.
 
@@ -13,7 +13,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 use crate::error::CliError;
 
-/// What a key holds.
+/// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
@@ -35,11 +35,11 @@ pub enum Kind {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it holds.
+    /// The type of its value.
     pub kind: Kind,
-    /// What holds without it.
+    /// The default, in words.
     pub default: &'static str,
-    /// What it does.
+    /// The description for `amalgam config`.
     pub doc: &'static str,
 }
 
@@ -426,7 +426,7 @@ impl Config {
         table.remove(&last.spelled_in(table)).is_some()
     }
 
-    /// What is set about room. An error names the key.
+    /// Returns the settings for the service. An error names the key.
     pub fn settings(&self) -> Result<Settings, CliError> {
         let mut settings = Settings::default();
         let mut leaves = Vec::new();
@@ -523,7 +523,7 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Directories that commands of rules can read, as the settings have them. In words what is wrong with one.
+/// Parses the directories that commands of rules can read. An error says in words why one is invalid.
 fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
     let directory = |word: &String| {
         let path = PathBuf::from(word);

@@ -40,19 +40,19 @@ use crate::exit::Exit;
 use crate::logging::{LogOptions, LogOwner};
 use crate::namespace::TOKEN;
 
-/// How long a process may take to answer after it was started.
+/// Timeout for a process to answer after it was started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is looked for meanwhile.
+/// Delay between two attempts to connect meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 /// Delay before a process is started again while another one holds the store; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// How to find the store.
+/// How to connect to a store.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Where it lies.
+    /// The home of the store.
     pub home: PathBuf,
     /// Who calls.
     pub actor: String,
@@ -64,7 +64,7 @@ pub struct ConnectOptions {
     pub log: LogOptions,
 }
 
-/// Says who calls.
+/// Adds the caller's name to every request.
 #[derive(Clone)]
 pub struct Actor(MetadataValue<Ascii>);
 
@@ -75,39 +75,39 @@ impl Interceptor for Actor {
     }
 }
 
-/// A channel that says who calls.
+/// A channel that adds the caller's name to every request.
 pub type ActorChannel = InterceptedService<Channel, Actor>;
 
-/// All services of a store.
+/// The clients of all services of a store.
 #[derive(Clone)]
 pub struct Client {
-    /// Named lines of work.
+    /// Workspaces.
     pub workspaces: WorkspaceServiceClient<ActorChannel>,
-    /// What was, and what differs.
+    /// Snapshots: reading and comparing.
     pub snapshots: SnapshotServiceClient<ActorChannel>,
-    /// Every change of state.
+    /// Operations.
     pub operations: OperationServiceClient<ActorChannel>,
-    /// Real directories.
+    /// Attached directories.
     pub directories: DirectoryServiceClient<ActorChannel>,
     /// The store and its process.
     pub store: StoreServiceClient<ActorChannel>,
-    /// Between stores.
+    /// Transfers between stores.
     pub transfer: TransferServiceClient<ActorChannel>,
-    /// In from other programs, and out to them.
+    /// Import and export.
     pub exchange: ExchangeServiceClient<ActorChannel>,
     /// Merges, the queue and reviews.
     pub merges: MergeServiceClient<ActorChannel>,
-    /// Room that comes back.
+    /// Garbage collection.
     pub collections: CollectionServiceClient<ActorChannel>,
-    /// What could not be merged.
+    /// Conflicts.
     pub conflicts: ConflictServiceClient<ActorChannel>,
-    /// Mounted file systems.
+    /// Mounts.
     pub mounts: MountServiceClient<ActorChannel>,
 }
 
 impl Client {
     fn new(connection: &Channel, actor: &str) -> Self {
-        // What a header cannot hold is not worth failing for.
+        // Characters that a header cannot hold are replaced.
         let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
         let actor = Actor(MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown")));
         let channel = || InterceptedService::new(connection.clone(), actor.clone());
@@ -127,12 +127,12 @@ impl Client {
     }
 }
 
-/// Why there is no way to a store.
+/// Why a command could not connect to a store.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// There is no store where one was looked for.
+    /// There is no store at this path.
     NoStore(PathBuf),
-    /// Something else, as the API would tell it.
+    /// Another failure, with a reason of the API.
     Failed(Failure),
 }
 
@@ -155,7 +155,7 @@ impl From<ConnectError> for CliError {
     }
 }
 
-/// What time it is.
+/// Returns the current time.
 pub fn now() -> Time {
     #[allow(clippy::disallowed_methods, reason = "the binary is where the clock is read")]
     let now = std::time::SystemTime::now();
@@ -163,13 +163,13 @@ pub fn now() -> Time {
     Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// For how long the machine runs, with the time that it slept.
+/// Returns the time since the machine was started, including sleep.
 fn uptime() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Finds the process that holds the store, or starts it.
+/// Connects to the process that holds the store, or starts it.
 pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
     let home = Home::new(&options.home);
     if !home.exists() && !options.create {
@@ -199,14 +199,14 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
         .into())
 }
 
-/// The process that holds the store, only if it runs.
+/// Connects to the process that holds the store if it runs.
 pub async fn running(options: &ConnectOptions) -> Option<Client> {
     let socket = socket_path(&options.home).ok()?;
     let found = try_connect_any(&Home::new(&options.home), &socket).await;
     found.map(|channel| Client::new(&channel, &options.actor))
 }
 
-/// Reaches the process that holds the store: at its usual socket, or where it wrote down that it listens, because it was started with
+/// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was started with
 /// another runtime directory.
 async fn try_connect_any(home: &Home, socket: &Path) -> Option<Channel> {
     if let Some(channel) = try_connect(socket).await {
@@ -225,11 +225,11 @@ async fn try_connect(socket: &Path) -> Option<Channel> {
     Endpoint::from_static("http://amalgam").connect_with_connector(connector).await.ok()
 }
 
-/// Nothing when the process was of another version and has been asked to go.
+/// Returns the client if the process has this program's version; otherwise asks the process to end and returns `None`.
 async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectError> {
     let told = match client.store.get_store(v1::GetStoreRequest {}).await {
         Ok(told) => told.into_inner(),
-        // It went away between the knock and the question.
+        // The process ended after the connection was made.
         Err(_) => return Ok(None),
     };
     let ours = env!("CARGO_PKG_VERSION");
@@ -245,7 +245,7 @@ async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectErro
         );
         return Err(Failure::new(Reason::Busy, message).into());
     }
-    // It ends when the calls under way are done, and gives the store back.
+    // It ends when its calls are done, and releases the store.
     tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(None)
 }
@@ -284,7 +284,7 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, ConnectEr
         }
         let mut pause = POLL_INTERVAL;
         match child.try_wait() {
-            // Another process holds the store: it is about to listen, or to end, and then this one has to take its place.
+            // Another process holds the store: it will listen soon, or end, and then a new process must replace it.
             Ok(Some(status)) if status.code() == Some(EXIT_BUSY) => {
                 pause = retry;
                 retry = (retry * 2).min(RETRY_DELAY_MAX);
@@ -302,7 +302,7 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, ConnectEr
     }
 }
 
-/// What a process that could not start wrote last.
+/// Returns the last error in the log of a process that could not start.
 fn last_error(home: &Home, code: Option<i32>) -> Failure {
     let log = fs::read(home.log_path()).unwrap_or_default();
     let text = String::from_utf8_lossy(&log);
@@ -318,16 +318,16 @@ fn last_error(home: &Home, code: Option<i32>) -> Failure {
     Failure::new(reason, message)
 }
 
-/// How the background process ends when somebody else holds the store.
+/// Exit code of the background process when another process holds the store.
 pub const EXIT_BUSY: i32 = 11;
-/// And when there is no room.
+/// Exit code of the background process when the disk is full.
 pub const EXIT_FULL: i32 = 13;
 
-/// Opens the store of a home in this process.
+/// Opens a store in this process.
 pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
     let ours = amalgam_server::identity_of(runtime)?;
     let place = home.path().to_owned();
-    // Read whenever they are needed, so that a change holds at once.
+    // Read whenever they are needed, so that a change applies at once.
     let settings = move || {
         let settings = Config::load(&place).and_then(|config| {
             let mut settings = config.settings()?;
@@ -342,13 +342,13 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
     Ok(service)
 }
 
-/// Seconds by which the system's time zone is ahead of UTC at a time.
+/// Returns the offset of the system's time zone from UTC at a time, in seconds.
 fn utc_offset(time: Time) -> i64 {
     let time = Timestamp::from_nanosecond(time.0.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     TimeZone::system().to_offset(time).seconds().into()
 }
 
-/// Where sockets lie: the user's runtime directory, or one of our own that nobody else can enter.
+/// Returns the directory of sockets: in the user's runtime directory, or a private one in the temporary directory.
 pub fn runtime_directory() -> io::Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let path = match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -367,7 +367,7 @@ pub fn runtime_directory() -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The socket of a store. Its name is a hash, because socket paths are short.
+/// Returns the socket of a store. Its name is a hash, because the length of socket paths is limited.
 pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
     let home = home.canonicalize().or_else(|_| std::path::absolute(home))?;
     let id = amalgam_engine::ChunkId::of(std::os::unix::ffi::OsStrExt::as_bytes(home.as_os_str()));

@@ -1,4 +1,4 @@
-//! The help: commands in groups, prose before options, options of every command once, and pages about topics. Also what is said to a
+//! The help: commands in groups, prose before options, options of every command once, and pages about topics. Also the answer to a
 //! command line that cannot be read.
 
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use crate::args::Arguments;
 use crate::error::CliError;
 
-/// The commands by what they are for.
+/// The commands, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 10] = [
     ("Protect a directory", &["init", "status", "commit", "watch"]),
     ("Compare, read and search", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
@@ -27,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// What habits from Git and other tools are called here.
+/// Commands of Git and other tools, with their counterparts here.
 const HABITS: [(&str, &str); 24] = [
     ("add", "nothing needs to be staged: `amalgam commit` takes everything"),
     ("branch", "`amalgam fork NAME` creates a workspace, a line of work; `amalgam ws` lists them"),
@@ -58,7 +58,7 @@ const HABITS: [(&str, &str); 24] = [
     ("worktree", "`amalgam fork NAME --dir DIR` makes a copy to work in"),
 ];
 
-/// Pages that are about no command.
+/// Help pages about topics.
 const TOPICS: [(&str, &str); 1] = [("revisions", REVISIONS)];
 
 const REVISIONS: &str = "\
@@ -108,7 +108,7 @@ const TEMPLATE: &str = "\
 
 {all-args}{after-help}";
 
-/// What ends the help of each command.
+/// The last line of the help of each command.
 const FOOTER: &str = "`amalgam help` lists the options of every command, such as --json, -q and -C DIR.";
 
 /// clap makes a line break of `{n}`. With this in between it does not; [`printed`] takes it out again.
@@ -190,7 +190,7 @@ fn usage(text: &str) -> Answer {
     Answer::Failure { error, text: Some(text.to_owned()) }
 }
 
-/// Whether what is unknown stands where a command of the program is expected, and not one of a command.
+/// Whether the unknown word stands in the place of a command, not of a subcommand.
 fn is_of_root(error: &clap::Error, command: &Command) -> bool {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),

@@ -23,7 +23,7 @@ use tracing_subscriber::{fmt, registry};
 use repeats::{RepeatLimit, is_ours};
 use rotation::{LogWriter, RotatingFile, StandardError};
 
-/// The environment variable that says what is logged, as `tracing_subscriber::EnvFilter` reads it.
+/// The environment variable with the filter of events, in the syntax of `tracing_subscriber::EnvFilter`.
 pub const VARIABLE: &str = "AMALGAM_LOG";
 /// The size at which a log file is rotated, unless the setting `log.max-size` says otherwise.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -37,7 +37,7 @@ pub enum LogOwner {
     Command,
 }
 
-/// What is logged.
+/// Options of the log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// The value of [`VARIABLE`]; nothing if it is not set.

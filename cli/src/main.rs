@@ -1,7 +1,7 @@
-//! The `amalgam` command: the human's door. A client of the API, nothing more: whatever it shows or changes, it asks the process
+//! The `amalgam` command. A client of the API, nothing more: for everything that it shows or changes, it calls the process
 //! that holds the store.
 //!
-//! What is absent: no file of a store is read or written here but for `config.toml`, and no tree is compared here.
+//! It reads and writes no file of a store except `config.toml` and the log, and compares no trees.
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "a comment on an argument is its help, where brackets say the default"
@@ -84,7 +84,7 @@ fn tell(answer: Answer, options: OutputOptions) -> Exit {
     match answer {
         Answer::Text(text) => {
             let mut output = Output::new(OutputOptions { json: false, ..options });
-            // Nobody is there to be told when the output is closed.
+            // A closed output cannot be reported.
             drop(output.say(text).and_then(|()| output.finish()));
             Exit::OK
         }
@@ -230,8 +230,8 @@ fn runtime(in_process: bool) -> Result<Runtime, CliError> {
     builder.enable_all().build().map_err(|error| CliError::machine("could not start", &error))
 }
 
-/// Runs a command until it is done or interrupted. A call that is dropped is cancelled on the other side, and what was made for a while
-/// is removed.
+/// Runs a command until it is done or interrupted. Dropping a call cancels it in the background process. Temporary forks
+/// are removed.
 async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     let interrupts = session.interrupts.clone();
     let mut signals = Signals::listen().map_err(|error| CliError::machine("could not listen for signals", &error))?;
@@ -298,7 +298,7 @@ impl Signals {
     }
 }
 
-/// Whether whoever started this program had it ignore a signal.
+/// Whether the parent process made this program ignore a signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

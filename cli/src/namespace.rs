@@ -1,5 +1,5 @@
-//! A mount in a namespace of its own: seen by one command and what it starts, gone when they are gone, and made without any privilege
-//! and without any helper program. Linux only; the one place that makes namespaces.
+//! A mount in a private namespace: seen by one command and its child processes, gone when they end, and made without any privilege
+//! and without any helper program. Linux only. No other module creates namespaces.
 //!
 //! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has one
 //! thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
@@ -74,12 +74,12 @@ fn mount(enter: &Enter<'_>) -> Result<(), (&'static str, io::Error)> {
     Ok(())
 }
 
-/// A mount namespace of its own. Root needs nothing else, and keeps what it may; anybody else a user namespace around it.
+/// Enters a new mount namespace. A user without `CAP_SYS_ADMIN` needs a user namespace around it.
 fn unshare() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let flags =
         if user.is_root() && is_capable() { UnshareFlags::NEWNS } else { UnshareFlags::NEWNS | UnshareFlags::NEWUSER };
-    // What could be unsound is to part with the table of open files while other threads use it; that is not asked for.
+    // Only unsharing the table of open files would be unsound while other threads use it; this flag is not used.
     #[allow(deprecated, reason = "the other form is unsafe for the sake of a flag that is not used here")]
     rustix::thread::unshare(flags)?;
     if flags.contains(UnshareFlags::NEWUSER) {
@@ -88,7 +88,7 @@ fn unshare() -> io::Result<()> {
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
     }
-    // What is mounted here stays here.
+    // Mounts made here do not propagate to other namespaces.
     let apart = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     Ok(rustix::mount::mount_change("/", apart)?)
 }

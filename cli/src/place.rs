@@ -1,4 +1,4 @@
-//! Where a command stands: the directory around it, its workspace, and what paths on the command line mean in its tree.
+//! The current directory of a command, the attached directory around it, and paths of the command line as paths of its tree.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +37,7 @@ impl Place {
     }
 }
 
-/// Where a command stands when it begins.
+/// The current directory of a command when it begins.
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// The current directory.
@@ -78,7 +78,7 @@ impl Standing {
     }
 }
 
-/// Whether nobody answers for the file system that a path leads to.
+/// Whether the process that served a mounted file system has died.
 fn is_disconnected(error: &std::io::Error) -> bool {
     let number = error.raw_os_error();
     [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|dead| number == Some(dead.raw_os_error()))
@@ -128,7 +128,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// The path without symlinks, `.` and `..`; what is not there is taken by its words.
+/// Returns a path without symlinks, `.` and `..`. Names that do not exist are kept.
 pub fn real(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;

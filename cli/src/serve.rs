@@ -1,4 +1,4 @@
-//! The background process: one for each store, started on demand, gone when nobody needs it.
+//! The background process: one for each store, started on demand, ended when it is idle.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -48,7 +48,7 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration) -> Result<(), Failure
         };
         serve::serve_unix(service, socket, idle, ended).await
     });
-    // Work that nobody waits for any more must not keep the store.
+    // Abandoned work must not keep the store open.
     runtime.shutdown_timeout(Duration::from_secs(10));
     served.map_err(fault)
 }

@@ -1,4 +1,4 @@
-//! What every command works with: the output, the settings, the store's process, and the place it stands in.
+//! The session of a command: output, settings, connection to the store, current directory.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,23 +19,23 @@ use crate::exit::Exit;
 use crate::output::Output;
 use crate::place::{Place, Standing, real};
 
-/// What every command works with.
+/// The session of a command.
 pub struct Session {
-    /// Where to print.
+    /// The output.
     pub output: Output,
     /// The settings.
     pub config: Config,
-    /// Where the store lies, and how to reach it.
+    /// Where the store is, and how to connect to it.
     pub connect: ConnectOptions,
     /// Where the command was started.
     pub cwd: PathBuf,
     /// Whether that is in a mount whose process has died.
     is_in_dead_mount: bool,
-    /// No questions.
+    /// Whether prompts are disabled.
     pub no_input: bool,
     /// The time when the command began.
     pub now: Timestamp,
-    /// Who takes care of Ctrl-C.
+    /// How Ctrl-C is handled.
     pub interrupts: Interrupts,
     client: Option<Client>,
 }
@@ -50,7 +50,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// From here on a child gets Ctrl-C, and this program waits for what it makes of it.
+    /// Leaves Ctrl-C to a child from here on; this program waits until the child ends.
     pub fn leave_to_child(&self, left: bool) {
         self.are_left.store(left, Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ impl Interrupts {
         self.are_left.load(Ordering::Relaxed)
     }
 
-    /// Sets what is printed instead of "interrupted", for a command that a person ends with Ctrl-C. The first one counts.
+    /// Sets the message that replaces "interrupted", for a command that a user ends with Ctrl-C. The first one counts.
     pub fn say_instead(&self, message: &'static str) {
         self.message.get_or_init(|| message);
     }
@@ -128,7 +128,7 @@ impl Session {
         &self.connect.home
     }
 
-    /// The store's process. A store that is not there is not made.
+    /// Connects to the process of the store. Fails if there is no store.
     pub async fn client(&mut self) -> Result<Client, CliError> {
         if self.client.is_none() {
             self.client = Some(connect(&self.connect).await?);
@@ -136,18 +136,18 @@ impl Session {
         Ok(self.client.clone().expect("it was put there"))
     }
 
-    /// The store's process. A store that is not there is made.
+    /// Connects to the process of the store, and creates the store if there is none.
     pub async fn client_of_new_store(&mut self) -> Result<Client, CliError> {
         self.connect.create = true;
         self.client().await
     }
 
-    /// Looks for the store's process anew with the next call: the one that was found may be gone.
+    /// Makes the next call connect again: the process may have ended.
     pub fn forget_client(&mut self) {
         self.client = None;
     }
 
-    /// The store's process, only if it runs.
+    /// Connects to the process of the store if it runs.
     pub async fn client_if_running(&self) -> Option<Client> {
         running(&self.connect).await
     }
@@ -157,7 +157,7 @@ impl Session {
         Home::new(self.home()).exists()
     }
 
-    /// The directory around here. An error if there is none.
+    /// Returns the attached directory around the current one. Fails if there is none.
     pub async fn place(&mut self) -> Result<Place, CliError> {
         let mut client = self.client().await?;
         let path = Bytes::copy_from_slice(self.cwd.as_os_str().as_bytes());
@@ -167,7 +167,7 @@ impl Session {
         Ok(Place { directory, workspace })
     }
 
-    /// The directory around here, if there is one.
+    /// Returns the attached directory around the current one, if there is one.
     pub async fn place_if_any(&mut self) -> Result<Option<Place>, CliError> {
         match self.place().await {
             Ok(place) => Ok(Some(place)),
@@ -182,33 +182,33 @@ impl Session {
     }
 }
 
-/// The answer lacks something that it always has.
+/// The error for a response without a field that it always has.
 pub fn incomplete(what: &str) -> CliError {
     let message = format!("the background process answered without a {what}");
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam stop`, then try again")
 }
 
-/// The name of a workspace on the wire; nothing stays nothing.
+/// Returns the resource name of a workspace; empty for an empty name.
 pub fn workspace_name(id: &str) -> String {
     if id.is_empty() { String::new() } else { format!("workspaces/{id}") }
 }
 
-/// The workspace that `@` stands for, on the wire.
+/// Returns the resource name of the workspace that `@` stands for; empty without one.
 pub fn here(place: Option<&Place>) -> String {
     place.map(|place| place.workspace.name.clone()).unwrap_or_default()
 }
 
-/// A snapshot as people write it.
+/// The state of a revision.
 pub fn revision(text: &str) -> v1::State {
     v1::State { state: Some(v1::state::State::Revision(text.to_owned())) }
 }
 
-/// What is on the disk now.
+/// The current state of a directory.
 pub fn live(place: &Place) -> v1::State {
     v1::State { state: Some(v1::state::State::Directory(place.directory.name.clone())) }
 }
 
-/// Nothing at all.
+/// The empty tree.
 pub fn empty() -> v1::State {
     v1::State { state: Some(v1::state::State::Empty(true)) }
 }

@@ -1,4 +1,4 @@
-//! Counts, sizes, times, names and paths as people read them. Nothing is written here.
+//! Formats counts, sizes, times, names and paths for people. Prints nothing.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -52,7 +52,7 @@ pub fn bytes(number: u64) -> String {
     if size < 9.95 { format!("{size:.1} {}", UNITS[unit]) } else { format!("{size:.0} {}", UNITS[unit]) }
 }
 
-/// The moment that a time of the wire means.
+/// Converts a time of the API.
 pub fn moment(time: Option<&prost_types::Timestamp>) -> Timestamp {
     time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -73,7 +73,7 @@ pub fn ago(then: Timestamp, now: Timestamp) -> String {
     format!("{} ago", plural(amount.unsigned_abs(), unit))
 }
 
-/// How long it is until then: `3 hours`.
+/// The time until then: `3 hours`.
 pub fn until(then: Timestamp, now: Timestamp) -> String {
     let seconds = (then.as_second() - now.as_second()).max(0).unsigned_abs();
     let (amount, unit) = match seconds {
@@ -85,23 +85,23 @@ pub fn until(then: Timestamp, now: Timestamp) -> String {
     plural(amount, unit)
 }
 
-/// A moment on the clock on the wall.
+/// A time in the local time zone.
 pub fn wall_clock(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
 }
 
-/// What follows `workspaces/`, `labels/` or the like.
+/// The id in a resource name: the part behind `workspaces/`, `labels/` or the like.
 pub fn id(name: &str) -> &str {
     name.split_once('/').map_or(name, |(_, id)| id)
 }
 
-/// The beginning of a snapshot's id, as it is shown.
+/// The first digits of a snapshot's id.
 pub fn short(name: &str) -> &str {
     let id = id(name);
     id.get(..8).unwrap_or(id)
 }
 
-/// Text of others, without what would steer the terminal, and with what nobody would see made visible.
+/// Escapes control characters and invisible characters in a text that users or other programs wrote.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| steers(c) || is_hidden(c);
     if !text.chars().any(is_shown) {
@@ -115,12 +115,12 @@ fn steers(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Whether a character reorders the text around it.
+/// Whether a character changes the direction of the text around it.
 fn is_bidirectional(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character has no width, or reorders the text around it: a name with it looks like another one.
+/// Whether a character has no width or changes the direction of text, so that a name looks like another one.
 fn is_hidden(c: char) -> bool {
     is_bidirectional(c)
         || matches!(
@@ -131,7 +131,7 @@ fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The contents of a file, for a terminal: what would steer it, or reorder the text, is escaped. Bytes that are no text stay.
+/// The contents of a file for a terminal: escapes control characters and characters that change the direction of text.
 pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
     let is_shown = |c: char| steers(c) || is_bidirectional(c);
     // A byte between 0x80 and 0x9f is a control character to some terminals.
@@ -160,7 +160,7 @@ pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(shown)
 }
 
-/// A line for a terminal: its colours stay, and whatever else would steer it or hide in it is escaped.
+/// A line for a terminal: escapes control characters, except those that set colours, and invisible characters.
 pub fn line(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| steers(c) || is_hidden(c)) {
         return Cow::Borrowed(text);

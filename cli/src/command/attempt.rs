@@ -20,7 +20,7 @@ pub struct Apart<'a> {
     pub words: &'a [OsString],
     /// Where it runs.
     pub directory: &'a Path,
-    /// What it finds in its environment beside the rest.
+    /// Environment variables to add.
     pub environment: &'a [(&'a str, String)],
 }
 
@@ -38,7 +38,7 @@ impl Apart<'_> {
         self.run(Stdio::from(io::stderr()), Stdio::inherit()).await
     }
 
-    /// Runs it and reads what it prints; what it complains of goes into a file.
+    /// Runs it and returns its standard output; its standard error goes into a file.
     pub async fn read(&self, log: &Path) -> Result<(u8, String), CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
@@ -84,7 +84,7 @@ impl Group {
     }
 }
 
-/// Nobody is left behind: neither when this program is interrupted, nor by a command that has ended.
+/// Kills the process group, when this program is interrupted as well as after the command has ended.
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(id) = self.id {

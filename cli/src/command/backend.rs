@@ -40,7 +40,7 @@ pub enum Task {
 /// Who is to see a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Everybody in the tree of directories.
+    /// A mount that all processes see.
     Shared,
     /// One command.
     Private,
@@ -60,7 +60,7 @@ pub struct BackendArgs {
     pub explain: bool,
 }
 
-/// What was chosen.
+/// The backend that was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// Never `Auto`.
@@ -86,7 +86,7 @@ impl BackendArgs {
         given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
     }
 
-    /// Chooses. What was asked for and cannot be done is an error.
+    /// Chooses a backend. Fails if the user asked for one that does not work here.
     pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<Chosen, CliError> {
         let possible = match purpose {
             Purpose::Shared => shared(),
@@ -101,7 +101,7 @@ impl BackendArgs {
         Ok(decide(self.backend, self.task, possible, || can_clone(home)))
     }
 
-    /// Says what was chosen, if that was asked for.
+    /// Prints the choice if `--explain` is given.
     pub fn say(&self, session: &mut Session, word: &str, why: &str) -> Result<(), CliError> {
         if !self.explain {
             return Ok(());
@@ -134,7 +134,7 @@ fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clon
     }
 }
 
-/// Whether everybody can be shown a mount, or why not.
+/// Checks whether a mount for all processes works here.
 pub fn shared() -> Result<(), String> {
     device()?;
     if rustix::process::geteuid().is_root() {
@@ -153,7 +153,7 @@ fn root_mounts() -> Result<(), String> {
         Ok(done) if !done.status.success() => {
             Err(format!("root may not mount here: {}", String::from_utf8_lossy(&done.stderr).trim()))
         }
-        // Nobody to try it with: what root may do by its capabilities must do.
+        // `unshare` is not installed: the capabilities of root decide.
         _ => Ok(()),
     }
 }
@@ -205,7 +205,7 @@ pub fn namespaces() -> Result<(), String> {
     match tried {
         Ok(done) if done.status.success() => Ok(()),
         Ok(done) => Err(format!("user namespaces are forbidden: {}", String::from_utf8_lossy(&done.stderr).trim())),
-        // Nobody to try it with: what the kernel says must do.
+        // `unshare` is not installed: the limit of the kernel decides.
         Err(_) => match std::fs::read_to_string("/proc/sys/user/max_user_namespaces") {
             Ok(number) if number.trim() != "0" => Ok(()),
             _ => Err("user namespaces are switched off".to_owned()),

@@ -62,14 +62,14 @@ struct BisectRun {
 }
 
 impl Bisect {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let BisectCommand::Run(run) = self.command;
         run.run(session).await
     }
 }
 
-/// What is known so far.
+/// The snapshots that are known to be good or bad so far.
 #[derive(Clone, Debug, Default)]
 struct Known {
     good: Vec<String>,
@@ -115,7 +115,7 @@ impl BisectRun {
             session.forget_client();
             client = session.client().await?;
         }
-        // What the command left behind is of no use to anybody.
+        // Changes that the command made are not needed.
         if let Err(error) = clean_up(session, bench.folder.path(), Unsaved::Discard, Logs::Remove).await {
             let message = format!("the search left something behind: {}; `{REMOVE_ENDED}` removes it", error.message);
             session.output.remark(message)?;

@@ -24,7 +24,7 @@ pub struct Blame {
 }
 
 impl Blame {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let (revision, path) = match self.words.as_slice() {

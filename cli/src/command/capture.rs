@@ -83,7 +83,7 @@ pub fn line(result: &v1::CaptureResult) -> String {
     }
 }
 
-/// The same for programs.
+/// The JSON line of a capture.
 pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
     lines::line(
         kind,

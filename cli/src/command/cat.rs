@@ -56,7 +56,7 @@ pub struct Cat {
 }
 
 impl Ls {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let mut places = at(session, place.as_ref(), &self.words, &self.paths).await?;
@@ -72,7 +72,7 @@ impl Ls {
 }
 
 impl Cat {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let places = at(session, place.as_ref(), &self.words, &self.paths).await?;
@@ -141,7 +141,7 @@ pub struct At {
 impl At {
     /// Prints a file; lists a directory.
     pub async fn show(&self, session: &mut Session, client: &mut Client) -> Outcome {
-        // One question less for what is asked most: a file is read at once, and only what is none is listed.
+        // Most paths are files: reading first saves a call, and only a directory is listed.
         match self.read(session, client).await {
             Err(error) if error.is(Reason::Invalid) || self.path.is_empty() => self.list(session, client, false).await,
             outcome => outcome,

@@ -71,7 +71,7 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let (Some(revision), Some(dir)) = (&self.revision, &self.dir) else {
             return self.bring_back(session).await;

@@ -24,7 +24,7 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place().await?;
         let mut client = session.client().await?;

@@ -54,7 +54,7 @@ enum Verb {
 }
 
 impl ConfigCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, session: &mut Session) -> Outcome {
         match self.command.unwrap_or(Verb::List) {
             Verb::List => {
@@ -88,7 +88,7 @@ impl ConfigCommand {
     }
 }
 
-/// What holds without it.
+/// The default, in words.
 fn default(named: &Named) -> &'static str {
     if named.workspace.is_some() { "the value for all workspaces" } else { named.key.default }
 }

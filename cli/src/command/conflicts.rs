@@ -64,7 +64,7 @@ Examples:
   amalgam conflicts list --rev main@ src
   amalgam conflicts list --exit-code || echo some are left")]
 struct List {
-    /// List only these paths and what is below them
+    /// List only these paths and everything below them
     paths: Vec<OsString>,
     /// The revision [default: the files on the disk, or the head of a workspace without a directory]
     #[arg(long, value_name = "REV")]
@@ -115,7 +115,7 @@ struct Forget {
 }
 
 impl Conflicts {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command.unwrap_or_else(|| Verb::List(List::default())) {
             Verb::List(list) => list.run(session).await,

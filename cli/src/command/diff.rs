@@ -37,7 +37,7 @@ pub struct Diff {
     /// Exit with 4 if something differs
     #[arg(long)]
     exit_code: bool,
-    /// Compare only these paths and what is below them
+    /// Compare only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
@@ -107,7 +107,7 @@ impl Sides {
 }
 
 impl Diff {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let wanted = Wanted { revisions_max: 2, ranges: true };

@@ -29,7 +29,7 @@ Examples:
 pub struct Doctor {}
 
 impl Doctor {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut findings = vec![Finding::fine("version", format!("amalgam {LONG_VERSION}"))];
         findings.extend(store(session).await?);

@@ -51,14 +51,14 @@ pub struct Du {
     exact: Option<String>,
 }
 
-/// What is meant.
+/// The workspace or snapshot.
 enum Subject {
     Workspace(String),
     Revision(String),
 }
 
 impl Du {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         session.interrupts.say("nothing was changed");
         if let Some(subject) = self.exact {
@@ -296,7 +296,7 @@ fn tally_or_null(known: Option<v1::ObjectTally>) -> Value {
     if known.is_some() { tally(known) } else { Value::Null }
 }
 
-/// What is in nothing else.
+/// Bytes that nothing else refers to.
 async fn exactly(session: &mut Session, subject: String) -> Outcome {
     use v1::measure_exactly_request::Target;
     let place = session.place_if_any().await?;

@@ -80,7 +80,7 @@ struct Attempt {
 }
 
 impl Explore {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place().await?;
         let mut client = session.client().await?;
@@ -100,7 +100,7 @@ impl Explore {
             say_kept(session, &attempts)?;
             return outcome;
         }
-        // What was captured is all there is. Whoever failed may have failed because the process went away.
+        // The captures are all that is left. An attempt may have failed because the background process ended.
         let unsaved = if outcome.is_ok() { Unsaved::Discard } else { Unsaved::Capture };
         let has_logs = attempts.iter().any(|attempt| attempt.code.is_some());
         let logs = if outcome.is_err() && has_logs { Logs::Keep } else { Logs::Remove };

@@ -134,7 +134,7 @@ struct Oci {
 }
 
 impl Export {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.what {
             What::Tar(tar) => {

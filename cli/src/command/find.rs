@@ -43,7 +43,7 @@ pub struct Find {
 }
 
 impl Find {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let wanted = Wanted { revisions_max: usize::MAX, ranges: false };

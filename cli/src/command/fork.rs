@@ -57,7 +57,7 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         self.refuse_without_effect()?;
         let mut client = session.client().await?;
@@ -135,7 +135,7 @@ impl Fork {
     }
 }
 
-/// What was written out for forks.
+/// The full copies that were written for forks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
     number: u64,
@@ -200,7 +200,7 @@ async fn source(session: &mut Session, client: &mut Client, from: Option<&str>) 
     Ok(Source { workspace: from.to_owned(), directory })
 }
 
-/// The first names `WORKSPACE-1`, `WORKSPACE-2` and so on that nobody has.
+/// Returns the first names `WORKSPACE-1`, `WORKSPACE-2` and so on that are not taken.
 pub async fn free_names(client: &mut Client, workspace: &str, number: usize) -> Result<Vec<String>, CliError> {
     let start = format!("{workspace}-");
     let taken = workspaces(client, &start).await?;

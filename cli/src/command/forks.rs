@@ -1,7 +1,7 @@
-//! The folders in the store's `forks` in which `explore` and `bisect` work: what was made for them, and how it is removed.
+//! The folders in the store's `forks` in which `explore` and `bisect` work: lists the workspaces made for them, and removes them.
 //!
 //! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a note
-//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes what it left.
+//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its leftovers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -28,11 +28,11 @@ use crate::output::progress::drive;
 use crate::session::Session;
 use crate::text;
 
-/// The one command that removes what was left behind.
+/// The command that removes leftovers.
 pub const REMOVE_ENDED: &str = "amalgam ws rm --ended";
 /// What the processes of a folder have in their environment: its path.
 pub const VARIABLE: &str = "AMALGAM_WORK_FOLDER";
-/// The file that lists what was made.
+/// The file that lists the workspaces that were made for a folder.
 const NOTE: &str = "note.json";
 /// How often the processes of a folder are looked for: one that was just being started may be missed.
 const PROCESS_LOOKS: usize = 10;
@@ -44,7 +44,7 @@ pub struct WorkFolder {
     note: File,
 }
 
-/// A folder of a command that has ended without removing what it made.
+/// A folder of a command that ended without cleaning up.
 pub struct Abandoned {
     /// The folder.
     pub path: PathBuf,
@@ -114,7 +114,7 @@ impl WorkFolder {
         self.write(&workspaces.iter().map(made).collect::<Vec<_>>())
     }
 
-    /// Nobody removes it: it is kept on purpose.
+    /// Keeps the folder: `ws rm --ended` does not remove it.
     pub fn keep(&self) -> Result<(), CliError> {
         fs::remove_file(self.path.join(NOTE)).map_err(|error| CliError::machine(self.path.display(), &error))
     }
@@ -152,7 +152,7 @@ fn created(workspace: &v1::Workspace) -> String {
     format!("{}.{:09}", time.seconds, time.nanos)
 }
 
-/// The folders of commands that have ended without removing what they made.
+/// Returns the folders of commands that ended without cleaning up.
 pub fn abandoned(home: &Path) -> Vec<Abandoned> {
     let Ok(folders) = fs::read_dir(home.join("forks")) else { return Vec::new() };
     let mut found: Vec<_> = folders.flatten().filter_map(|folder| locked(&folder.path())).collect();
@@ -160,7 +160,7 @@ pub fn abandoned(home: &Path) -> Vec<Abandoned> {
     found
 }
 
-/// A folder whose note nobody holds a lock on.
+/// Returns a folder if its note is not locked, and locks it.
 fn locked(path: &Path) -> Option<Abandoned> {
     let mut note = File::options().read(true).write(true).open(path.join(NOTE)).ok()?;
     flock(&note, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -221,7 +221,7 @@ pub async fn clean_up(
     Ok(removed)
 }
 
-/// Whether a workspace was made for a folder, and not by somebody else who took a name that is free again.
+/// Whether a workspace was made for a folder. Another command may have taken a name that became free.
 fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[Made]) -> bool {
     let directories = workspace.directories.iter().map(|directory| &directory.path);
     let mut places = directories.chain(&workspace.mounts).map(|path| Path::new(OsStr::from_bytes(path)));
@@ -232,7 +232,7 @@ fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[Made]) -> bool 
     let noted = made.iter().find(|made| made.name == text::id(&workspace.name));
     match noted.map(|made| &made.created) {
         Some(Some(time)) => *time == created(workspace) && !is_elsewhere,
-        // Nobody noted that it was made: it is what it was forked from, or another one.
+        // The note has no creation time: a workspace with changes may belong to another command.
         Some(None) => !is_elsewhere && workspace.live.is_empty() && workspace.head == workspace.base,
         None => false,
     }
@@ -265,7 +265,7 @@ async fn remove(
     Ok(())
 }
 
-/// Captures or discards what is in no snapshot.
+/// Captures or discards changes that are in no snapshot.
 async fn settle(session: &Session, client: &mut Client, name: &str, unsaved: Unsaved) -> Result<(), CliError> {
     let done = match unsaved {
         Unsaved::Capture => {
@@ -278,7 +278,7 @@ async fn settle(session: &Session, client: &mut Client, name: &str, unsaved: Uns
         }
     };
     match done {
-        // Its files were not written to their end, so nobody worked in it; or it is gone.
+        // Its checkout was cut off, so it has no changes; or the directory is gone.
         Err(error) if error.is(Reason::StaleHead) || error.is(Reason::DirectoryGone) => Ok(()),
         done => done,
     }
@@ -307,18 +307,18 @@ fn belongs_to(id: i32, folder: &Path, variable: &[u8]) -> bool {
     let process = PathBuf::from(format!("/proc/{id}"));
     let at = process.join("cwd");
     let is_inside = fs::read_link(&at).is_ok_and(|at| at.starts_with(folder));
-    // Where a mount was that nobody answers for any more, its path is not known any more either.
+    // The kernel does not know the path of a working directory in a dead mount.
     let is_nowhere = || matches!(rustix::fs::statfs(&at), Err(Errno::NOTCONN | Errno::CONNABORTED));
     let environment =
         if is_inside || is_nowhere() { fs::read(process.join("environ")).unwrap_or_default() } else { Vec::new() };
     environment.split(|byte| *byte == 0).any(|word| word == variable)
 }
 
-/// Something that is mounted below a folder: removing files there would remove them from what is mounted.
+/// Returns a mount point below a folder. Deleting the folder would delete the files of the mounted file system.
 fn mount_below(folder: &Path) -> Option<PathBuf> {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let paths = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    // Folders of ours have plain names; only what is above them may be written with escapes.
+    // Folders in `forks` have plain names; only the path above them can need escapes.
     let escaped = text_of_table(folder.as_os_str().as_bytes());
     let below = paths.filter(|path| path.strip_prefix(&escaped[..]).is_some_and(|rest| rest.starts_with(b"/")));
     below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()

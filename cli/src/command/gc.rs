@@ -69,7 +69,7 @@ pub struct Gc {
 }
 
 impl Gc {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let grace_seconds = self.grace.map(|grace| grace.duration().map_or(u64::MAX, |grace| grace.as_secs()));
         if self.confirm_clock {
@@ -144,7 +144,7 @@ pub fn emit_state(output: &mut Output, state: &v1::GetCollectionResponse) -> Res
     ))
 }
 
-/// The same for people, on one line.
+/// Describes the state of collections in one line.
 pub fn state_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
     let last = match &state.last {
         Some(last) => {
@@ -229,7 +229,7 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "ended_in": (!result.ended_in.is_empty()).then_some(&result.ended_in),
         }),
     ))?;
-    // What would be done is what was asked for; what was done is not wanted where only the exit code is.
+    // A dry run prints its result even with `--quiet`; a collection does not.
     let mut say = |line: String| if result.dry_run { output.say(line) } else { output.done(line) };
     let kept = format!("{} from {}", tally_words(result.alive), text::plural(result.roots, "root"));
     say(format!("kept: {kept}"))?;

@@ -44,13 +44,13 @@ pub struct Grep {
     /// Search .git, too
     #[arg(long)]
     with_git: bool,
-    /// Search only these paths and what is below them
+    /// Search only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl Grep {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let wanted = Wanted { revisions_max: 1, ranges: false };

@@ -184,7 +184,7 @@ pub fn parse_history(text: &str) -> Result<u64, String> {
 }
 
 impl Import {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.what {
             What::Tar(tar) => tar.run(session).await,
@@ -428,7 +428,7 @@ pub fn words(counts: &v1::ExchangeReport) -> String {
     }
 }
 
-/// What was changed or left out, for people.
+/// Prints conversions and omissions.
 pub fn notices(output: &mut Output, counts: &v1::ExchangeReport) -> Result<(), CliError> {
     for notice in &counts.notices {
         let example = notice.examples.first().filter(|example| !example.is_empty());

@@ -42,7 +42,7 @@ pub struct Init {
 }
 
 impl Init {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
         confirm_wide(session, &path, self.yes).await?;

@@ -33,7 +33,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let Some(name) = self.name else { return list(session).await };

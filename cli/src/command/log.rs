@@ -60,7 +60,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(mut self, session: &mut Session) -> Outcome {
         self.take_number()?;
         let place = session.place_if_any().await?;

@@ -53,7 +53,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let target = match &self.into {
@@ -124,7 +124,7 @@ pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outco
     Ok(exit.or(report_notices(output, &merge.notices)?))
 }
 
-/// Says which conflicts nobody decided this time, and how to decide them after all.
+/// Prints which conflicts remembered resolutions decided, and how to decide them again.
 fn say_remembered(output: &mut Output, files: &[v1::MergedPath], dry_run: bool) -> Result<(), CliError> {
     let remembered: Vec<_> = files.iter().filter(|file| !file.remembered.is_empty()).collect();
     let Some(first) = remembered.first() else { return Ok(()) };

@@ -105,7 +105,7 @@ impl MountArgs {
 }
 
 impl Mount {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = if self.create { session.client_of_new_store().await? } else { session.client().await? };
         let request = self.request(session, &mut client).await?;

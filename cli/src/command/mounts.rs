@@ -1,4 +1,4 @@
-//! `amalgam mounts`: what is mounted.
+//! `amalgam mounts`: lists mounts.
 
 use amalgam_proto::v1;
 use clap::Args;
@@ -19,7 +19,7 @@ use crate::text;
 pub struct Mounts {}
 
 impl Mounts {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let (mounts, problems) = mounts(&mut client).await?;

@@ -54,7 +54,7 @@ struct OpShow {
 }
 
 impl Op {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             OpCommand::Log(log) => log.run(session).await,

@@ -26,7 +26,7 @@ pub fn source(path: &OsStr) -> Result<Box<dyn Read + Send>, CliError> {
     Ok(Box::new(File::open(path).map_err(named)?))
 }
 
-/// Pieces of what is read. Whoever drops them ends the reading.
+/// The pieces of the input. Dropping them ends the reading.
 pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHandle<io::Result<()>>) {
     let (send, receive) = mpsc::channel(QUEUE);
     let reading = tokio::task::spawn_blocking(move || {
@@ -52,7 +52,7 @@ pub struct Target {
     shown: String,
 }
 
-/// A file under another name. What is left of one goes with this.
+/// A temporary file, deleted when this is dropped unless it was moved into place.
 struct Unfinished {
     path: PathBuf,
     name: PathBuf,
@@ -66,7 +66,7 @@ impl Drop for Unfinished {
 }
 
 impl Target {
-    /// Opens it; `-` is standard output. Pieces go into what is returned.
+    /// Opens a target; `-` is standard output. Returns the sender of pieces and the target.
     pub fn open(name: &OsStr) -> Result<(mpsc::Sender<Bytes>, Self), CliError> {
         let failed = |error: io::Error| CliError::machine(name.to_string_lossy(), &error);
         // A pipe or a device with a name is written to as it is.
@@ -97,7 +97,7 @@ impl Target {
         let Self { writing, unfinished, shown } = self;
         let written = writing.await.expect("writing does not panic");
         written.map_err(|error| match error.kind() {
-            // Half a stream is nothing: whoever waits for it has to know.
+            // A reader must notice a stream that was cut off.
             io::ErrorKind::BrokenPipe => CliError::refused("the reader of the stream closed it before its end"),
             _ => CliError::machine(&shown, &error),
         })?;

@@ -150,7 +150,7 @@ impl What {
 }
 
 impl Complete {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let submission = self.what.submission(session).await?;
@@ -186,7 +186,7 @@ impl Complete {
 }
 
 impl Publish {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.every.is_some() || self.on_commit || self.manual {
             return self.schedule(session).await;

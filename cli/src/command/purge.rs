@@ -55,7 +55,7 @@ pub struct Purge {
     /// The reason, shown in the errors that readers of the file get
     #[arg(short = 'm', long = "message", value_name = "REASON", default_value = "", hide_default_value = true)]
     reason: String,
-    /// List tombstones: the records of what was purged
+    /// List tombstones: the records of purged contents
     #[arg(long, conflicts_with_all = ["what", "everywhere", "yes", "dry_run", "reason", "forget"])]
     list: bool,
     /// Remove a tombstone, so that the same bytes may be stored again; purged bytes do not come back
@@ -64,7 +64,7 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.list {
             return list(session).await;
@@ -229,7 +229,7 @@ fn say_plan(output: &mut Output, plan: &v1::PurgePlan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The files of a plan that are in a directory now. What they hold by now, nobody looks.
+/// The files of a plan that exist in a directory now. Their contents are not compared.
 async fn on_disk(client: &mut Client, plan: &v1::PurgePlan) -> Result<Vec<PathBuf>, CliError> {
     let paths: BTreeSet<&Bytes> = plan.places.iter().map(|place| &place.path).collect();
     let mut found = Vec::new();

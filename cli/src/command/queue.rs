@@ -76,7 +76,7 @@ struct Withdraw {
 }
 
 impl Queue {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => List { target: None }.run(session).await,

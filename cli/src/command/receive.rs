@@ -60,7 +60,7 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.have {
             return have(session).await;
@@ -124,7 +124,7 @@ fn hinted(error: CliError) -> CliError {
     error
 }
 
-/// What was received, for programs.
+/// The JSON line of a receive.
 pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     let tips: Vec<_> = received.tips.iter().map(|name| text::id(name)).collect();
     let fields = json!({
@@ -145,7 +145,7 @@ fn shown_name(reference: &str) -> Option<(&str, &str)> {
     reference.split_once('/').filter(|(kind, _)| matches!(*kind, "workspace" | "label"))
 }
 
-/// Says what was received.
+/// Prints the result of a receive.
 pub fn report(output: &mut Output, received: &v1::ReceiveSnapshotsResponse) -> Result<(), CliError> {
     output.emit(&json_line(received))?;
     output.done(format!(

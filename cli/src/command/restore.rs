@@ -50,13 +50,13 @@ pub struct Restore {
     /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long)]
     set_id: bool,
-    /// Restore only these paths and what is below them
+    /// Restore only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl Restore {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place().await?;
         let (revisions, paths) = revisions_and_paths(session, Some(&place), &self.words, &self.paths, 1).await?;
@@ -149,7 +149,7 @@ pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
     )
 }
 
-/// Says how much in .git differs from what was asked for and was left alone.
+/// Prints how many changes in .git were left alone.
 pub fn say_left_alone(output: &mut Output, result: &v1::RestoreResult) -> Result<(), CliError> {
     match result.left_alone {
         0 => Ok(()),

@@ -57,7 +57,7 @@ pub struct Redo {
 }
 
 impl Undo {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if let Some(number) = self.op {
             let mut client = session.client().await?;
@@ -77,7 +77,7 @@ impl Undo {
 }
 
 impl Redo {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if let Some(number) = self.op {
             let mut client = session.client().await?;

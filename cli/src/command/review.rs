@@ -83,7 +83,7 @@ Examples:
 struct Take {
     /// The id of the merge, or the beginning of it
     id: String,
-    /// The version, unless an option gives it; then the paths to resolve, and what is below them [default: all conflicts]
+    /// The version, unless an option gives it; then the paths to resolve, and everything below them [default: all conflicts]
     #[arg(value_name = "VERSION] [PATHS")]
     words: Vec<OsString>,
     #[command(flatten)]
@@ -143,7 +143,7 @@ struct Reject {
 }
 
 impl Review {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => List { target: None }.run(session).await,

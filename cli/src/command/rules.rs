@@ -84,7 +84,7 @@ struct Explain {
 }
 
 impl Rules {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => Show { built_in: false, into: None }.run(session).await,

@@ -65,7 +65,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let Some(workspace) = &self.inside else {
@@ -109,7 +109,7 @@ impl Run {
         child.args(self.options.allow_other.then_some("--allow-other")).arg("--").args(&self.command);
         child.env(TOKEN, hex_of(&prepared.token));
         let outcome = self.between(session, client, &prepared.directory, child).await;
-        // Whoever completes or removes the workspace next does not meet the mount.
+        // Unmounted before `run` ends, so that the next command can complete or remove the workspace.
         let target = Some(v1::unmount_request::Target::Token(prepared.token));
         let ended = client.mounts.unmount(v1::UnmountRequest { target, lazy: false }).await.map_err(CliError::from);
         match ended {
@@ -216,7 +216,7 @@ async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, Cli
     let mut asked_to_end = listen(SignalKind::terminate())?;
     let mut hung_up = listen(SignalKind::hangup())?;
     loop {
-        // Ctrl-C reaches the child from the terminal; what is sent to this program alone is handed on.
+        // Ctrl-C reaches the child from the terminal; signals to this program alone are forwarded.
         let signal = tokio::select! {
             status = child.wait() => return status.map_err(failed),
             _ = asked_to_end.recv() => Signal::TERM,
@@ -224,7 +224,7 @@ async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, Cli
         };
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            // The child may have ended in this moment; then there is nobody to tell.
+            // The child may have ended in this moment.
             let _ = kill_process(id, signal);
         }
     }

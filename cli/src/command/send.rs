@@ -48,7 +48,7 @@ pub struct Send {
 }
 
 impl Send {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let target = self.output.clone().unwrap_or_else(|| "-".into());
         let is_piped = target == "-";
@@ -126,7 +126,7 @@ async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError
     Ok(Some(Bytes::from(bytes)))
 }
 
-/// What was sent, for programs.
+/// The JSON line of a send.
 pub fn json_line(sent: &v1::SendResult) -> Value {
     let fields = json!({
         "objects": sent.objects,
@@ -138,7 +138,7 @@ pub fn json_line(sent: &v1::SendResult) -> Value {
     lines::line("sent", fields)
 }
 
-/// What was sent, for people.
+/// Describes the result of a send.
 pub fn words(sent: &v1::SendResult) -> String {
     format!(
         "{}, {}, {} ({})",

@@ -29,7 +29,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Does it, until nobody needs it any more.
+    /// Serves the store until the process is idle or asked to stop.
     pub fn run(self, session: &Session) -> Exit {
         let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
         let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle, &session.connect.log);

@@ -16,7 +16,7 @@ use crate::output::json;
 use crate::session::{Session, here, revision};
 use crate::text;
 
-/// Show a snapshot and what it changed, or a file or directory of it
+/// Show a snapshot and its changes, or a file or directory of it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A path after the colon is relative to the root of the snapshot; a path that begins with ./ or ../ is relative to the
@@ -36,7 +36,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let mut client = session.client().await?;

@@ -1,4 +1,4 @@
-//! `amalgam status`: whether the directory is protected, and what is in no snapshot yet.
+//! `amalgam status`: whether the directory is protected, and which changes are in no snapshot yet.
 
 mod fold;
 
@@ -44,7 +44,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place().await?;
         if !place.directory.problem.is_empty() {

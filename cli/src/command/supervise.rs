@@ -1,6 +1,6 @@
 //! What tests of the queue and commands of rules run below: a process that ends everything that the command started.
 //!
-//! It becomes the parent of every descendant whose own parent ends, so none escapes, whatever session or process group it made.
+//! It becomes the parent of every descendant whose own parent ends, so none escapes by a session or process group of its own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -44,7 +44,7 @@ impl Supervise {
     }
 
     async fn supervise(&self) -> io::Result<Exit> {
-        // A session of its own: what is sent to the terminal's process group is not meant for it. Where it leads one, that is so already.
+        // A new session, so that signals to the terminal's process group do not reach it. Fails if it leads a session already.
         let _ = rustix::process::setsid();
         set_child_subreaper(Some(getpid()))?;
         set_parent_process_death_signal(Some(Signal::TERM))?;

@@ -1,4 +1,4 @@
-//! `amalgam verify`: whether everything that is stored is what it was.
+//! `amalgam verify`: checks all stored objects.
 
 use amalgam_proto::v1;
 use amalgam_server::Home;
@@ -34,7 +34,7 @@ pub struct Verify {
 }
 
 impl Verify {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.repair {
             recover(session).await?;

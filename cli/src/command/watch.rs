@@ -48,7 +48,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place().await?;
         let mut client = session.client().await?;
@@ -145,7 +145,7 @@ pub async fn directories(client: &mut Client) -> Result<Vec<v1::Directory>, CliE
 /// For how many seconds it is told that a new process has taken a watch up.
 const RESUMED_SECONDS: i64 = 60;
 
-/// Warns when a directory is not watched that should be, and says when nobody watched it until a moment ago.
+/// Warns if a directory should be watched and is not, or was not watched until a moment ago.
 pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Timestamp) -> Result<(), CliError> {
     if !directory.watch_problem.is_empty() {
         let warning = format!(

@@ -76,7 +76,7 @@ struct Undelete {
 }
 
 impl Ws {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => List { prefix: String::new() }.run(session).await,

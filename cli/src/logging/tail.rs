@@ -34,7 +34,7 @@ pub fn last_lines(path: &Path, count: Option<usize>) -> io::Result<(Vec<String>,
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
-    /// The file that was read last, at the end of what was read.
+    /// The file that was read last, positioned behind the last byte read.
     open: Option<File>,
     /// The start of a line whose end is not written yet.
     partial: Vec<u8>,

@@ -44,7 +44,7 @@ fn ids(names: &[String]) -> Vec<&str> {
     names.iter().map(|name| text::id(name)).collect()
 }
 
-/// A line about what would be, if it is one: a line of what was done says nothing of it.
+/// Marks a line of a dry run with `dry_run`; other lines have no such field.
 pub fn of_dry_run(mut object: Value, dry_run: bool) -> Value {
     if dry_run {
         object["dry_run"] = true.into();

@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
 
-/// Quick calls show nothing; slower ones give a first sign before anybody wonders.
+/// Delay before a call shows progress, so that quick calls show none.
 const FIRST_SIGN: Duration = Duration::from_millis(300);
 const REDRAW: Duration = Duration::from_millis(100);
 
@@ -24,21 +24,21 @@ const REDRAW: Duration = Duration::from_millis(100);
 pub enum Step<R> {
     /// How far it is.
     Progress(v1::Progress),
-    /// A part of what is to be done.
+    /// A part of the plan.
     Plan(v1::Plan),
     /// A part of the result.
     Part(R),
-    /// What it came to.
+    /// The result.
     Done(R),
 }
 
 /// The messages of a long call.
 pub trait Steps {
-    /// What it comes to.
+    /// The result of the call.
     type Result;
     /// Reads a message; nothing if it is empty.
     fn step(self) -> Option<Step<Self::Result>>;
-    /// Joins the parts of a result; the last one is what is not in parts.
+    /// Joins the parts of a result. The last part holds the fields that are not split.
     fn join(mut parts: Vec<Self::Result>) -> Self::Result {
         parts.pop().expect("there is a last one")
     }
@@ -169,7 +169,7 @@ pub trait Data {
     /// What comes last.
     type Result;
 
-    /// What it says.
+    /// The text.
     fn part(self) -> Option<Part<Self::Result>>;
 }
 
@@ -204,7 +204,7 @@ data! {
     ExportTreeResponse, export_tree_response => ExportResult;
 }
 
-/// Follows a stream of bytes to its end and hands every piece on. An error with nothing in it when nobody takes them any more.
+/// Forwards every piece of a stream of bytes. Returns `Err(None)` when the receiver is gone.
 pub async fn drive_pieces<M: Data>(
     output: &Output,
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,

@@ -17,7 +17,7 @@ use crate::text;
 /// Conflicts that one call returns.
 const PAGE: i32 = 500;
 
-/// What is on the disk now, or the head, or what was named.
+/// The state to read: the given revision, the current state of the directory, or the head.
 pub fn state(place: Option<&Place>, rev: Option<&str>) -> v1::State {
     match (rev, place) {
         (Some(rev), _) => revision(rev),

@@ -3,7 +3,7 @@
 /// How grave a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
-    /// All is well.
+    /// Success.
     Fine,
     /// It is not there or not possible, and nothing else suffers from it.
     Note,
@@ -16,18 +16,18 @@ pub enum Grade {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at: a stable word.
+    /// The subject of the check: a stable word.
     pub subject: &'static str,
     /// How grave it is.
     pub grade: Grade,
-    /// What was found.
+    /// The result of the check.
     pub message: String,
     /// What to do.
     pub advice: Option<String>,
 }
 
 impl Finding {
-    /// All is well.
+    /// Success.
     pub fn fine(subject: &'static str, message: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
     }

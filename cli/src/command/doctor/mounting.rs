@@ -76,7 +76,7 @@ fn of_ways() -> Finding {
     }
 }
 
-/// Mounts that nobody answers for.
+/// Mounts whose process has died.
 fn of_dead() -> Vec<Finding> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = [" - fuse.amalgam amalgam ", " - fuse amalgam "];

@@ -1,4 +1,4 @@
-//! `amalgam restore --patch`: asks hunk by hunk what is to be restored.
+//! `amalgam restore --patch`: asks for each hunk whether to restore it.
 
 use std::io::{self, BufRead as _, Write as _};
 
@@ -27,12 +27,12 @@ d - leave this hunk and all that follow in this file
 q - leave this hunk and everything that follows
 ? - print this";
 
-/// What is to be restored.
+/// The paths and hunks to restore.
 #[derive(Default)]
 pub struct Choice {
     /// Files as a whole, and those in parts.
     pub paths: Vec<Bytes>,
-    /// Files in parts, with what they will hold.
+    /// Files of which only some hunks are restored, with their new contents.
     pub contents: Vec<v1::FileContents>,
 }
 

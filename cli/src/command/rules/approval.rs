@@ -67,7 +67,7 @@ pub struct Revoke {
 }
 
 impl Commands {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let workspace = target(session, self.into.as_deref()).await?;
         let commands = list(session, workspace).await?;
@@ -83,7 +83,7 @@ impl Commands {
 }
 
 impl Approve {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let workspace = target(session, self.into.as_deref()).await?;
         let listed = list(session, workspace.clone()).await?;
@@ -124,7 +124,7 @@ impl Approve {
 }
 
 impl Revoke {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let listed = list(session, String::new()).await?;
         let mut client = session.client().await?;

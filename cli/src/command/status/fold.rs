@@ -116,7 +116,7 @@ impl Changes {
             let files = below.get(path).copied().unwrap_or_default();
             match directories.contains(path) {
                 false => self.push(letter, text::path(path).into_owned(), 1),
-                // A rename tells of it, and of what is left in it each path for itself.
+                // A line about the rename covers it; paths that are left in it are listed each.
                 true if renamed_below.contains(path) => {}
                 true => {
                     inside = Some(path);
@@ -154,7 +154,7 @@ impl<'a> Sides<'a> {
     }
 
     /// The uppermost directories of a renamed file that went and came with it: equal names at the end of both paths are stripped for as
-    /// long as what is left is gone on one side and new on the other.
+    /// long as the remaining paths are gone on one side and new on the other.
     fn renamed_directory(&self, from: &'a [u8], to: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (mut from, mut to) = (from, to);
         let mut found = None;

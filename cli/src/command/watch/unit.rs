@@ -101,7 +101,7 @@ fn quoted(word: &Path) -> String {
     quoted
 }
 
-/// Asks the systemd of this user; what it complains of, if it does.
+/// Calls `systemctl --user`. Returns its error output if it fails.
 fn systemctl(words: &[&str]) -> Result<(), String> {
     let told = Command::new("systemctl").arg("--user").args(words).output().map_err(|error| error.to_string())?;
     match told.status.success() {

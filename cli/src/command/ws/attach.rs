@@ -43,7 +43,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
         confirm_wide(session, &path, self.yes).await?;
@@ -56,7 +56,7 @@ impl Attach {
             ..Default::default()
         };
         let attached = match client.directories.attach_directory(request.clone()).await.map_err(CliError::from) {
-            // Nobody knew it: then it is new.
+            // The directory belongs to no workspace yet.
             Err(error) if error.is(Reason::NoDirectory) && !self.again => {
                 let mut exclude = session.config.list("exclude");
                 exclude.extend(request.exclude);
@@ -83,7 +83,7 @@ pub struct Detach {
 }
 
 impl Detach {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let directories = match self.name {

@@ -40,7 +40,7 @@ pub struct Remove {
 }
 
 impl Remove {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         if self.ended {
