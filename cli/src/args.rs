@@ -34,7 +34,7 @@ process meanwhile, 10 no store, 11 store in use, 13 disk full or quota reached, 
 
 `amalgam help COMMAND` explains a command, `amalgam help revisions` how snapshots are named.";
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {

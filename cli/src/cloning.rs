@@ -16,7 +16,7 @@ pub fn try_clone_in(place: &Path) -> std::io::Result<bool> {
     let (from, to) = (name("from"), name("to"));
     let tried = try_clone(&from, &to);
     for path in [&from, &to] {
-        // What could not be made need not be removed.
+        // A file that was not created cannot be removed.
         drop(fs::remove_file(path));
     }
     tried

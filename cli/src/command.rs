@@ -1,6 +1,5 @@
 //! The commands, one file each: arguments and code.
 
-mod attempt;
 mod backend;
 mod backup;
 mod bisect;
@@ -21,12 +20,12 @@ mod explore;
 mod export;
 mod find;
 mod fork;
-mod forks;
 mod gc;
 mod grep;
 mod help;
 mod import;
 mod init;
+mod isolated_command;
 mod label;
 mod log;
 mod logs;
@@ -42,6 +41,7 @@ mod receive;
 mod restore;
 mod revert;
 mod review;
+mod revisions;
 mod rules;
 mod run;
 mod send;
@@ -52,18 +52,18 @@ mod supervise;
 mod umount;
 mod verify;
 mod watch;
-mod words;
+mod work_folders;
 mod workspaces;
 mod ws;
 
-pub use forks::{Logs, REMOVE_ENDED, Unsaved, clean_up};
+pub use work_folders::{FolderLogs, REMOVE_ENDED, UncommittedChanges, clean_up};
 
 use clap::Subcommand;
 
 use crate::error::Outcome;
 use crate::session::Session;
 
-/// What to do.
+/// A command of the program.
 #[derive(Debug, Subcommand)]
 #[command(subcommand_value_name = "COMMAND")]
 pub enum Command {
@@ -127,7 +127,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it. Futures of commands differ widely in size, so each lies on the heap.
+    /// Runs the command. Futures of commands differ widely in size, so each is boxed.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self {
             Self::Init(init) => Box::pin(init.run(session)).await,

@@ -24,9 +24,9 @@ pub enum Kind {
     Number,
     /// Texts.
     List,
-    /// How long: `24h`, `30d`, `none`, `forever`.
+    /// A duration: `24h`, `30d`, `none`, `forever`.
     Span,
-    /// How many bytes: `500MB`, `20GiB`.
+    /// A size: `500MB`, `20GiB`.
     Size,
 }
 
@@ -209,7 +209,7 @@ pub const KEYS: [Key; 27] = [
     },
 ];
 
-/// What a workspace can have of its own.
+/// Prefix of keys that can be set for one workspace.
 const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
 const GIT: &str = "workspace.git";
@@ -220,14 +220,14 @@ const TOOLCHAIN: &str = "commands.toolchain";
 
 /// A key that was named, for all or for one workspace.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedKey {
     /// The key.
     pub key: &'static Key,
     /// The workspace that it holds for; all without one.
     pub workspace: Option<String>,
 }
 
-impl Named {
+impl NamedKey {
     /// As it is written on the command line.
     pub fn name(&self) -> String {
         match &self.workspace {
@@ -236,7 +236,7 @@ impl Named {
         }
     }
 
-    /// Where it stands in the file.
+    /// The path of the key in the file.
     fn path(&self) -> Vec<Part<'_>> {
         let word = |text| Part { text, is_workspace: false };
         match &self.workspace {
@@ -310,7 +310,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Where they lie.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -348,19 +348,19 @@ impl Config {
         find(self.document.as_item(), path)
     }
 
-    /// What a key is set to, as a person would write it; nothing if it is not set.
-    pub fn shown(&self, named: &Named) -> Option<String> {
+    /// Returns the value of a key as a user would write it, if it is set.
+    pub fn shown(&self, named: &NamedKey) -> Option<String> {
         Some(plain(find(self.document.as_item(), named.path())?))
     }
 
     /// Every key that is set for one workspace.
-    pub fn of_workspaces(&self) -> Vec<Named> {
+    pub fn of_workspaces(&self) -> Vec<NamedKey> {
         let found = self.leaves().into_iter().filter_map(|(path, _)| of_path(&path).ok());
         found.filter(|named| named.workspace.is_some()).collect()
     }
 
     /// Sets a key.
-    pub fn set(&mut self, named: &Named, words: &[String]) -> Result<(), CliError> {
+    pub fn set(&mut self, named: &NamedKey, words: &[String]) -> Result<(), CliError> {
         let name = named.name();
         let one = || match words {
             [word] => Ok(word.as_str()),
@@ -414,7 +414,7 @@ impl Config {
     }
 
     /// Takes a key away. Says whether it was set.
-    pub fn unset(&mut self, named: &Named) -> bool {
+    pub fn unset(&mut self, named: &NamedKey) -> bool {
         let path = named.path();
         let (last, above) = path.split_last().expect("a key has a name");
         let mut table: &mut dyn TableLike = self.document.as_table_mut();
@@ -442,7 +442,7 @@ impl Config {
         }
         settings.commands.toolchain = toolchain(&self.list(TOOLCHAIN))
             .map_err(|why| CliError::refused(format!("setting `{TOOLCHAIN}`: {why}")))?;
-        // What holds for all is what those of one workspace begin with.
+        // Settings for all workspaces come first: those of one workspace start from them.
         leaves.sort_by_key(|(named, _)| named.workspace.is_some());
         for (named, text) in &leaves {
             apply(&mut settings, named, text)
@@ -451,7 +451,7 @@ impl Config {
         Ok(settings)
     }
 
-    /// Everything that is set, with where it stands.
+    /// Returns all values with their paths.
     fn leaves(&self) -> Vec<(Vec<String>, &Item)> {
         let mut found = Vec::new();
         let mut open = vec![(Vec::new(), self.document.as_item())];
@@ -492,7 +492,7 @@ fn plain(item: &Item) -> String {
     }
 }
 
-fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), String> {
+fn apply(settings: &mut Settings, named: &NamedKey, text: &str) -> Result<(), String> {
     match (named.key.name, &named.workspace) {
         ("gc.grace", _) => settings.grace = text.parse()?,
         ("gc.keep-operations", _) => settings.log.keep = text.parse()?,
@@ -555,15 +555,15 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// The key of this name; an error that lists them all if there is none.
-pub fn known(name: &str) -> Result<Named, CliError> {
+pub fn find_key(name: &str) -> Result<NamedKey, CliError> {
     let plain = name.replace('_', "-");
     if let Some(key) = KEYS.iter().find(|key| key.name == plain) {
-        return Ok(Named { key, workspace: None });
+        return Ok(NamedKey { key, workspace: None });
     }
     let own = KEYS.iter().filter(|key| [QUOTA, GIT].contains(&key.name) || key.name.starts_with(FOR_WORKSPACES));
     let found = own.into_iter().find_map(|key| {
         let workspace = name.strip_prefix("workspace.")?.strip_suffix(of_workspace(key))?.strip_suffix('.')?;
-        (!workspace.is_empty()).then(|| Named { key, workspace: Some(workspace.to_owned()) })
+        (!workspace.is_empty()).then(|| NamedKey { key, workspace: Some(workspace.to_owned()) })
     });
     found.ok_or_else(|| {
         let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
@@ -571,17 +571,17 @@ pub fn known(name: &str) -> Result<Named, CliError> {
     })
 }
 
-/// The key that stands there in the file.
-fn of_path(path: &[String]) -> Result<Named, CliError> {
+/// Returns the key at a path of the file.
+fn of_path(path: &[String]) -> Result<NamedKey, CliError> {
     match path {
         // A workspace's name may have dots; in the file it is one part.
         [first, workspace, rest @ ..] if first == "workspace" && !rest.is_empty() => {
-            let named = known(&format!("workspace.x.{}", rest.join(".")));
+            let named = find_key(&format!("workspace.x.{}", rest.join(".")));
             let named =
-                named.map_err(|_| known(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
-            Ok(Named { workspace: Some(workspace.clone()), ..named })
+                named.map_err(|_| find_key(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
+            Ok(NamedKey { workspace: Some(workspace.clone()), ..named })
         }
-        _ => known(&path.join(".")),
+        _ => find_key(&path.join(".")),
     }
 }
 
@@ -601,14 +601,14 @@ mod tests {
         let text = config.document.to_string();
         assert_eq!(text, "# mine\npager = \"less\" # always\nidle-seconds = 30\nexclude = [\"*.o\", \"target\"]\n");
         assert_eq!(config.list("exclude"), ["*.o", "target"]);
-        let exclude = known("exclude").expect("known");
+        let exclude = find_key("exclude").expect("known");
         assert!(config.unset(&exclude));
         assert!(!config.unset(&exclude));
     }
 
     fn set(config: &mut Config, name: &str, words: &[&str]) -> Result<(), CliError> {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-        config.set(&known(name)?, &words)
+        config.set(&find_key(name)?, &words)
     }
 
     #[test]
@@ -616,12 +616,12 @@ mod tests {
         let mut config = config("idle_seconds = 30 # short\nmerge_tool = \"meld\"\n[store]\nfree_floor = \"1GB\"\n");
         assert_eq!((config.number("idle-seconds"), config.text("merge-tool")), (Some(30), Some("meld")));
         assert_eq!(config.settings().expect("settings").floor_bytes, Some(1_000_000_000));
-        assert_eq!(known("idle_seconds").expect("known").name(), "idle-seconds");
+        assert_eq!(find_key("idle_seconds").expect("known").name(), "idle-seconds");
         set(&mut config, "idle-seconds", &["40"]).expect("a number");
         set(&mut config, "gc.keep_operations", &["10d"]).expect("a time");
         assert!(config.document.to_string().starts_with("idle_seconds = 40"), "{}", config.document);
         assert!(config.document.to_string().contains("gc.keep-operations = \"10d\""), "{}", config.document);
-        assert!(config.unset(&known("merge-tool").expect("known")));
+        assert!(config.unset(&find_key("merge-tool").expect("known")));
         assert_eq!(config.text("merge-tool"), None);
         assert_eq!(super::tests::config("log.max_size = \"2kB\"").log_bytes_max().expect("a size"), Some(2_000));
     }
@@ -657,7 +657,7 @@ mod tests {
             ("store.budget", "500MB"),
         ] {
             set(&mut config, name, &[word]).expect(name);
-            assert_eq!(config.shown(&known(name).expect(name)).as_deref(), Some(word));
+            assert_eq!(config.shown(&find_key(name).expect(name)).as_deref(), Some(word));
         }
         let read = super::tests::config(&config.document.to_string());
         let settings = read.settings().expect("settings");

@@ -38,7 +38,7 @@ use crate::environment;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::logging::{LogOptions, LogOwner};
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 
 /// Timeout for a process to answer after it was started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,13 +54,13 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub struct ConnectOptions {
     /// The home of the store.
     pub home: PathBuf,
-    /// Who calls.
+    /// The name of the caller.
     pub actor: String,
     /// Open it in this process instead of talking to another one.
     pub in_process: bool,
     /// Make a store where there is none.
     pub create: bool,
-    /// What a process that opens the store logs.
+    /// Options of the log, for a process that opens the store.
     pub log: LogOptions,
 }
 
@@ -269,7 +269,7 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        .env_remove(TOKEN)
+        .env_remove(TOKEN_VARIABLE)
         .spawn()
 }
 

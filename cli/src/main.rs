@@ -8,6 +8,7 @@
 )]
 
 mod args;
+mod attached;
 mod cloning;
 mod command;
 mod config;
@@ -19,7 +20,6 @@ mod help;
 mod logging;
 mod namespace;
 mod output;
-mod place;
 mod prompt;
 mod serve;
 mod session;
@@ -39,19 +39,19 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use args::{Arguments, Global};
-use command::{Command, Logs, REMOVE_ENDED, Unsaved, clean_up};
+use attached::StartDirectory;
+use command::{Command, FolderLogs, REMOVE_ENDED, UncommittedChanges, clean_up};
 use config::Config;
 use connect::ConnectOptions;
 use error::{CliError, Outcome};
 use exit::Exit;
-use help::Answer;
+use help::ParseAnswer;
 use logging::LogOptions;
 use output::{Color, Output, OutputOptions};
-use place::Standing;
 use session::Session;
 
-/// Gives free memory back to the kernel wherever it lies. The C library's allocator does so at the ends of its arenas alone, and what a
-/// large mount had would stay with the process.
+/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so the
+/// process would keep the memory of a large mount.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -63,13 +63,13 @@ fn main() -> ExitCode {
     let bare = OutputOptions { json: help::wants_json(&words), ..OutputOptions::default() };
     let arguments = match help::parse(words) {
         Ok(arguments) => arguments,
-        Err(answer) => return ExitCode::from(tell(answer, bare).0),
+        Err(answer) => return ExitCode::from(print_answer(answer, bare).0),
     };
-    // It has the environment of a test, in which no store need be named.
+    // The environment of a test may name no store.
     if let Command::Supervise(supervise) = &arguments.command {
         return ExitCode::from(supervise.run().0);
     }
-    let outcome = match begin(&arguments.global) {
+    let outcome = match open_session(&arguments.global) {
         Ok(session) => run(arguments, session),
         Err(error) => {
             Output::new(bare).failure(&error);
@@ -80,30 +80,30 @@ fn main() -> ExitCode {
 }
 
 /// Prints the answer to a command line that asks for help or cannot be read.
-fn tell(answer: Answer, options: OutputOptions) -> Exit {
+fn print_answer(answer: ParseAnswer, options: OutputOptions) -> Exit {
     match answer {
-        Answer::Text(text) => {
+        ParseAnswer::Text(text) => {
             let mut output = Output::new(OutputOptions { json: false, ..options });
             // A closed output cannot be reported.
             drop(output.say(text).and_then(|()| output.finish()));
             Exit::OK
         }
-        Answer::Failure { error, text: Some(text) } if !options.json => {
+        ParseAnswer::Failure { error, text: Some(text) } if !options.json => {
             Output::new(options).failure_text(&text);
             error.exit
         }
-        Answer::Failure { error, .. } => {
+        ParseAnswer::Failure { error, .. } => {
             Output::new(options).failure(&error);
             error.exit
         }
     }
 }
 
-fn begin(global: &Global) -> Result<Session, CliError> {
-    let standing = Standing::enter(global.directory.as_deref(), env::var_os("PWD").map(PathBuf::from))?;
+fn open_session(global: &Global) -> Result<Session, CliError> {
+    let standing = StartDirectory::enter(global.directory.as_deref(), env::var_os("PWD").map(PathBuf::from))?;
     let cwd = &standing.cwd;
     // One store has one name, whether it is there already or not.
-    let home = place::real(&cwd.join(home(global.store.clone())?));
+    let home = attached::resolve_path(&cwd.join(store_home(global.store.clone())?));
     let closed = trust::check_home(&home)?;
     let config = Config::load(&home)?;
     let configured = config.text("color").and_then(|word| Color::from_str(word, true).ok());
@@ -122,8 +122,8 @@ fn begin(global: &Global) -> Result<Session, CliError> {
     Ok(Session::new(output, config, connect, standing, global.no_input))
 }
 
-/// Where the store lies: as asked, or where the user's data lies.
-fn home(asked: Option<PathBuf>) -> Result<PathBuf, CliError> {
+/// Returns the home of the store: `--store`, or a directory in the user's data directory.
+fn store_home(asked: Option<PathBuf>) -> Result<PathBuf, CliError> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     asked
         .filter(|path| !path.as_os_str().is_empty())
@@ -132,7 +132,7 @@ fn home(asked: Option<PathBuf>) -> Result<PathBuf, CliError> {
         .ok_or_else(|| CliError::usage("HOME is not set").hint("say where the store lies with --store PATH"))
 }
 
-/// Who calls, as the log will show it.
+/// Returns the name of the caller for snapshots and operations.
 fn actor(config: &Config) -> String {
     let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     set("AMALGAM_AUTHOR")
@@ -146,18 +146,18 @@ fn actor(config: &Config) -> String {
 fn login_name() -> String {
     let user = rustix::process::getuid().as_raw();
     let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    name_in(&table, user).or_else(asked_name).unwrap_or_else(|| format!("uid-{user}"))
+    name_in_passwd(&table, user).or_else(name_from_id_command).unwrap_or_else(|| format!("uid-{user}"))
 }
 
 /// The name of a user in the table of users.
-fn name_in(table: &str, user: u32) -> Option<String> {
+fn name_in_passwd(table: &str, user: u32) -> Option<String> {
     let mut users = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let found = users.find(|fields| fields.len() > 2 && fields[2].parse() == Ok(user))?;
     Some(found[0].to_owned()).filter(|name| !name.is_empty())
 }
 
 /// The name of the user by the system's own program, which also knows users that are in no table of this machine.
-fn asked_name() -> Option<String> {
+fn name_from_id_command() -> Option<String> {
     let told = std::process::Command::new("id").arg("-un").output().ok().filter(|told| told.status.success())?;
     let name = String::from_utf8(told.stdout).ok()?.trim().to_owned();
     Some(name).filter(|name| !name.is_empty())
@@ -256,7 +256,7 @@ async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     session.output.remark("the commands are ended; their forks are being removed")?;
     let left = format!("`{REMOVE_ENDED}` removes the forks that are left");
     tokio::select! {
-        cleaned = clean_up(session, folder, Unsaved::Capture, Logs::Remove) => match cleaned {
+        cleaned = clean_up(session, folder, UncommittedChanges::Capture, FolderLogs::Remove) => match cleaned {
             Ok(_) => Err(failure.hint("its forks were removed")),
             Err(error) => Err(failure.hint(format!("{left}: {}", error.message))),
         },
@@ -268,7 +268,7 @@ async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
-    /// Nothing where a hang-up is ignored, as `nohup` asks for.
+    /// `None` if SIGHUP is ignored, as under `nohup`.
     hang_up: Option<tokio::signal::unix::Signal>,
 }
 
@@ -313,9 +313,9 @@ mod tests {
     #[test]
     fn a_login_name_is_found_by_the_users_number() {
         let table = "root:x:0:0:root:/root:/bin/sh\n# a comment\n\nann:x:1000:1000::/users/ann:/bin/sh\n:x:7::::\n";
-        assert_eq!(name_in(table, 0).as_deref(), Some("root"));
-        assert_eq!(name_in(table, 1_000).as_deref(), Some("ann"));
-        assert_eq!(name_in(table, 7), None, "it has no name");
-        assert_eq!(name_in(table, 1), None);
+        assert_eq!(name_in_passwd(table, 0).as_deref(), Some("root"));
+        assert_eq!(name_in_passwd(table, 1_000).as_deref(), Some("ann"));
+        assert_eq!(name_in_passwd(table, 7), None, "it has no name");
+        assert_eq!(name_in_passwd(table, 1), None);
     }
 }

@@ -32,7 +32,7 @@ pub enum Color {
     Never,
 }
 
-/// How a command prints.
+/// Options of the output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
     /// JSON lines.

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::connect::{EXIT_BUSY, EXIT_FULL, open, runtime_directory};
 use crate::logging::{LogOptions, LogOwner};
 
-/// Holds the store and answers on its socket until it is idle for long enough or told to go. Returns the exit code.
+/// Opens the store and serves its socket until it is idle for long enough or asked to stop. Returns the exit code.
 pub fn run(home: &Home, socket: &Path, idle: Duration, log: &LogOptions) -> i32 {
     // Its own session: the terminal's hang-up and Ctrl-C are not meant for it.
     let _ = rustix::process::setsid();

@@ -12,12 +12,12 @@ use jiff::Timestamp;
 use rustix::process::Signal;
 use tonic::codegen::Bytes;
 
+use crate::attached::{AttachedDirectory, StartDirectory, resolve_path};
 use crate::config::Config;
 use crate::connect::{Client, ConnectOptions, connect, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
-use crate::place::{Place, Standing, real};
 
 /// The session of a command.
 pub struct Session {
@@ -27,7 +27,7 @@ pub struct Session {
     pub config: Config,
     /// Where the store is, and how to connect to it.
     pub connect: ConnectOptions,
-    /// Where the command was started.
+    /// The current directory.
     pub cwd: PathBuf,
     /// Whether that is in a mount whose process has died.
     is_in_dead_mount: bool,
@@ -94,13 +94,19 @@ impl Interrupts {
 
 impl Session {
     /// A session that has not spoken to the store yet.
-    pub fn new(output: Output, config: Config, connect: ConnectOptions, standing: Standing, no_input: bool) -> Self {
+    pub fn new(
+        output: Output,
+        config: Config,
+        connect: ConnectOptions,
+        standing: StartDirectory,
+        no_input: bool,
+    ) -> Self {
         let (now, interrupts) = (Timestamp::now(), Interrupts::default());
-        let Standing { cwd, is_dead: is_in_dead_mount } = standing;
+        let StartDirectory { cwd, is_dead: is_in_dead_mount } = standing;
         Self { output, config, connect, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
     }
 
-    /// Where the command stands in a mount whose process has died: starts another process, which mounts it again, and goes there.
+    /// In a mount whose process has died: starts another process, which mounts it again, and enters the directory.
     pub async fn enter_dead_mount(&mut self) -> Result<(), CliError> {
         if !self.is_in_dead_mount {
             return Ok(());
@@ -111,14 +117,14 @@ impl Session {
                 .hint("run this without --in-process, and the mount is made again"));
         }
         // A process that runs already has done so before.
-        let place = self.place_if_any().await?;
+        let place = self.attached_directory_if_any().await?;
         let entered = std::env::set_current_dir(&self.cwd);
         match (place, entered) {
             (Some(_), Ok(())) => self.output.remark(format!(
                 "the background process had died; {shown} is mounted again, with what was not committed (`cd .` takes a shell in there along)"
             )),
             (Some(_), Err(error)) => Err(CliError::machine(shown, &error)),
-            // It was not mounted again, or shows a snapshot. A command that needs a workspace here is told why there is none.
+            // It was not mounted again, or shows a snapshot. A command that needs a workspace fails with the reason.
             (None, _) => Ok(()),
         }
     }
@@ -158,18 +164,18 @@ impl Session {
     }
 
     /// Returns the attached directory around the current one. Fails if there is none.
-    pub async fn place(&mut self) -> Result<Place, CliError> {
+    pub async fn attached_directory(&mut self) -> Result<AttachedDirectory, CliError> {
         let mut client = self.client().await?;
         let path = Bytes::copy_from_slice(self.cwd.as_os_str().as_bytes());
         let found = client.directories.find_directory(v1::FindDirectoryRequest { path }).await?.into_inner();
-        let directory = found.directory.ok_or_else(|| incomplete("directory"))?;
-        let workspace = found.workspace.ok_or_else(|| incomplete("workspace"))?;
-        Ok(Place { directory, workspace })
+        let directory = found.directory.ok_or_else(|| missing_field("directory"))?;
+        let workspace = found.workspace.ok_or_else(|| missing_field("workspace"))?;
+        Ok(AttachedDirectory { directory, workspace })
     }
 
     /// Returns the attached directory around the current one, if there is one.
-    pub async fn place_if_any(&mut self) -> Result<Option<Place>, CliError> {
-        match self.place().await {
+    pub async fn attached_directory_if_any(&mut self) -> Result<Option<AttachedDirectory>, CliError> {
+        match self.attached_directory().await {
             Ok(place) => Ok(Some(place)),
             Err(error) if error.is(Reason::NoDirectory) => Ok(None),
             Err(error) => Err(error),
@@ -178,12 +184,12 @@ impl Session {
 
     /// An absolute path on the host, of something that may not be there yet.
     pub fn host_path(&self, given: &OsStr) -> PathBuf {
-        real(&self.cwd.join(given))
+        resolve_path(&self.cwd.join(given))
     }
 }
 
 /// The error for a response without a field that it always has.
-pub fn incomplete(what: &str) -> CliError {
+pub fn missing_field(what: &str) -> CliError {
     let message = format!("the background process answered without a {what}");
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam stop`, then try again")
 }
@@ -194,21 +200,21 @@ pub fn workspace_name(id: &str) -> String {
 }
 
 /// Returns the resource name of the workspace that `@` stands for; empty without one.
-pub fn here(place: Option<&Place>) -> String {
+pub fn current_workspace(place: Option<&AttachedDirectory>) -> String {
     place.map(|place| place.workspace.name.clone()).unwrap_or_default()
 }
 
 /// The state of a revision.
-pub fn revision(text: &str) -> v1::State {
+pub fn revision_state(text: &str) -> v1::State {
     v1::State { state: Some(v1::state::State::Revision(text.to_owned())) }
 }
 
 /// The current state of a directory.
-pub fn live(place: &Place) -> v1::State {
+pub fn directory_state(place: &AttachedDirectory) -> v1::State {
     v1::State { state: Some(v1::state::State::Directory(place.directory.name.clone())) }
 }
 
 /// The empty tree.
-pub fn empty() -> v1::State {
+pub fn empty_state() -> v1::State {
     v1::State { state: Some(v1::state::State::Empty(true)) }
 }

@@ -53,7 +53,7 @@ pub fn bytes(number: u64) -> String {
 }
 
 /// Converts a time of the API.
-pub fn moment(time: Option<&prost_types::Timestamp>) -> Timestamp {
+pub fn timestamp(time: Option<&prost_types::Timestamp>) -> Timestamp {
     time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
@@ -103,7 +103,7 @@ pub fn short(name: &str) -> &str {
 
 /// Escapes control characters and invisible characters in a text that users or other programs wrote.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let is_shown = |c: char| steers(c) || is_hidden(c);
+    let is_shown = |c: char| is_terminal_control(c) || is_hidden(c);
     if !text.chars().any(is_shown) {
         return Cow::Borrowed(text);
     }
@@ -111,7 +111,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
-fn steers(c: char) -> bool {
+fn is_terminal_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
@@ -133,7 +133,7 @@ fn is_hidden(c: char) -> bool {
 
 /// The contents of a file for a terminal: escapes control characters and characters that change the direction of text.
 pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
-    let is_shown = |c: char| steers(c) || is_bidirectional(c);
+    let is_shown = |c: char| is_terminal_control(c) || is_bidirectional(c);
     // A byte between 0x80 and 0x9f is a control character to some terminals.
     let is_byte_shown = |byte: &u8| (0x80..0xa0).contains(byte);
     let is_plain = |chunk: std::str::Utf8Chunk<'_>| {
@@ -162,7 +162,7 @@ pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
 
 /// A line for a terminal: escapes control characters, except those that set colours, and invisible characters.
 pub fn line(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| steers(c) || is_hidden(c)) {
+    if !text.chars().any(|c| is_terminal_control(c) || is_hidden(c)) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
@@ -170,7 +170,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     while let Some(c) = rest.chars().next() {
         let length = match c {
             '\u{1b}' => colour_length(rest),
-            c if steers(c) || is_hidden(c) => 0,
+            c if is_terminal_control(c) || is_hidden(c) => 0,
             c => c.len_utf8(),
         };
         if length == 0 {
@@ -247,7 +247,7 @@ pub fn git_part(path: &[u8]) -> Option<&[u8]> {
 }
 
 /// The letter of a change in a list.
-pub fn letter(kind: v1::ChangeKind) -> char {
+pub fn change_letter(kind: v1::ChangeKind) -> char {
     match kind {
         v1::ChangeKind::Added => 'A',
         v1::ChangeKind::Removed => 'D',

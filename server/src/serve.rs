@@ -25,7 +25,7 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tower::layer::util::{Identity, Stack};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::api::Api;
 use crate::call_log::{CallLogLayer, warn_problem};
@@ -109,7 +109,7 @@ pub async fn serve_unix(
     };
     let collector = {
         let (service, calls) = (service.clone(), Arc::clone(&calls));
-        std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for(), &|problem| warn!("{problem}")))
+        std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for(), &|problem| error!("{problem}")))
     };
     let keeper = {
         let service = service.clone();

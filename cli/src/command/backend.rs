@@ -1,4 +1,4 @@
-//! How the files of a workspace come to be seen: mounted, or written out. What this machine can do, and which is the better.
+//! Backends, which provide the files of a workspace: a mount or a checkout. Checks which ones work on this machine, and chooses one.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use serde_json::json;
 
 use crate::cloning::can_clone;
 use crate::error::CliError;
-use crate::namespace::{DEVICE, holds_sys_admin, is_capable};
+use crate::namespace::{FUSE_DEVICE, holds_sys_admin, is_capable};
 use crate::output::json as lines;
 use crate::session::Session;
 
-/// How files come to be seen.
+/// The way in which files are provided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// The better one of those that work on this machine
@@ -26,7 +26,7 @@ pub enum Backend {
     Checkout,
 }
 
-/// What the files are for.
+/// The purpose of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Task {
     /// Reads and writes a lot
@@ -37,7 +37,7 @@ pub enum Task {
     Test,
 }
 
-/// Who is to see a mount.
+/// The processes that see a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A mount that all processes see.
@@ -46,7 +46,7 @@ pub enum Purpose {
     Private,
 }
 
-/// How files are to come to be seen.
+/// Options that choose a backend.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BackendArgs {
     /// How the files are provided: by a mount, or as a copy on the disk
@@ -62,16 +62,16 @@ pub struct BackendArgs {
 
 /// The backend that was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct BackendChoice {
     /// Never `Auto`.
     pub backend: Backend,
-    /// In words.
+    /// The reason, in words.
     pub why: String,
     /// Whether files are written out only because nothing can be mounted.
     pub is_fallback: bool,
 }
 
-impl Chosen {
+impl BackendChoice {
     /// As people write it.
     pub fn word(&self) -> &'static str {
         if self.backend == Backend::Checkout { "checkout" } else { "fuse" }
@@ -87,10 +87,10 @@ impl BackendArgs {
     }
 
     /// Chooses a backend. Fails if the user asked for one that does not work here.
-    pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<Chosen, CliError> {
+    pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<BackendChoice, CliError> {
         let possible = match purpose {
-            Purpose::Shared => shared(),
-            Purpose::Private => private(),
+            Purpose::Shared => check_shared_mounts(),
+            Purpose::Private => check_private_mounts(),
         };
         if let (Backend::Fuse, Err(why)) = (self.backend, &possible) {
             let message = format!("nothing can be mounted here: {why}");
@@ -111,14 +111,19 @@ impl BackendArgs {
     }
 }
 
-fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clones: impl FnOnce() -> bool) -> Chosen {
-    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned(), is_fallback: false };
+fn decide(
+    asked: Backend,
+    task: Option<Task>,
+    possible: Result<(), String>,
+    clones: impl FnOnce() -> bool,
+) -> BackendChoice {
+    let chosen = |backend, why: &str| BackendChoice { backend, why: why.to_owned(), is_fallback: false };
     match (asked, possible, task) {
         (Backend::Fuse, ..) => chosen(Backend::Fuse, "asked for"),
         (Backend::Checkout, ..) => chosen(Backend::Checkout, "asked for"),
         (Backend::Auto, Err(why), _) => {
             let why = format!("nothing can be mounted here: {why}");
-            Chosen { backend: Backend::Checkout, why, is_fallback: true }
+            BackendChoice { backend: Backend::Checkout, why, is_fallback: true }
         }
         (Backend::Auto, Ok(()), Some(Task::Build)) if clones() => {
             chosen(Backend::Checkout, "a build writes much, and this disk clones files at no cost")
@@ -135,12 +140,12 @@ fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clon
 }
 
 /// Checks whether a mount for all processes works here.
-pub fn shared() -> Result<(), String> {
-    device()?;
+pub fn check_shared_mounts() -> Result<(), String> {
+    check_device()?;
     if rustix::process::geteuid().is_root() {
         return root_mounts();
     }
-    helper().map(drop)
+    find_mount_helper().map(drop)
 }
 
 /// Whether root may mount here, or why not: in a container it often may not. Tried, in a process and a namespace of its own.
@@ -159,32 +164,32 @@ fn root_mounts() -> Result<(), String> {
 }
 
 /// Whether one command can be, or why not.
-pub fn private() -> Result<(), String> {
-    device()?;
+pub fn check_private_mounts() -> Result<(), String> {
+    check_device()?;
     if rustix::process::geteuid().is_root() && is_capable() {
         return root_mounts();
     }
-    namespaces()
+    check_user_namespaces()
 }
 
 /// Whether the kernel's FUSE can be opened.
-pub fn device() -> Result<(), String> {
-    match File::options().read(true).write(true).open(DEVICE) {
+pub fn check_device() -> Result<(), String> {
+    match File::options().read(true).write(true).open(FUSE_DEVICE) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {DEVICE}")),
-        Err(error) => Err(format!("{DEVICE} cannot be opened: {error}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {FUSE_DEVICE}")),
+        Err(error) => Err(format!("{FUSE_DEVICE} cannot be opened: {error}")),
     }
 }
 
-/// The program that mounts for those who may not.
-pub fn helper() -> Result<PathBuf, String> {
+/// Returns the set-user-ID program that mounts for users without privilege.
+pub fn find_mount_helper() -> Result<PathBuf, String> {
     const NAME: &str = "fusermount3";
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|file| file.is_file());
     let file = found.ok_or_else(|| format!("{NAME} is not installed"))?;
     let mode = file.metadata().map(|found| found.permissions().mode()).unwrap_or(0);
     match mode & 0o4000 {
-        _ if is_powerless() => {
+        _ if cannot_gain_privileges() => {
             Err(format!("no program here gains the privilege to mount, so {} can mount nothing", file.display()))
         }
         0 => Err(format!("{} is not set-user-ID root, so it can mount nothing", file.display())),
@@ -193,14 +198,14 @@ pub fn helper() -> Result<PathBuf, String> {
 }
 
 /// Whether set-user-ID programs cannot mount either, as containers and services may ask for: they gain no privileges, or not this one.
-fn is_powerless() -> bool {
+fn cannot_gain_privileges() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let word = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     word("NoNewPrivs:") == Some("1") || word("CapBnd:").is_some_and(|set| !holds_sys_admin(set))
 }
 
 /// Whether a user namespace can be made: tried, in a process of its own.
-pub fn namespaces() -> Result<(), String> {
+pub fn check_user_namespaces() -> Result<(), String> {
     let tried = std::process::Command::new("unshare").args(["--user", "--mount", "true"]).output();
     match tried {
         Ok(done) if done.status.success() => Ok(()),

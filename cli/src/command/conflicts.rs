@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::text;
 use listing::{json_line, line, list, read, state, tree_paths};
 
-const PAGE: i32 = 500;
+const PAGE_SIZE: i32 = 500;
 /// Most paths that are named with a summary.
 const PATHS_MAX: usize = 10;
 
@@ -130,7 +130,7 @@ impl Conflicts {
 
 impl List {
     async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         let paths = tree_paths(session, place.as_ref(), &self.paths)?;
         let found = list(&mut client, place.as_ref(), self.rev.as_deref(), paths).await?;
@@ -148,7 +148,7 @@ impl List {
 
 impl Show {
     async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         let path = tree_paths(session, place.as_ref(), &[self.path])?.remove(0);
         let state = state(place.as_ref(), self.rev.as_deref());
@@ -173,7 +173,7 @@ impl Show {
 impl Remembered {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let mut request = v1::ListResolutionsRequest { page_size: PAGE, page_token: String::new() };
+        let mut request = v1::ListResolutionsRequest { page_size: PAGE_SIZE, page_token: String::new() };
         session.output.page();
         loop {
             let page = client.conflicts.list_resolutions(request.clone()).await?.into_inner();
@@ -216,7 +216,7 @@ fn say_resolution(output: &mut Output, found: &v1::Resolution) -> Result<(), Cli
     output.say(format!("{id}  {} -> {}", text::path(&found.path), kind.unwrap_or("gone")))
 }
 
-/// Says how many conflicts there are, and what edits made of them.
+/// Prints the number of conflicts, and which ones edits resolved.
 pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result<(), CliError> {
     let Some(summary) = summary else { return Ok(()) };
     for path in summary.resolved.iter().take(PATHS_MAX) {

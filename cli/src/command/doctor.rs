@@ -98,7 +98,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
                     "calls": store.calls,
                 }),
             ))?;
-            let since = text::ago(text::moment(store.start_time.as_ref()), session.now);
+            let since = text::ago(text::timestamp(store.start_time.as_ref()), session.now);
             let message = format!(
                 "version {}, process id {}, started {since}, {} watched",
                 store.version,
@@ -139,17 +139,17 @@ async fn watches(client: &mut Client) -> Vec<Finding> {
     unwatched.map(finding).collect()
 }
 
-/// What commands left that were killed.
+/// Leftovers of killed commands.
 fn leftovers(session: &Session) -> Option<Finding> {
-    let words = super::forks::abandoned_words(session.home())?;
-    Some(Finding::warning("leftovers", words, format!("`{}` removes them", super::forks::REMOVE_ENDED)))
+    let words = super::work_folders::abandoned_words(session.home())?;
+    Some(Finding::warning("leftovers", words, format!("`{}` removes them", super::work_folders::REMOVE_ENDED)))
 }
 
 async fn directory(session: &mut Session) -> Finding {
     if !session.has_store() {
         return Finding::note("directory", "no directory is protected yet");
     }
-    match session.place_if_any().await {
+    match session.attached_directory_if_any().await {
         Ok(Some(place)) if place.directory.problem.is_empty() => {
             let path = text::path(&place.directory.path).into_owned();
             Finding::fine("directory", format!("{path} belongs to {}", place.workspace_id()))

@@ -16,7 +16,7 @@ use super::pipe::Target;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::{drive, drive_pieces};
-use crate::session::{Session, here};
+use crate::session::{Session, current_workspace};
 
 /// Export a snapshot as an archive, a container image or git commits
 #[derive(Debug, Args)]
@@ -262,7 +262,7 @@ async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, outp
             CliError::usage("the archive takes standard output, where JSON lines would go").hint("pass -o FILE")
         );
     }
-    request.workspace = here(session.place_if_any().await?.as_ref());
+    request.workspace = current_workspace(session.attached_directory_if_any().await?.as_ref());
     let mut client = session.client().await?;
     if dry_run {
         let done = drive(&session.output, client.exchange.export_tree(request)).await?;
@@ -282,7 +282,7 @@ async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, outp
 
 /// Exports to a repository or a directory of the host.
 async fn on_host(session: &mut Session, mut request: v1::ExportTreeRequest) -> Outcome {
-    request.workspace = here(session.place_if_any().await?.as_ref());
+    request.workspace = current_workspace(session.attached_directory_if_any().await?.as_ref());
     let dry_run = request.dry_run;
     let mut client = session.client().await?;
     let done = drive(&session.output, client.exchange.export_tree(request)).await?;

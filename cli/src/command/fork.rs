@@ -1,4 +1,4 @@
-//! `amalgam fork`: workspaces that begin where another one stands, with directories if wanted.
+//! `amalgam fork`: creates workspaces from the state of another one, with directories if asked for.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::backend::{Backend, BackendArgs, Purpose};
-use super::capture::{About, capture, report_notices};
+use super::capture::{SnapshotInfo, capture, report_notices};
 use super::checkout::{Target, checkout};
 use super::mount::{MountArgs, mount_or_else};
 use super::workspaces::{workspace, workspaces};
@@ -65,7 +65,8 @@ impl Fork {
         let mut exit = Exit::OK;
         let mut counts = None;
         if let Some(directory) = &source.directory {
-            let result = capture(&session.output, &mut client, directory, About::message("before a fork")).await?;
+            let result =
+                capture(&session.output, &mut client, directory, SnapshotInfo::message("before a fork")).await?;
             exit = exit.or(report_notices(&mut session.output, &result.notices)?);
             counts = result.counts;
         }
@@ -156,7 +157,7 @@ impl Copies {
     }
 }
 
-/// Says beforehand that files are copied, because nothing can be mounted, and how much that is, as far as it is known.
+/// Prints, before files are copied because nothing can be mounted, how many copies and bytes that are.
 pub fn say_copies(output: &mut Output, why: &str, number: usize, counts: Option<&v1::Counts>) -> Result<(), CliError> {
     let copies = if number == 1 { "a full copy is".to_owned() } else { format!("{number} full copies are") };
     let size = match counts {
@@ -179,7 +180,7 @@ fn different(names: Vec<String>) -> Result<Vec<String>, CliError> {
     }
 }
 
-/// Where a fork begins.
+/// The source of a fork.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The workspace, as people write it.
@@ -190,7 +191,7 @@ pub struct Source {
 
 async fn source(session: &mut Session, client: &mut Client, from: Option<&str>) -> Result<Source, CliError> {
     let Some(from) = from else {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let workspace = place.workspace_id().to_owned();
         return Ok(Source { workspace, directory: Some(place.directory.name) });
     };

@@ -58,7 +58,7 @@ enum What {
     Overlay(Overlay),
 }
 
-/// What every import takes.
+/// Options of every import.
 #[derive(Debug, Args)]
 struct Common {
     /// The workspace to import into [default: named after the source]
@@ -69,7 +69,7 @@ struct Common {
     dry_run: bool,
 }
 
-/// How an archive is compressed.
+/// The compression of an archive.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Compression {
     None,

@@ -12,7 +12,7 @@ use tonic::codegen::Bytes;
 
 use crate::error::CliError;
 
-/// So much is read at once.
+/// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait.
 const QUEUE: usize = 16;
@@ -45,7 +45,7 @@ pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHan
     (receive, reading)
 }
 
-/// Where a stream goes: a pipe, or a file that has its name only once it is whole.
+/// The target of a stream: a pipe, or a file that gets its name when it is complete.
 pub struct Target {
     writing: JoinHandle<io::Result<()>>,
     unfinished: Option<Unfinished>,
@@ -60,7 +60,7 @@ struct Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // It has its name by now, or it is of no use.
+        // It was moved into place, or is incomplete.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::diff::style_of;
-use super::words::revisions_and_paths;
+use super::revisions::revisions_and_paths;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::drive_with;
@@ -58,7 +58,7 @@ pub struct Restore {
 impl Restore {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let (revisions, paths) = revisions_and_paths(session, Some(&place), &self.words, &self.paths, 1).await?;
         let revision = revisions.into_iter().next().unwrap_or_else(|| "@".to_owned());
         let mut client = session.client().await?;
@@ -109,7 +109,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
         let kind = change.kind();
         let line = lines::line("plan", json!({"kind": text::change_word(kind), "bytes": change.bytes}));
         output.emit(&lines::with_path(line, &change.path))?;
-        output.say(format!("{} {}", paint(style_of(kind), text::letter(kind)), text::path(&change.path)))?;
+        output.say(format!("{} {}", paint(style_of(kind), text::change_letter(kind)), text::path(&change.path)))?;
         match kind {
             v1::ChangeKind::Removed => remove += 1,
             // A restore counts files: directories and attributes come with them.
@@ -132,7 +132,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
     output.say(words)
 }
 
-/// What a restore came to, for programs.
+/// The JSON line of a restore.
 pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
     lines::line(
         kind,
@@ -159,7 +159,7 @@ pub fn say_left_alone(output: &mut Output, result: &v1::RestoreResult) -> Result
     }
 }
 
-/// What a restore came to, for people.
+/// Prints the result of a restore.
 pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str) -> Result<(), CliError> {
     if !result.changed {
         return output.done(format!("nothing to do: the directory is {holds}"));

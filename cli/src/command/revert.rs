@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::output::progress::drive;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, incomplete};
+use crate::session::{Session, missing_field};
 use crate::text;
 
 /// Undo uncommitted changes or, if there are none, the last operation
@@ -66,7 +66,7 @@ impl Undo {
             let done = client.operations.undo_operation(request).await?.into_inner();
             return say_operation(&mut session.output, done.operation, &format!("undid operation {number}"));
         }
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let (with_git, set_id) = (self.with_git, self.set_id);
         let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
@@ -81,10 +81,10 @@ impl Redo {
     pub async fn run(self, session: &mut Session) -> Outcome {
         if let Some(number) = self.op {
             let mut client = session.client().await?;
-            let done = redo_operation(&mut client, number).await?;
-            return say_operation(&mut session.output, done.operation, &format!("redid operation {number}"));
+            let (done, redone) = redo_operation(&mut client, number).await?;
+            return say_operation(&mut session.output, done.operation, &format!("redid operation {redone}"));
         }
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let (with_git, set_id) = (self.with_git, self.set_id);
         let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
@@ -94,14 +94,14 @@ impl Redo {
     }
 }
 
-/// Redoes the operation of a number, or the one that the undo of this number took back.
-async fn redo_operation(client: &mut Client, number: u64) -> Result<v1::RedoOperationResponse, CliError> {
+/// Redoes the operation of a number, or the one that the undo of this number took back. Returns its number as well.
+async fn redo_operation(client: &mut Client, number: u64) -> Result<(v1::RedoOperationResponse, u64), CliError> {
     let request = v1::GetOperationRequest { name: operation_name(number), ..Default::default() };
     let found = client.operations.get_operation(request).await?.into_inner().operation;
-    let found = found.ok_or_else(|| incomplete("operation"))?;
+    let found = found.ok_or_else(|| missing_field("operation"))?;
     let is_undo = found.action == "undo" && found.reverts > 0;
-    let target = operation_name(if is_undo { found.reverts } else { number });
-    let target = Some(v1::redo_operation_request::Target::Operation(target));
+    let redone = if is_undo { found.reverts } else { number };
+    let target = Some(v1::redo_operation_request::Target::Operation(operation_name(redone)));
     let request = v1::RedoOperationRequest { target, ..Default::default() };
     let done = client.operations.redo_operation(request).await.map_err(CliError::from);
     match done {
@@ -109,12 +109,12 @@ async fn redo_operation(client: &mut Client, number: u64) -> Result<v1::RedoOper
             let message = format!("operation {number} is not an undo, and is not the last operation that was undone");
             Err(CliError::new(error.exit, &error.reason, message).hint("`amalgam op log` lists undos"))
         }
-        done => done.map(tonic::Response::into_inner),
+        done => done.map(|done| (done.into_inner(), redone)),
     }
 }
 
 fn say_operation(output: &mut Output, operation: Option<v1::Operation>, words: &str) -> Outcome {
-    output.emit(&lines::operation(&operation.ok_or_else(|| incomplete("operation"))?))?;
+    output.emit(&lines::operation(&operation.ok_or_else(|| missing_field("operation"))?))?;
     output.done(words)?;
     output.remark("`amalgam op log` shows it")?;
     Ok(Exit::OK)

@@ -15,18 +15,18 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::attempt::new_folder;
 use super::backend::{Backend, BackendArgs, Purpose};
-use super::capture::{About, capture, changed, report_notices};
+use super::capture::{SnapshotInfo, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
 use super::delete_directory::{Keep, delete_directory};
 use super::enter::hex_of;
+use super::isolated_command::new_folder;
 use super::mount::MountArgs;
 use super::workspaces;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
@@ -70,7 +70,7 @@ impl Run {
         let mut client = session.client().await?;
         let Some(workspace) = &self.inside else {
             self.options.refuse_local("without --in nothing is mounted")?;
-            let directory = session.place().await?.directory.name;
+            let directory = session.attached_directory().await?.directory.name;
             return self.between(session, &mut client, &directory, plain(&self.command)).await;
         };
         let found = workspaces::workspace(&mut client, &workspace_name(workspace)).await?;
@@ -107,7 +107,7 @@ impl Run {
             child.arg("--bind").arg(path(&binding.source)).arg(path(&binding.path));
         }
         child.args(self.options.allow_other.then_some("--allow-other")).arg("--").args(&self.command);
-        child.env(TOKEN, hex_of(&prepared.token));
+        child.env(TOKEN_VARIABLE, hex_of(&prepared.token));
         let outcome = self.between(session, client, &prepared.directory, child).await;
         // Unmounted before `run` ends, so that the next command can complete or remove the workspace.
         let target = Some(v1::unmount_request::Target::Token(prepared.token));
@@ -150,17 +150,18 @@ impl Run {
     async fn between(&self, session: &mut Session, client: &mut Client, directory: &str, child: Command) -> Outcome {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let line = words.join(" ");
-        let before = capture(&session.output, client, directory, About::message(format!("before: {line}"))).await?;
+        let before =
+            capture(&session.output, client, directory, SnapshotInfo::message(format!("before: {line}"))).await?;
         report_notices(&mut session.output, &before.notices)?;
         session.output.flush()?;
         session.interrupts.leave_to_child(true);
         let status = run_child(child, &self.command[0]).await;
         session.interrupts.leave_to_child(false);
         let code = Exit::of_status(status?).0;
-        let about = About {
+        let about = SnapshotInfo {
             message: self.message.clone().unwrap_or_else(|| line.clone()),
             metadata: HashMap::from([("command".to_owned(), line.clone()), ("exit_code".to_owned(), code.to_string())]),
-            ..About::default()
+            ..SnapshotInfo::default()
         };
         let after = capture(&session.output, client, directory, about).await?;
         let output = &mut session.output;
@@ -201,7 +202,7 @@ impl Run {
 
 fn plain(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env_remove(TOKEN);
+    command.args(&words[1..]).env_remove(TOKEN_VARIABLE);
     command
 }
 

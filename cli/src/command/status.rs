@@ -14,12 +14,12 @@ use super::conflicts;
 use super::gc;
 use super::publish::publishing_line;
 use super::watch::warn_unwatched;
+use crate::attached::AttachedDirectory;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::drive;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::place::Place;
 use crate::session::Session;
 use crate::text;
 use fold::Changes;
@@ -46,7 +46,7 @@ pub struct Status {
 impl Status {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         if !place.directory.problem.is_empty() {
             return unusable(&mut session.output, &place);
         }
@@ -66,7 +66,7 @@ impl Status {
                 output.remark(format!("{changes}; `amalgam diff` shows {them}"))?;
             }
             Some(head) => {
-                let since = text::ago(text::moment(head.time.as_ref()), session.now);
+                let since = text::ago(text::timestamp(head.time.as_ref()), session.now);
                 output.say(format!("nothing changed since {since}"))?;
             }
             None => output.say("nothing here, and no snapshot yet")?,
@@ -139,7 +139,7 @@ fn emit_paths(output: &mut Output, status: &v1::DirectoryStatus) -> Result<(), C
     Ok(())
 }
 
-fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) -> Result<(), CliError> {
+fn say_where(output: &mut Output, place: &AttachedDirectory, head: Option<&v1::Snapshot>) -> Result<(), CliError> {
     let head = match head {
         Some(head) => paint(style::ID, text::short(&head.name)),
         None => "no snapshot yet".to_owned(),
@@ -155,7 +155,7 @@ fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) ->
 
 fn emit_status(
     output: &mut Output,
-    place: &Place,
+    place: &AttachedDirectory,
     status: &v1::DirectoryStatus,
     changes: &Changes,
 ) -> Result<(), CliError> {
@@ -204,7 +204,7 @@ fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
 }
 
 /// The directory is known, but not as it is now.
-fn unusable(output: &mut Output, place: &Place) -> Outcome {
+fn unusable(output: &mut Output, place: &AttachedDirectory) -> Outcome {
     emit_status(output, place, &v1::DirectoryStatus::default(), &Changes::default())?;
     Err(CliError::refused(format!("not protected: {}", place.directory.problem)))
 }

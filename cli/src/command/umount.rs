@@ -70,7 +70,7 @@ impl Umount {
         for mount in &all {
             let target = v1::unmount_request::Target::Name(mount.name.clone());
             match self.unmount(session, client, target).await {
-                // It went in this moment.
+                // It was unmounted in this moment.
                 Err(error) if error.is(Reason::NotFound) => {}
                 Err(error) => {
                     session.output.failure(&error);

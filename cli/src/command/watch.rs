@@ -50,7 +50,7 @@ pub struct Watch {
 impl Watch {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let request = v1::WatchDirectoryRequest {
@@ -155,7 +155,7 @@ pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Times
         return capture::warn(output, &[warning]);
     }
     let Some(resumed) = directory.watch_resume_time.as_ref() else { return Ok(()) };
-    let since = text::moment(Some(resumed));
+    let since = text::timestamp(Some(resumed));
     if now.as_second() - since.as_second() > RESUMED_SECONDS {
         return Ok(());
     }

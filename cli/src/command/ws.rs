@@ -6,14 +6,14 @@ mod remove;
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 
-use super::forks::remark_abandoned;
 use super::publish::publishing_line;
+use super::work_folders::remark_abandoned;
 use super::workspaces::{workspace, workspaces};
 use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// List, show, rename, remove and undelete workspaces, and attach directories to them
@@ -94,7 +94,7 @@ impl Ws {
 impl List {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let here = session.place_if_any().await?.map(|place| place.workspace.name).unwrap_or_default();
+        let here = session.attached_directory_if_any().await?.map(|place| place.workspace.name).unwrap_or_default();
         let workspaces = workspaces(&mut client, &self.prefix).await?;
         session.output.page();
         let width = workspaces.iter().map(|workspace| text::id(&workspace.name).chars().count()).max().unwrap_or(0);
@@ -127,13 +127,13 @@ impl Show {
         let mut client = session.client().await?;
         let name = match self.name {
             Some(name) => workspace_name(&name),
-            None => session.place().await?.workspace.name,
+            None => session.attached_directory().await?.workspace.name,
         };
         let workspace = workspace(&mut client, &name).await?;
         let output = &mut session.output;
         output.emit(&json::workspace(&workspace))?;
         let or_none = |name: &str| if name.is_empty() { "none".to_owned() } else { text::id(name).to_owned() };
-        let made = text::moment(workspace.create_time.as_ref());
+        let made = text::timestamp(workspace.create_time.as_ref());
         output.say(paint(style::WORKSPACE, text::id(&workspace.name)))?;
         output.say(format!("Head:      {}", or_none(&workspace.head)))?;
         output.say(format!("Base:      {}", or_none(&workspace.base)))?;
@@ -177,7 +177,7 @@ impl Undelete {
 }
 
 fn say_workspace(output: &mut Output, workspace: Option<&v1::Workspace>, words: &str) -> Outcome {
-    output.emit(&json::workspace(workspace.ok_or_else(|| incomplete("workspace"))?))?;
+    output.emit(&json::workspace(workspace.ok_or_else(|| missing_field("workspace"))?))?;
     output.done(words)?;
     Ok(Exit::OK)
 }

@@ -15,7 +15,7 @@ pub const ROTATED_FILES_MAX: u32 = 4;
 /// A longer line is cut.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// What happens to standard error when the file is rotated.
+/// Whether standard error is redirected when the file is rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandardError {
     /// It is redirected to the new file.

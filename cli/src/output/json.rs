@@ -33,7 +33,7 @@ pub fn with_path(mut object: Value, path: &[u8]) -> Value {
 
 /// A time in UTC.
 pub fn time(time: Option<&prost_types::Timestamp>) -> Value {
-    time.map_or(Value::Null, |time| json!(text::moment(Some(time)).to_string()))
+    time.map_or(Value::Null, |time| json!(text::timestamp(Some(time)).to_string()))
 }
 
 fn or_null(id: &str) -> Value {
@@ -134,7 +134,7 @@ pub fn directory(directory: &v1::Directory) -> Value {
     with_path(object, &directory.path)
 }
 
-/// What a look counted.
+/// The counts of a capture.
 pub fn counts(counts: &v1::Counts) -> Value {
     json!({
         "files": counts.files,

@@ -16,11 +16,11 @@ pub const ADDED: Style = AnsiColor::Green.on_default();
 pub const REMOVED: Style = AnsiColor::Red.on_default();
 /// Modified paths.
 pub const MODIFIED: Style = AnsiColor::Yellow.on_default();
-/// Where a part of a patch stands.
+/// The header of a hunk.
 pub const HUNK: Style = AnsiColor::Cyan.on_default();
 /// A title.
 pub const TITLE: Style = Style::new().bold();
-/// What matters less.
+/// Less important text.
 pub const FAINT: Style = Style::new().dimmed();
 /// Success.
 pub const GOOD: Style = AnsiColor::Green.on_default().bold();

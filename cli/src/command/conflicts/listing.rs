@@ -6,27 +6,31 @@ use amalgam_proto::v1;
 use serde_json::{Value, json};
 use tonic::codegen::Bytes;
 
+use crate::attached::{AttachedDirectory, path_behind_revision};
 use crate::connect::Client;
 use crate::error::CliError;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::place::{Place, path_behind_revision};
-use crate::session::{Session, here, live, revision};
+use crate::session::{Session, current_workspace, directory_state, revision_state};
 use crate::text;
 
 /// Conflicts that one call returns.
-const PAGE: i32 = 500;
+const PAGE_SIZE: i32 = 500;
 
 /// The state to read: the given revision, the current state of the directory, or the head.
-pub fn state(place: Option<&Place>, rev: Option<&str>) -> v1::State {
+pub fn state(place: Option<&AttachedDirectory>, rev: Option<&str>) -> v1::State {
     match (rev, place) {
-        (Some(rev), _) => revision(rev),
-        (None, Some(place)) => live(place),
-        (None, None) => revision("@"),
+        (Some(rev), _) => revision_state(rev),
+        (None, Some(place)) => directory_state(place),
+        (None, None) => revision_state("@"),
     }
 }
 
-pub fn tree_paths(session: &Session, place: Option<&Place>, given: &[OsString]) -> Result<Vec<Bytes>, CliError> {
+pub fn tree_paths(
+    session: &Session,
+    place: Option<&AttachedDirectory>,
+    given: &[OsString],
+) -> Result<Vec<Bytes>, CliError> {
     let path = |path: &OsString| match place {
         Some(place) => place.tree_path(&session.cwd, path),
         None => path_behind_revision(None, &session.cwd, path),
@@ -36,15 +40,15 @@ pub fn tree_paths(session: &Session, place: Option<&Place>, given: &[OsString]) 
 
 pub async fn list(
     client: &mut Client,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     rev: Option<&str>,
     paths: Vec<Bytes>,
 ) -> Result<Vec<v1::Conflict>, CliError> {
     let mut request = v1::ListConflictsRequest {
         state: Some(state(place, rev)),
-        workspace: here(place),
+        workspace: current_workspace(place),
         paths,
-        page_size: PAGE,
+        page_size: PAGE_SIZE,
         page_token: String::new(),
     };
     let mut found = Vec::new();
@@ -60,13 +64,17 @@ pub async fn list(
 
 pub async fn read(
     client: &mut Client,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     state: v1::State,
     path: Bytes,
     version: &str,
 ) -> Result<(v1::Conflict, Vec<u8>), CliError> {
-    let request =
-        v1::ReadConflictRequest { state: Some(state), workspace: here(place), path, version: version.to_owned() };
+    let request = v1::ReadConflictRequest {
+        state: Some(state),
+        workspace: current_workspace(place),
+        path,
+        version: version.to_owned(),
+    };
     let mut stream = client.conflicts.read_conflict(request).await?.into_inner();
     let (mut conflict, mut data) = (v1::Conflict::default(), Vec::new());
     while let Some(part) = stream.message().await? {
@@ -92,7 +100,7 @@ pub fn line(conflict: &v1::Conflict) -> String {
     format!("{} {}  {words}", paint(style::WARNING, '!'), text::path(&conflict.path))
 }
 
-/// Whose versions compete, as far as that is known.
+/// Names the workspaces of the competing versions, if they are known.
 fn sides(conflict: &v1::Conflict) -> String {
     let competing = conflict.versions.iter().step_by(2).filter(|version| version.name != "draft");
     let names: Vec<_> = competing.map(side).collect();
@@ -105,7 +113,7 @@ fn side(version: &v1::ConflictVersion) -> String {
     text::printable(name).to_string()
 }
 
-/// Where the versions of a thing lie that was moved.
+/// Describes the paths of the versions of a moved entry.
 fn places(conflict: &v1::Conflict) -> String {
     let place = |version: &v1::ConflictVersion| match &version.entry {
         Some(entry) => format!("{} {}", version.name, text::path(&entry.path)),

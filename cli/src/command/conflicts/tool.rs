@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use tokio::process::Command;
 
 use crate::error::CliError;
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 
 /// The editor is found by the shell, which knows what the user has set.
 const EDITOR: &str = "${VISUAL:-${EDITOR:-vi}} \"$MERGED\"";
@@ -67,7 +67,7 @@ impl Files {
 pub(super) async fn run(files: &Files, command: Option<&str>) -> Result<ExitStatus, CliError> {
     let mut child = Command::new("sh");
     child.arg("-c").arg(command.unwrap_or(EDITOR));
-    child.env_remove(TOKEN).envs(NAMES.iter().zip(&files.paths));
+    child.env_remove(TOKEN_VARIABLE).envs(NAMES.iter().zip(&files.paths));
     child.status().await.map_err(|error| CliError::machine("could not start a shell", &error))
 }
 

@@ -1,28 +1,28 @@
-//! What `amalgam doctor` reports.
+//! The findings of `amalgam doctor`.
 
-/// How grave a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
     /// Success.
     Fine,
-    /// It is not there or not possible, and nothing else suffers from it.
+    /// Not available, without consequences for anything else.
     Note,
-    /// It works, but could work better.
+    /// It works, but not well.
     Warning,
     /// It does not work.
     Failure,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The subject of the check: a stable word.
     pub subject: &'static str,
-    /// How grave it is.
+    /// The severity.
     pub grade: Grade,
     /// The result of the check.
     pub message: String,
-    /// What to do.
+    /// The advice, if there is any.
     pub advice: Option<String>,
 }
 
@@ -32,12 +32,12 @@ impl Finding {
         Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
     }
 
-    /// It is not there or not possible, and nothing else suffers from it.
+    /// Not available, without consequences for anything else.
     pub fn note(subject: &'static str, message: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Note, message: message.into(), advice: None }
     }
 
-    /// It works, but could work better.
+    /// It works, but not well.
     pub fn warning(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Warning, message: message.into(), advice: Some(advice.into()) }
     }

@@ -1,4 +1,4 @@
-//! What the machine offers: room, kinds of file systems, limits.
+//! Checks of the machine: free space, file systems, limits.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ enum Clones {
     Far,
 }
 
-/// Where the store lies: room, kind, cloning.
+/// Checks the disk of the store: free space, file system, cloning.
 pub fn of_store(home: &Path) -> Vec<Finding> {
     let Some(place) = nearest_directory(home) else { return Vec::new() };
     vec![room(&place), file_system("store_file_system", &place), cloning(&place)]
@@ -88,7 +88,7 @@ fn cloning(place: &Path) -> Finding {
     }
 }
 
-/// What the system allows.
+/// Checks the limits of the system.
 pub fn limits() -> Vec<Finding> {
     vec![watches(), open_files()]
 }

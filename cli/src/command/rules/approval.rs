@@ -188,7 +188,7 @@ fn json_line(command: &v1::RuleCommand) -> Value {
 fn say(session: &mut Session, command: &v1::RuleCommand) -> Result<(), CliError> {
     let state = match command.approved {
         true => {
-            let time = text::moment(command.approve_time.as_ref());
+            let time = text::timestamp(command.approve_time.as_ref());
             let who = text::printable(&command.approver).into_owned();
             paint(style::GOOD, format!("approved by {who}, {}", text::ago(time, session.now)))
         }

@@ -7,6 +7,6 @@ use crate::session::{Session, workspace_name};
 pub async fn target(session: &mut Session, into: Option<&str>) -> Result<String, CliError> {
     match into {
         Some(name) => Ok(workspace_name(name)),
-        None => Ok(session.place_if_any().await?.map(|place| place.workspace.name).unwrap_or_default()),
+        None => Ok(session.attached_directory_if_any().await?.map(|place| place.workspace.name).unwrap_or_default()),
     }
 }

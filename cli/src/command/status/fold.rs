@@ -1,4 +1,4 @@
-//! What changed in a directory as a short list: a directory that is new, gone or renamed as a whole is one line, and what lies in a
+//! The changes of a directory as a short list: a directory that is new, gone or renamed as a whole is one line, and what lies in a
 //! `.git` is counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -10,22 +10,22 @@ use crate::text;
 /// A line of the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What happened.
+    /// The kind of change.
     pub letter: char,
     /// To what.
     pub text: String,
 }
 
-/// What changed.
+/// The changes of a directory, folded.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// The short list.
     pub folded: Vec<Line>,
     /// Every path, those in `.git` too.
     pub every_path: Vec<Line>,
-    /// How many paths differ in each `.git`.
+    /// Number of changed paths in each `.git`.
     pub git: BTreeMap<Vec<u8>, u64>,
-    /// How many files outside of `.git` changed; a directory counts if nothing in it does.
+    /// Number of changed files outside of `.git`; a directory counts if nothing in it does.
     pub count: u64,
 }
 
@@ -137,7 +137,7 @@ struct Covered<'a> {
     folded: BTreeSet<(&'a [u8], &'a [u8])>,
 }
 
-/// What came and what went outside of `.git`.
+/// Added and removed paths outside of `.git`.
 struct Sides<'a> {
     added: BTreeSet<&'a [u8]>,
     deleted: BTreeSet<&'a [u8]>,

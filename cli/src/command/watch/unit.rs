@@ -55,7 +55,7 @@ pub fn remove(home: &Path) -> Result<bool, CliError> {
     Ok(true)
 }
 
-/// Where the unit of a store lies. Its name is that of the store's socket.
+/// The path of a store's unit. Its name is that of the store's socket.
 fn place(home: &Path) -> Result<PathBuf, CliError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));

@@ -13,7 +13,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
 use crate::output::style::{self, paint};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// Attach a directory to a workspace, without taking a snapshot
@@ -65,7 +65,7 @@ impl Attach {
             }
             other => other?,
         };
-        let directory = attached.into_inner().directory.ok_or_else(|| incomplete("directory"))?;
+        let directory = attached.into_inner().directory.ok_or_else(|| missing_field("directory"))?;
         session.output.emit(&json::directory(&directory))?;
         let workspace = paint(style::WORKSPACE, text::id(&directory.workspace));
         session.output.done(format!("{} belongs to {workspace}", text::path(&directory.path)))?;
@@ -89,7 +89,7 @@ impl Detach {
         let directories = match self.name {
             Some(name) => workspace(&mut client, &workspace_name(&name)).await?.directories,
             None => {
-                let directory = session.place().await?.directory;
+                let directory = session.attached_directory().await?.directory;
                 vec![v1::WorkspaceDirectory { name: directory.name, path: directory.path }]
             }
         };

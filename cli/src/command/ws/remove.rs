@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::command::delete_directory::{Keep, delete_directory};
-use crate::command::forks::{Logs, Unsaved, abandoned, clean_up};
+use crate::command::work_folders::{FolderLogs, UncommittedChanges, abandoned, clean_up};
 use crate::command::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -100,7 +100,7 @@ async fn remove_ended(session: &mut Session) -> Outcome {
     let mut exit = Exit::OK;
     let (mut folders, mut workspaces) = (0, Vec::new());
     for left in abandoned(session.home()) {
-        match clean_up(session, &left.path, Unsaved::Capture, Logs::Remove).await {
+        match clean_up(session, &left.path, UncommittedChanges::Capture, FolderLogs::Remove).await {
             Ok(removed) => {
                 folders += 1;
                 workspaces.extend(removed);

@@ -11,20 +11,20 @@ use tokio::process::{Child, Command};
 
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 
 /// A command to run apart.
 #[derive(Clone, Debug)]
-pub struct Apart<'a> {
+pub struct IsolatedCommand<'a> {
     /// Its words.
     pub words: &'a [OsString],
-    /// Where it runs.
+    /// Its working directory.
     pub directory: &'a Path,
     /// Environment variables to add.
     pub environment: &'a [(&'a str, String)],
 }
 
-impl Apart<'_> {
+impl IsolatedCommand<'_> {
     /// Runs it, with everything it says in a file. Its code.
     pub async fn with_log(&self, log: &Path) -> Result<u8, CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
@@ -62,7 +62,7 @@ impl Apart<'_> {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).current_dir(self.directory).process_group(0);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-        command.env_remove(TOKEN).envs(self.environment.iter().map(|(key, value)| (*key, value)));
+        command.env_remove(TOKEN_VARIABLE).envs(self.environment.iter().map(|(key, value)| (*key, value)));
         let failed = |error| CliError::machine(self.words[0].to_string_lossy(), &error);
         let child = command.spawn().map_err(failed)?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -111,7 +111,7 @@ pub fn new_folder(home: &Path, start: &str) -> Result<PathBuf, CliError> {
 }
 
 /// A command line of the shell as words.
-pub fn of_shell(line: &str) -> [OsString; 3] {
+pub fn shell_command(line: &str) -> [OsString; 3] {
     ["sh".into(), "-c".into(), line.into()]
 }
 
