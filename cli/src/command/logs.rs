@@ -48,14 +48,16 @@ impl Logs {
             session.output.page();
         }
         print(session, &found)?;
-        if found.is_empty() && !self.follow {
-            session.output.remark("the log is empty")?;
+        if !self.follow {
+            if found.is_empty() {
+                session.output.remark("the log is empty")?;
+            }
+            return Ok(Exit::OK);
         }
-        while self.follow {
+        loop {
             tokio::time::sleep(FOLLOW_DELAY).await;
             print(session, &tail.new_lines().map_err(failed)?)?;
         }
-        Ok(Exit::OK)
     }
 }
 
