@@ -1,4 +1,4 @@
-//! The command line. What each command takes stands beside what it does, in `command/`.
+//! The command line. The arguments of each command are defined beside its code, in `command/`.
 
 use std::path::PathBuf;
 
@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Parser};
 
 use crate::command::Command;
 use crate::output::Color;
+use crate::version::LONG_VERSION;
 
 /// Snapshots, undo and forks for directories that people and agents work in.
 #[derive(Debug, Parser)]
@@ -17,9 +18,6 @@ pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
 }
-
-/// The answer to `--version`: version, commit, cargo profile and target.
-pub const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("AMALGAM_BUILD"), ")");
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +34,7 @@ process meanwhile, 10 no store, 11 store in use, 13 disk full or quota reached, 
 
 `amalgam help COMMAND` explains a command, `amalgam help revisions` how snapshots are named.";
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
@@ -75,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// The commands about merging, and what of them only looks. Whatever else they get changes something.
+    /// The commands about merging, and those of them that only read. All others change something.
     const MERGING: [&str; 7] = ["merge", "conflicts", "complete", "publish", "queue", "review", "rules"];
     const LOOKS: [&str; 11] = [
         "conflicts list",

@@ -1,6 +1,5 @@
-//! The commands, a file each: what it takes, and what it does.
+//! The commands, one file each: arguments and code.
 
-mod attempt;
 mod backend;
 mod backup;
 mod bisect;
@@ -12,6 +11,7 @@ mod commit;
 mod completions;
 mod config;
 mod conflicts;
+mod delete_directory;
 mod diff;
 mod doctor;
 mod du;
@@ -20,14 +20,15 @@ mod explore;
 mod export;
 mod find;
 mod fork;
-mod forks;
 mod gc;
 mod grep;
 mod help;
 mod import;
 mod init;
+mod isolated_command;
 mod label;
 mod log;
+mod logs;
 mod merge;
 mod mount;
 mod mounts;
@@ -40,6 +41,7 @@ mod receive;
 mod restore;
 mod revert;
 mod review;
+mod revisions;
 mod rules;
 mod run;
 mod send;
@@ -50,18 +52,18 @@ mod supervise;
 mod umount;
 mod verify;
 mod watch;
-mod words;
+mod work_folders;
+mod workspaces;
 mod ws;
 
-pub use forks::{Logs, REMOVE_ENDED, Unsaved, clean_up};
-pub(crate) use ws::confirm;
+pub use work_folders::{FolderLogs, REMOVE_ENDED, UncommittedChanges, clean_up};
 
 use clap::Subcommand;
 
 use crate::error::Outcome;
 use crate::session::Session;
 
-/// What to do.
+/// A command of the program.
 #[derive(Debug, Subcommand)]
 #[command(subcommand_value_name = "COMMAND")]
 pub enum Command {
@@ -69,6 +71,7 @@ pub enum Command {
     Status(status::Status),
     Commit(commit::Commit),
     Log(log::Log),
+    Logs(logs::Logs),
     Diff(diff::Diff),
     Show(show::Show),
     Ls(cat::Ls),
@@ -114,7 +117,6 @@ pub enum Command {
     Help(help::Help),
     #[command(hide = true)]
     Man(completions::Man),
-    #[command(hide = true)]
     Stop(serve::Stop),
     #[command(hide = true)]
     Enter(enter::Enter),
@@ -125,13 +127,14 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it. Futures of commands differ widely in size, so each lies on the heap.
+    /// Runs the command. Futures of commands differ widely in size, so each is boxed.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self {
             Self::Init(init) => Box::pin(init.run(session)).await,
             Self::Status(status) => Box::pin(status.run(session)).await,
             Self::Commit(commit) => Box::pin(commit.run(session)).await,
             Self::Log(log) => Box::pin(log.run(session)).await,
+            Self::Logs(logs) => Box::pin(logs.run(session)).await,
             Self::Diff(diff) => Box::pin(diff.run(session)).await,
             Self::Show(show) => Box::pin(show.run(session)).await,
             Self::Ls(ls) => Box::pin(ls.run(session)).await,
@@ -173,11 +176,15 @@ impl Command {
             Self::Purge(purge) => Box::pin(purge.run(session)).await,
             Self::Config(config) => config.run(session),
             Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
-            Self::Completions(completions) => completions.run(session),
-            Self::Help(help) => help.run(session),
-            Self::Man(man) => man.run(session),
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
-            Self::Serve(_) | Self::Enter(_) | Self::Supervise(_) => unreachable!("it runs before any runtime does"),
+            Self::Completions(_)
+            | Self::Help(_)
+            | Self::Man(_)
+            | Self::Serve(_)
+            | Self::Enter(_)
+            | Self::Supervise(_) => {
+                unreachable!("it runs without a runtime")
+            }
         }
     }
 }

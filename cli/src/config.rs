@@ -1,4 +1,4 @@
-//! The settings of a store's user: `config.toml` in the store's home. Every key is listed here with what it does.
+//! The settings of a store's user: `config.toml` in the store's home. [`KEYS`] lists every key with its meaning.
 //!
 //! Comments and order that a person gave the file survive a change by `amalgam config`.
 
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use amalgam_server::retention::Span;
 use amalgam_server::{Settings, local_paths};
-use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 use crate::error::CliError;
 
-/// What a key holds.
+/// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
@@ -24,9 +24,9 @@ pub enum Kind {
     Number,
     /// Texts.
     List,
-    /// How long: `24h`, `30d`, `none`, `forever`.
+    /// A duration: `24h`, `30d`, `none`, `forever`.
     Span,
-    /// How many bytes: `500MB`, `20GiB`.
+    /// A size: `500MB`, `20GiB`.
     Size,
 }
 
@@ -35,16 +35,16 @@ pub enum Kind {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it holds.
+    /// The type of its value.
     pub kind: Kind,
-    /// What holds without it.
+    /// The default, in words.
     pub default: &'static str,
-    /// What it does.
+    /// The description for `amalgam config`.
     pub doc: &'static str,
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 26] = [
+pub const KEYS: [Key; 27] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -94,13 +94,19 @@ pub const KEYS: [Key; 26] = [
         doc: "most operations that the log keeps; those within gc.grace always stay",
     },
     Key {
-        name: "idle_seconds",
+        name: "idle-seconds",
         kind: Kind::Number,
         default: "600",
         doc: "seconds without a call after which the background process ends",
     },
     Key {
-        name: "merge_tool",
+        name: LOG_SIZE,
+        kind: Kind::Size,
+        default: "4 MiB",
+        doc: "size at which the log of the background process is rotated; four older files are kept",
+    },
+    Key {
+        name: "merge-tool",
         kind: Kind::Text,
         default: "none",
         doc: "command that `conflicts resolve --tool` runs; it reads the files $BASE, $LOCAL and $REMOTE and writes $MERGED",
@@ -203,24 +209,25 @@ pub const KEYS: [Key; 26] = [
     },
 ];
 
-/// What a workspace can have of its own.
+/// Prefix of keys that can be set for one workspace.
 const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
 const GIT: &str = "workspace.git";
+const LOG_SIZE: &str = "log.max-size";
 const LOCAL: &str = "mount.local";
 const ENVIRONMENT: &str = "commands.environment";
 const TOOLCHAIN: &str = "commands.toolchain";
 
 /// A key that was named, for all or for one workspace.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedKey {
     /// The key.
     pub key: &'static Key,
     /// The workspace that it holds for; all without one.
     pub workspace: Option<String>,
 }
 
-impl Named {
+impl NamedKey {
     /// As it is written on the command line.
     pub fn name(&self) -> String {
         match &self.workspace {
@@ -229,17 +236,43 @@ impl Named {
         }
     }
 
-    /// Where it stands in the file.
-    fn path(&self) -> Vec<&str> {
-        let mut path = Vec::new();
-        if let Some(workspace) = &self.workspace {
-            path.extend(["workspace", workspace.as_str()]);
-            path.extend(of_workspace(self.key).split('.'));
-        } else {
-            path.extend(self.key.name.split('.'));
+    /// The path of the key in the file.
+    fn path(&self) -> Vec<Part<'_>> {
+        let word = |text| Part { text, is_workspace: false };
+        match &self.workspace {
+            Some(workspace) => {
+                let workspace = Part { text: workspace.as_str(), is_workspace: true };
+                let key = of_workspace(self.key).split('.').map(word);
+                [word("workspace"), workspace].into_iter().chain(key).collect()
+            }
+            None => self.key.name.split('.').map(word).collect(),
         }
-        path
     }
+}
+
+/// A part of a key's path in the file.
+#[derive(Clone, Copy, Debug)]
+struct Part<'a> {
+    text: &'a str,
+    /// Whether it is the name of a workspace, which has one spelling.
+    is_workspace: bool,
+}
+
+impl Part<'_> {
+    /// The spelling of this part in a table: `merge_tool` is read as `merge-tool`, which older versions did not know.
+    fn spelled_in(&self, table: &dyn TableLike) -> String {
+        let older = self.text.replace('-', "_");
+        let is_older = !self.is_workspace && !table.contains_key(self.text) && table.contains_key(&older);
+        if is_older { older } else { self.text.to_owned() }
+    }
+}
+
+/// The value at a path.
+fn find<'d, 'p>(document: &'d Item, path: impl IntoIterator<Item = Part<'p>>) -> Option<&'d Item> {
+    path.into_iter().try_fold(document, |item, part| {
+        let table = item.as_table_like()?;
+        table.get(&part.spelled_in(table))
+    })
 }
 
 /// The end of a key's name where it holds for one workspace.
@@ -277,53 +310,57 @@ impl Config {
         Ok(config)
     }
 
-    /// Where they lie.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// A text.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.document.get(name)?.as_str()
+        self.item(name)?.as_str()
     }
 
     /// A number.
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.document.get(name)?.as_integer().and_then(|number| u64::try_from(number).ok())
+        self.item(name)?.as_integer().and_then(|number| u64::try_from(number).ok())
     }
 
     /// Texts.
     pub fn list(&self, name: &str) -> Vec<String> {
-        let array = self.document.get(name).and_then(Item::as_array);
+        let array = self.item(name).and_then(Item::as_array);
         array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
     /// The names of variables that tests get, beside those that all get.
     pub fn command_environment(&self) -> Vec<String> {
-        self.leaves_of(ENVIRONMENT)
+        self.list(ENVIRONMENT)
     }
 
-    /// The texts of a list, wherever it stands in the file.
-    fn leaves_of(&self, name: &str) -> Vec<String> {
-        let item = name.split('.').try_fold(self.document.as_item(), |item, part| item.get(part));
-        let array = item.and_then(Item::as_array);
-        array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    /// The size at which the log is rotated.
+    pub fn log_bytes_max(&self) -> Result<Option<u64>, CliError> {
+        let wrong = |why| CliError::refused(format!("setting `{LOG_SIZE}`: {why}"));
+        self.item(LOG_SIZE).map(|item| size(&plain(item)).map_err(wrong)).transpose()
     }
 
-    /// What a key is set to, as a person would write it; nothing if it is not set.
-    pub fn shown(&self, named: &Named) -> Option<String> {
-        let item = named.path().into_iter().try_fold(self.document.as_item(), |item, name| item.get(name))?;
-        Some(plain(item))
+    /// The value of a key for all workspaces.
+    fn item(&self, name: &str) -> Option<&Item> {
+        let path = name.split('.').map(|part| Part { text: part, is_workspace: false });
+        find(self.document.as_item(), path)
+    }
+
+    /// Returns the value of a key as a user would write it, if it is set.
+    pub fn shown(&self, named: &NamedKey) -> Option<String> {
+        Some(plain(find(self.document.as_item(), named.path())?))
     }
 
     /// Every key that is set for one workspace.
-    pub fn of_workspaces(&self) -> Vec<Named> {
+    pub fn of_workspaces(&self) -> Vec<NamedKey> {
         let found = self.leaves().into_iter().filter_map(|(path, _)| of_path(&path).ok());
         found.filter(|named| named.workspace.is_some()).collect()
     }
 
     /// Sets a key.
-    pub fn set(&mut self, named: &Named, words: &[String]) -> Result<(), CliError> {
+    pub fn set(&mut self, named: &NamedKey, words: &[String]) -> Result<(), CliError> {
         let name = named.name();
         let one = || match words {
             [word] => Ok(word.as_str()),
@@ -361,33 +398,35 @@ impl Config {
         };
         let path = named.path();
         let (last, above) = path.split_last().expect("a key has a name");
-        let mut table: &mut dyn toml_edit::TableLike = self.document.as_table_mut();
+        let mut table: &mut dyn TableLike = self.document.as_table_mut();
         for part in above {
+            let part = part.spelled_in(table);
             let dotted = || {
                 let mut table = Table::new();
                 table.set_dotted(true);
                 Item::Table(table)
             };
             let taken = || CliError::usage(format!("`{part}` in the file is no table, so `{name}` cannot be set"));
-            table = table.entry(part).or_insert_with(dotted).as_table_like_mut().ok_or_else(taken)?;
+            table = table.entry(&part).or_insert_with(dotted).as_table_like_mut().ok_or_else(taken)?;
         }
-        table.insert(last, item);
+        table.insert(&last.spelled_in(table), item);
         Ok(())
     }
 
     /// Takes a key away. Says whether it was set.
-    pub fn unset(&mut self, named: &Named) -> bool {
+    pub fn unset(&mut self, named: &NamedKey) -> bool {
         let path = named.path();
         let (last, above) = path.split_last().expect("a key has a name");
-        let mut table: &mut dyn toml_edit::TableLike = self.document.as_table_mut();
+        let mut table: &mut dyn TableLike = self.document.as_table_mut();
         for part in above {
-            let Some(next) = table.get_mut(part).and_then(Item::as_table_like_mut) else { return false };
+            let part = part.spelled_in(table);
+            let Some(next) = table.get_mut(&part).and_then(Item::as_table_like_mut) else { return false };
             table = next;
         }
-        table.remove(last).is_some()
+        table.remove(&last.spelled_in(table)).is_some()
     }
 
-    /// What is set about room. An error names the key.
+    /// Returns the settings for the service. An error names the key.
     pub fn settings(&self) -> Result<Settings, CliError> {
         let mut settings = Settings::default();
         let mut leaves = Vec::new();
@@ -401,9 +440,9 @@ impl Config {
             }
             leaves.push((named, plain(item)));
         }
-        settings.commands.toolchain = toolchain(&self.leaves_of(TOOLCHAIN))
+        settings.commands.toolchain = toolchain(&self.list(TOOLCHAIN))
             .map_err(|why| CliError::refused(format!("setting `{TOOLCHAIN}`: {why}")))?;
-        // What holds for all is what those of one workspace begin with.
+        // Settings for all workspaces come first: those of one workspace start from them.
         leaves.sort_by_key(|(named, _)| named.workspace.is_some());
         for (named, text) in &leaves {
             apply(&mut settings, named, text)
@@ -412,7 +451,7 @@ impl Config {
         Ok(settings)
     }
 
-    /// Everything that is set, with where it stands.
+    /// Returns all values with their paths.
     fn leaves(&self) -> Vec<(Vec<String>, &Item)> {
         let mut found = Vec::new();
         let mut open = vec![(Vec::new(), self.document.as_item())];
@@ -453,7 +492,7 @@ fn plain(item: &Item) -> String {
     }
 }
 
-fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), String> {
+fn apply(settings: &mut Settings, named: &NamedKey, text: &str) -> Result<(), String> {
     match (named.key.name, &named.workspace) {
         ("gc.grace", _) => settings.grace = text.parse()?,
         ("gc.keep-operations", _) => settings.log.keep = text.parse()?,
@@ -484,7 +523,7 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Directories that commands of rules can read, as the settings have them. In words what is wrong with one.
+/// Parses the directories that commands of rules can read. An error says in words why one is invalid.
 fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
     let directory = |word: &String| {
         let path = PathBuf::from(word);
@@ -516,14 +555,15 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// The key of this name; an error that lists them all if there is none.
-pub fn known(name: &str) -> Result<Named, CliError> {
-    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
-        return Ok(Named { key, workspace: None });
+pub fn find_key(name: &str) -> Result<NamedKey, CliError> {
+    let plain = name.replace('_', "-");
+    if let Some(key) = KEYS.iter().find(|key| key.name == plain) {
+        return Ok(NamedKey { key, workspace: None });
     }
     let own = KEYS.iter().filter(|key| [QUOTA, GIT].contains(&key.name) || key.name.starts_with(FOR_WORKSPACES));
     let found = own.into_iter().find_map(|key| {
         let workspace = name.strip_prefix("workspace.")?.strip_suffix(of_workspace(key))?.strip_suffix('.')?;
-        (!workspace.is_empty()).then(|| Named { key, workspace: Some(workspace.to_owned()) })
+        (!workspace.is_empty()).then(|| NamedKey { key, workspace: Some(workspace.to_owned()) })
     });
     found.ok_or_else(|| {
         let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
@@ -531,17 +571,17 @@ pub fn known(name: &str) -> Result<Named, CliError> {
     })
 }
 
-/// The key that stands there in the file.
-fn of_path(path: &[String]) -> Result<Named, CliError> {
+/// Returns the key at a path of the file.
+fn of_path(path: &[String]) -> Result<NamedKey, CliError> {
     match path {
         // A workspace's name may have dots; in the file it is one part.
         [first, workspace, rest @ ..] if first == "workspace" && !rest.is_empty() => {
-            let named = known(&format!("workspace.x.{}", rest.join(".")));
+            let named = find_key(&format!("workspace.x.{}", rest.join(".")));
             let named =
-                named.map_err(|_| known(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
-            Ok(Named { workspace: Some(workspace.clone()), ..named })
+                named.map_err(|_| find_key(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
+            Ok(NamedKey { workspace: Some(workspace.clone()), ..named })
         }
-        _ => known(&path.join(".")),
+        _ => find_key(&path.join(".")),
     }
 }
 
@@ -556,19 +596,34 @@ mod tests {
     #[test]
     fn a_change_keeps_comments() {
         let mut config = config("# mine\npager = \"less\" # always\n");
-        set(&mut config, "idle_seconds", &["30"]).expect("a number");
+        set(&mut config, "idle-seconds", &["30"]).expect("a number");
         set(&mut config, "exclude", &["*.o", "target"]).expect("a list");
         let text = config.document.to_string();
-        assert_eq!(text, "# mine\npager = \"less\" # always\nidle_seconds = 30\nexclude = [\"*.o\", \"target\"]\n");
+        assert_eq!(text, "# mine\npager = \"less\" # always\nidle-seconds = 30\nexclude = [\"*.o\", \"target\"]\n");
         assert_eq!(config.list("exclude"), ["*.o", "target"]);
-        let exclude = known("exclude").expect("known");
+        let exclude = find_key("exclude").expect("known");
         assert!(config.unset(&exclude));
         assert!(!config.unset(&exclude));
     }
 
     fn set(config: &mut Config, name: &str, words: &[&str]) -> Result<(), CliError> {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-        config.set(&known(name)?, &words)
+        config.set(&find_key(name)?, &words)
+    }
+
+    #[test]
+    fn an_underscore_in_a_key_is_a_hyphen() {
+        let mut config = config("idle_seconds = 30 # short\nmerge_tool = \"meld\"\n[store]\nfree_floor = \"1GB\"\n");
+        assert_eq!((config.number("idle-seconds"), config.text("merge-tool")), (Some(30), Some("meld")));
+        assert_eq!(config.settings().expect("settings").floor_bytes, Some(1_000_000_000));
+        assert_eq!(find_key("idle_seconds").expect("known").name(), "idle-seconds");
+        set(&mut config, "idle-seconds", &["40"]).expect("a number");
+        set(&mut config, "gc.keep_operations", &["10d"]).expect("a time");
+        assert!(config.document.to_string().starts_with("idle_seconds = 40"), "{}", config.document);
+        assert!(config.document.to_string().contains("gc.keep-operations = \"10d\""), "{}", config.document);
+        assert!(config.unset(&find_key("merge-tool").expect("known")));
+        assert_eq!(config.text("merge-tool"), None);
+        assert_eq!(super::tests::config("log.max_size = \"2kB\"").log_bytes_max().expect("a size"), Some(2_000));
     }
 
     #[test]
@@ -579,7 +634,7 @@ mod tests {
             error.to_string().starts_with("`colour` is no setting; there are author, color, commands.environment, ")
         );
         assert!(set(&mut config, "color", &["red"]).is_err());
-        assert!(set(&mut config, "idle_seconds", &["-1"]).is_err());
+        assert!(set(&mut config, "idle-seconds", &["-1"]).is_err());
         assert!(set(&mut config, "pager", &[]).is_err());
         let error = set(&mut config, "retention.automatic.daily", &["soon"]).expect_err("no time");
         assert!(error.to_string().starts_with("`retention.automatic.daily`: `soon` is not a time"), "{error}");
@@ -602,7 +657,7 @@ mod tests {
             ("store.budget", "500MB"),
         ] {
             set(&mut config, name, &[word]).expect(name);
-            assert_eq!(config.shown(&known(name).expect(name)).as_deref(), Some(word));
+            assert_eq!(config.shown(&find_key(name).expect(name)).as_deref(), Some(word));
         }
         let read = super::tests::config(&config.document.to_string());
         let settings = read.settings().expect("settings");

@@ -1,4 +1,4 @@
-//! The way to the process that holds the store: found, started if it is not there, or inside this one.
+//! Connects to the process that holds the store: finds it, starts it, or opens the store in this process.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -31,36 +31,40 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
+use tracing::debug;
 
 use crate::config::Config;
 use crate::environment;
-use crate::namespace::TOKEN;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::logging::{LogOptions, LogOwner};
+use crate::namespace::TOKEN_VARIABLE;
 
-/// How long a process may take to answer after it was started.
-const START_WITHIN: Duration = Duration::from_secs(20);
-/// How often it is looked for meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(3);
+/// Timeout for a process to answer after it was started.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Delay between two attempts to connect meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 /// Delay before a process is started again while another one holds the store; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
-/// The log is begun anew above this size.
-const LOG_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// How to find the store.
+/// How to connect to a store.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Where it lies.
+    /// The home of the store.
     pub home: PathBuf,
-    /// Who calls.
+    /// The name of the caller.
     pub actor: String,
     /// Open it in this process instead of talking to another one.
     pub in_process: bool,
     /// Make a store where there is none.
     pub create: bool,
+    /// Options of the log, for a process that opens the store.
+    pub log: LogOptions,
 }
 
-/// Says who calls.
+/// Adds the caller's name to every request.
 #[derive(Clone)]
 pub struct Actor(MetadataValue<Ascii>);
 
@@ -71,74 +75,87 @@ impl Interceptor for Actor {
     }
 }
 
-/// A channel that says who calls.
-pub type Wire = InterceptedService<Channel, Actor>;
+/// A channel that adds the caller's name to every request.
+pub type ActorChannel = InterceptedService<Channel, Actor>;
 
-/// All services of a store.
+/// The clients of all services of a store.
 #[derive(Clone)]
 pub struct Client {
-    /// Named lines of work.
-    pub workspaces: WorkspaceServiceClient<Wire>,
-    /// What was, and what differs.
-    pub snapshots: SnapshotServiceClient<Wire>,
-    /// Every change of state.
-    pub operations: OperationServiceClient<Wire>,
-    /// Real directories.
-    pub directories: DirectoryServiceClient<Wire>,
+    /// Workspaces.
+    pub workspaces: WorkspaceServiceClient<ActorChannel>,
+    /// Snapshots: reading and comparing.
+    pub snapshots: SnapshotServiceClient<ActorChannel>,
+    /// Operations.
+    pub operations: OperationServiceClient<ActorChannel>,
+    /// Attached directories.
+    pub directories: DirectoryServiceClient<ActorChannel>,
     /// The store and its process.
-    pub store: StoreServiceClient<Wire>,
-    /// Between stores.
-    pub transfer: TransferServiceClient<Wire>,
-    /// In from other programs, and out to them.
-    pub exchange: ExchangeServiceClient<Wire>,
+    pub store: StoreServiceClient<ActorChannel>,
+    /// Transfers between stores.
+    pub transfer: TransferServiceClient<ActorChannel>,
+    /// Import and export.
+    pub exchange: ExchangeServiceClient<ActorChannel>,
     /// Merges, the queue and reviews.
-    pub merges: MergeServiceClient<Wire>,
-    /// Room that comes back.
-    pub collections: CollectionServiceClient<Wire>,
-    /// What could not be merged.
-    pub conflicts: ConflictServiceClient<Wire>,
-    /// Mounted file systems.
-    pub mounts: MountServiceClient<Wire>,
+    pub merges: MergeServiceClient<ActorChannel>,
+    /// Garbage collection.
+    pub collections: CollectionServiceClient<ActorChannel>,
+    /// Conflicts.
+    pub conflicts: ConflictServiceClient<ActorChannel>,
+    /// Mounts.
+    pub mounts: MountServiceClient<ActorChannel>,
 }
 
 impl Client {
-    fn new(channel: &Channel, actor: &str) -> Self {
-        // What a header cannot hold is not worth failing for.
+    fn new(connection: &Channel, actor: &str) -> Self {
+        // Characters that a header cannot hold are replaced.
         let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
         let actor = Actor(MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown")));
-        let wire = || InterceptedService::new(channel.clone(), actor.clone());
+        let channel = || InterceptedService::new(connection.clone(), actor.clone());
         Self {
-            workspaces: WorkspaceServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            snapshots: SnapshotServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            operations: OperationServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            store: StoreServiceClient::new(wire()),
-            transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            exchange: ExchangeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            merges: MergeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            collections: CollectionServiceClient::new(wire()),
-            conflicts: ConflictServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            mounts: MountServiceClient::new(wire()),
+            workspaces: WorkspaceServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            snapshots: SnapshotServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            operations: OperationServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            directories: DirectoryServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            store: StoreServiceClient::new(channel()),
+            transfer: TransferServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            exchange: ExchangeServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            merges: MergeServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            collections: CollectionServiceClient::new(channel()),
+            conflicts: ConflictServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            mounts: MountServiceClient::new(channel()),
         }
     }
 }
 
-/// Why there is no way to a store.
+/// Why a command could not connect to a store.
 #[derive(Debug)]
-pub enum NoWay {
-    /// There is no store where one was looked for.
+pub enum ConnectError {
+    /// There is no store at this path.
     NoStore(PathBuf),
-    /// Something else, as the API would tell it.
+    /// Another failure, with a reason of the API.
     Failed(Failure),
 }
 
-impl From<Failure> for NoWay {
+impl From<Failure> for ConnectError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-/// What time it is.
+impl From<ConnectError> for CliError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Failed(failure) => Self::from(failure),
+            ConnectError::NoStore(home) => {
+                let message = format!("there is no store at {}", home.display());
+                let error = CliError::new(Exit::NO_STORE, "NO_STORE", message);
+                error.hint("`amalgam init` creates one, --store PATH names another one")
+            }
+        }
+    }
+}
+
+/// Returns the current time.
 pub fn now() -> Time {
     #[allow(clippy::disallowed_methods, reason = "the binary is where the clock is read")]
     let now = std::time::SystemTime::now();
@@ -146,33 +163,35 @@ pub fn now() -> Time {
     Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// For how long the machine runs, with the time that it slept.
+/// Returns the time since the machine was started, including sleep.
 fn uptime() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Finds the process that holds the store, or starts it.
-pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
+/// Connects to the process that holds the store, or starts it.
+pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
     let home = Home::new(&options.home);
     if !home.exists() && !options.create {
-        return Err(NoWay::NoStore(options.home.clone()));
+        return Err(ConnectError::NoStore(options.home.clone()));
     }
     if options.in_process {
         let runtime = runtime_directory().map_err(|error| fault("make the runtime directory", &error))?;
+        // A log that cannot be written keeps no command from its work.
+        let _ = make_home(&home).and_then(|()| options.log.log_to_file(&home.log_path(), LogOwner::Command));
         let service = open(&home, &runtime)?;
         let channel = serve::in_process(service).await.map_err(|error| fault("open the store", &error))?;
         return Ok(Client::new(&channel, &options.actor));
     }
     let socket = socket_path(&options.home).map_err(|error| fault("find the runtime directory", &error))?;
     for _ in 0..2 {
-        if let Some(channel) = knock_anywhere(&home, &socket).await
-            && let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await?
+        if let Some(channel) = try_connect_any(&home, &socket).await
+            && let Some(client) = check_version(Client::new(&channel, &options.actor)).await?
         {
             return Ok(client);
         }
         let channel = start_and_wait(&home, &socket).await?;
-        if let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await? {
+        if let Some(client) = check_version(Client::new(&channel, &options.actor)).await? {
             return Ok(client);
         }
     }
@@ -180,24 +199,24 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
         .into())
 }
 
-/// The process that holds the store, only if it runs.
+/// Connects to the process that holds the store if it runs.
 pub async fn running(options: &ConnectOptions) -> Option<Client> {
     let socket = socket_path(&options.home).ok()?;
-    let found = knock_anywhere(&Home::new(&options.home), &socket).await;
+    let found = try_connect_any(&Home::new(&options.home), &socket).await;
     found.map(|channel| Client::new(&channel, &options.actor))
 }
 
-/// Reaches the process that holds the store: at its usual socket, or where it wrote down that it listens, because it was started with
+/// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was started with
 /// another runtime directory.
-async fn knock_anywhere(home: &Home, socket: &Path) -> Option<Channel> {
-    if let Some(channel) = knock(socket).await {
+async fn try_connect_any(home: &Home, socket: &Path) -> Option<Channel> {
+    if let Some(channel) = try_connect(socket).await {
         return Some(channel);
     }
     let elsewhere = home.listening_at().filter(|elsewhere| elsewhere != socket)?;
-    knock(&elsewhere).await
+    try_connect(&elsewhere).await
 }
 
-async fn knock(socket: &Path) -> Option<Channel> {
+async fn try_connect(socket: &Path) -> Option<Channel> {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let socket = socket.clone();
@@ -206,11 +225,11 @@ async fn knock(socket: &Path) -> Option<Channel> {
     Endpoint::from_static("http://amalgam").connect_with_connector(connector).await.ok()
 }
 
-/// Nothing when the process was of another version and has been asked to go.
-async fn shake_hands(mut client: Client) -> Result<Option<Client>, NoWay> {
+/// Returns the client if the process has this program's version; otherwise asks the process to end and returns `None`.
+async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectError> {
     let told = match client.store.get_store(v1::GetStoreRequest {}).await {
         Ok(told) => told.into_inner(),
-        // It went away between the knock and the question.
+        // The process ended after the connection was made.
         Err(_) => return Ok(None),
     };
     let ours = env!("CARGO_PKG_VERSION");
@@ -226,20 +245,20 @@ async fn shake_hands(mut client: Client) -> Result<Option<Client>, NoWay> {
         );
         return Err(Failure::new(Reason::Busy, message).into());
     }
-    // It ends when the calls under way are done, and gives the store back.
+    // It ends when its calls are done, and releases the store.
     tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(None)
 }
 
+fn make_home(home: &Home) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.path())
+}
+
+/// Starts a background process. It writes its log to the file that is its standard error, too, so that a panic is in the log.
 fn start(home: &Home, socket: &Path) -> io::Result<Child> {
-    let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    make(home.path())?;
-    let log = home.log_path();
-    let is_large = fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX);
-    let mut options = OpenOptions::new();
-    options.create(true).mode(0o600);
-    let log =
-        if is_large { options.write(true).truncate(true).open(&log)? } else { options.append(true).open(&log)? };
+    make_home(home)?;
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(home.log_path())?;
+    debug!("starting a background process");
     Command::new(std::env::current_exe()?)
         .arg("--store")
         .arg(home.path())
@@ -250,31 +269,31 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        .env_remove(TOKEN)
+        .env_remove(TOKEN_VARIABLE)
         .spawn()
 }
 
-async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
+async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, ConnectError> {
     let began = Instant::now();
     let start = || start(home, socket).map_err(|error| fault("start the background process", &error));
     let mut child = start()?;
     let mut retry = RETRY_DELAY_MIN;
     loop {
-        if let Some(channel) = knock_anywhere(home, socket).await {
+        if let Some(channel) = try_connect_any(home, socket).await {
             return Ok(channel);
         }
-        let mut pause = LOOK_EVERY;
+        let mut pause = POLL_INTERVAL;
         match child.try_wait() {
-            // Another process holds the store: it is about to listen, or to end, and then this one has to take its place.
+            // Another process holds the store: it will listen soon, or end, and then a new process must replace it.
             Ok(Some(status)) if status.code() == Some(EXIT_BUSY) => {
                 pause = retry;
                 retry = (retry * 2).min(RETRY_DELAY_MAX);
                 child = start()?;
             }
-            Ok(Some(status)) => return Err(said_last(home, status.code()).into()),
+            Ok(Some(status)) => return Err(last_error(home, status.code()).into()),
             _ => {}
         }
-        if began.elapsed() > START_WITHIN {
+        if began.elapsed() > START_TIMEOUT {
             let message =
                 format!("{}: the store is open in another process that does not answer", home.path().display());
             return Err(Failure::new(Reason::Busy, message).into());
@@ -283,8 +302,8 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
     }
 }
 
-/// What a process that could not start wrote last.
-fn said_last(home: &Home, code: Option<i32>) -> Failure {
+/// Returns the last error in the log of a process that could not start.
+fn last_error(home: &Home, code: Option<i32>) -> Failure {
     let log = fs::read(home.log_path()).unwrap_or_default();
     let text = String::from_utf8_lossy(&log);
     let last = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
@@ -299,16 +318,16 @@ fn said_last(home: &Home, code: Option<i32>) -> Failure {
     Failure::new(reason, message)
 }
 
-/// How the background process ends when somebody else holds the store.
+/// Exit code of the background process when another process holds the store.
 pub const EXIT_BUSY: i32 = 11;
-/// And when there is no room.
+/// Exit code of the background process when the disk is full.
 pub const EXIT_FULL: i32 = 13;
 
-/// Opens the store of a home in this process.
+/// Opens a store in this process.
 pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
     let ours = amalgam_server::identity_of(runtime)?;
     let place = home.path().to_owned();
-    // Read whenever they are needed, so that a change holds at once.
+    // Read whenever they are needed, so that a change applies at once.
     let settings = move || {
         let settings = Config::load(&place).and_then(|config| {
             let mut settings = config.settings()?;
@@ -323,13 +342,13 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
     Ok(service)
 }
 
-/// Seconds by which the system's time zone is ahead of UTC at a time.
+/// Returns the offset of the system's time zone from UTC at a time, in seconds.
 fn utc_offset(time: Time) -> i64 {
     let time = Timestamp::from_nanosecond(time.0.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     TimeZone::system().to_offset(time).seconds().into()
 }
 
-/// Where sockets lie: the user's runtime directory, or one of our own that nobody else can enter.
+/// Returns the directory of sockets: in the user's runtime directory, or a private one in the temporary directory.
 pub fn runtime_directory() -> io::Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let path = match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -348,13 +367,13 @@ pub fn runtime_directory() -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The socket of a store. Its name is a hash, because socket paths are short.
+/// Returns the socket of a store. Its name is a hash, because the length of socket paths is limited.
 pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
     let home = home.canonicalize().or_else(|_| std::path::absolute(home))?;
     let id = amalgam_engine::ChunkId::of(std::os::unix::ffi::OsStrExt::as_bytes(home.as_os_str()));
     Ok(runtime_directory()?.join(format!("{}.sock", &id.to_string()[..16])))
 }
 
-fn fault(action: &str, error: &dyn std::fmt::Display) -> NoWay {
-    NoWay::Failed(Failure::new(Reason::Fault, format!("could not {action}: {error}")))
+fn fault(action: &str, error: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Failed(Failure::new(Reason::Fault, format!("could not {action}: {error}")))
 }

@@ -1,4 +1,4 @@
-//! What tests of the queue get of this process's environment, and the program that they run below.
+//! The environment of tests of the queue, and the program that supervises them.
 //!
 //! Only names of this list are passed on: an environment holds tokens and keys that no test was meant to see. The setting
 //! `commands.environment` adds names.

@@ -1,59 +1,65 @@
-//! Why a command failed: words for a person, a reason for a program, and the ending for the shell.
+//! The error of a command: a message for people, a reason for programs, an exit code for the shell.
 
+use std::ffi::OsStr;
 use std::{fmt, io};
 
 use amalgam_proto::{Failure, Reason};
 use tonic::{Code, Status};
 
-use crate::connect::NoWay;
 use crate::exit::Exit;
 
 /// Why a command failed.
 #[derive(Clone, Debug)]
 pub struct CliError {
-    /// How the command ends.
+    /// The exit code.
     pub exit: Exit,
-    /// A stable word for programs: one of the API's reasons, or one of this program's own.
+    /// A stable word for programs: one of the API's reasons, or one of this program.
     pub reason: String,
-    /// What happened, to what.
+    /// The message: what happened, and to which object.
     pub message: String,
-    /// What to do next.
+    /// The next step for the user.
     pub hint: Option<String>,
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub type Outcome = Result<Exit, CliError>;
 
 impl CliError {
-    /// A failure without a hint.
+    /// An error without a hint.
     pub fn new(exit: Exit, reason: &str, message: impl Into<String>) -> Self {
         Self { exit, reason: reason.to_owned(), message: message.into(), hint: None }
     }
 
-    /// The command line asks for something that makes no sense.
+    /// A wrong command line.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::USAGE, "USAGE", message)
     }
 
-    /// The request cannot be met as it stands.
+    /// A request that cannot be fulfilled.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::ERROR, "REFUSED", message)
     }
 
-    /// The machine refused something, and at what.
+    /// An error of the operating system about a path or an action.
     pub fn machine(what: impl fmt::Display, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::StorageFull { Exit::FULL } else { Exit::ERROR };
         Self::new(exit, "FAULT", format!("{what}: {error}"))
     }
 
-    /// The same with what to do next.
+    /// A command could not be started. The exit code is that of a shell.
+    pub fn not_started(command: &OsStr, error: &io::Error) -> Self {
+        let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
+        Self::new(exit, "NOT_STARTED", format!("{}: {error}", command.to_string_lossy()))
+    }
+
+    /// Adds a hint about the next step.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Whoever read the output went away: nothing is wrong, and nobody is there to be told.
+    /// Whether the reader of the output went away. That is no failure.
     pub fn is_closed_output(&self) -> bool {
         self.reason == CLOSED
     }
@@ -70,7 +76,7 @@ impl CliError {
 }
 
 const CLOSED: &str = "OUTPUT_CLOSED";
-/// How the server begins to tell of a panic.
+/// Start of the server's message about a panic.
 const BUG: &str = "a bug in the server";
 
 impl fmt::Display for CliError {
@@ -100,7 +106,7 @@ impl From<Status> for CliError {
             let is_bug = status.code() == Code::Internal && status.message().starts_with(BUG);
             return match is_bug {
                 true => Self::new(Exit::ERROR, "UNAVAILABLE", status.message()),
-                // Whatever else has no reason of ours comes of a connection that broke.
+                // A status without one of our reasons comes from a broken connection.
                 false => {
                     Self::new(Exit::ERROR, "UNAVAILABLE", "the background process died").hint("run the command again")
                 }
@@ -120,20 +126,7 @@ impl From<Failure> for CliError {
     }
 }
 
-impl From<NoWay> for CliError {
-    fn from(no_way: NoWay) -> Self {
-        match no_way {
-            NoWay::Failed(failure) => Self::from(failure),
-            NoWay::NoStore(home) => {
-                let message = format!("there is no store at {}", home.display());
-                let error = Self::new(Exit::NO_STORE, "NO_STORE", message);
-                error.hint("`amalgam init` creates one, --store PATH names another one")
-            }
-        }
-    }
-}
-
-/// What to do next, where the API's own words cannot know the command's name.
+/// Returns a hint for a reason whose message does not name a command.
 fn hint_of(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::NoDirectory => Some("`amalgam init` protects a directory, -C DIR names another one"),

@@ -1,25 +1,28 @@
-//! Exit codes: the one place that says which ending has which number.
+//! Exit codes.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 
 use amalgam_proto::Reason;
 
-/// How the command ends, for the shell.
+/// An exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit(pub u8);
 
 impl Exit {
-    /// All is well.
+    /// Success.
     pub const OK: Self = Self(0);
-    /// It failed.
+    /// Failure.
     pub const ERROR: Self = Self(1);
-    /// The command line is wrong. The parser of arguments ends with it, too.
+    /// Wrong command line. clap uses the same code.
     pub const USAGE: Self = Self(2);
-    /// Done, but for the paths that were named.
+    /// Done, except for the reported paths.
     pub const PARTLY: Self = Self(3);
-    /// There are differences, and `--exit-code` asked.
+    /// There are differences (`--exit-code`).
     pub const DIFFERS: Self = Self(4);
-    /// Conflicts are left, or something waits for a person.
+    /// Conflicts are left, or a merge waits for a decision.
     pub const CONFLICTS: Self = Self(5);
-    /// Somebody else moved the head, or what was to be taken back.
+    /// The head, or a reference of an operation to undo, has moved.
     pub const STALE: Self = Self(6);
     /// There is no store.
     pub const NO_STORE: Self = Self(10);
@@ -30,7 +33,7 @@ impl Exit {
     /// Ctrl-C.
     pub const INTERRUPTED: Self = Self(130);
 
-    /// The ending of a failure with this reason.
+    /// The exit code of a failure with this reason.
     pub fn of_reason(reason: Reason) -> Self {
         match reason {
             Reason::StaleHead | Reason::MovedSince => Self::STALE,
@@ -50,7 +53,13 @@ impl Exit {
         }
     }
 
-    /// The graver of two endings of one command: any failure before a difference, a difference before success.
+    /// The code that a shell ends with when a command ends like this.
+    pub fn of_status(status: ExitStatus) -> Self {
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Self(u8::try_from(code).unwrap_or(1))
+    }
+
+    /// The first of two exit codes that is not success.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::OK { other } else { self }
@@ -60,6 +69,13 @@ impl Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_of_children_are_those_of_a_shell() {
+        for (raw, code) in [(0, 0), (3 << 8, 3), (9, 137)] {
+            assert_eq!(Exit::of_status(ExitStatus::from_raw(raw)), Exit(code));
+        }
+    }
 
     #[test]
     fn every_reason_ends_in_a_failure() {

@@ -1,4 +1,4 @@
-//! The help: commands in groups, prose before options, options of every command once, and pages about topics. Also what is said to a
+//! The help: commands in groups, prose before options, options of every command once, and pages about topics. Also the answer to a
 //! command line that cannot be read.
 
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use crate::args::Arguments;
 use crate::error::CliError;
 
-/// The commands by what they are for.
+/// The commands, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 10] = [
     ("Protect a directory", &["init", "status", "commit", "watch"]),
     ("Compare, read and search", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
@@ -21,10 +21,13 @@ const GROUPS: [(&str, &[&str]); 10] = [
     ("Merge workspaces", &["merge", "complete", "publish", "queue", "review", "conflicts", "rules"]),
     ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup"]),
     ("Archives, git repositories, container images", &["import", "export"]),
-    ("Store, machine, settings, help", &["du", "gc", "verify", "purge", "doctor", "config", "completions", "help"]),
+    (
+        "Store, machine, settings, help",
+        &["du", "gc", "verify", "purge", "doctor", "logs", "stop", "config", "completions", "help"],
+    ),
 ];
 
-/// What habits from Git and other tools are called here.
+/// Commands of Git and other tools, with their counterparts here.
 const HABITS: [(&str, &str); 24] = [
     ("add", "nothing needs to be staged: `amalgam commit` takes everything"),
     ("branch", "`amalgam fork NAME` creates a workspace, a line of work; `amalgam ws` lists them"),
@@ -55,7 +58,7 @@ const HABITS: [(&str, &str); 24] = [
     ("worktree", "`amalgam fork NAME --dir DIR` makes a copy to work in"),
 ];
 
-/// Pages that are about no command.
+/// Help pages about topics.
 const TOPICS: [(&str, &str); 1] = [("revisions", REVISIONS)];
 
 const REVISIONS: &str = "\
@@ -105,22 +108,22 @@ const TEMPLATE: &str = "\
 
 {all-args}{after-help}";
 
-/// What ends the help of each command.
+/// The last line of the help of each command.
 const FOOTER: &str = "`amalgam help` lists the options of every command, such as --json, -q and -C DIR.";
 
 /// clap makes a line break of `{n}`. With this in between it does not; [`printed`] takes it out again.
 const JOINER: &str = "\u{2060}";
 
-/// How a command line is answered that asks for help or cannot be read.
-pub enum Answer {
+/// The answer to a command line that asks for help or cannot be parsed.
+pub enum ParseAnswer {
     /// A text for standard output.
     Text(String),
-    /// A failure, and how it is told to a person if not by its own words.
+    /// An error, and the text for people if it differs from the message.
     Failure { error: CliError, text: Option<String> },
 }
 
 /// Reads a command line.
-pub fn parse(words: Vec<OsString>) -> Result<Arguments, Answer> {
+pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
     let plain = Arguments::command().try_get_matches_from(words.clone());
     if let Ok(arguments) = plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         return Ok(arguments);
@@ -131,7 +134,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, Answer> {
     read.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &command))
 }
 
-/// Whether a program reads what comes of a command line, as far as that can be told before it is read.
+/// Whether a command line asks for JSON, found without parsing it.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
@@ -153,21 +156,21 @@ pub fn page(words: &[String]) -> Result<String, CliError> {
             None => return Err(CliError::usage(format!("`amalgam {name}` has no command `{word}`"))),
         };
     }
-    Ok(printed(&here.render_long_help()))
+    Ok(render(&here.render_long_help()))
 }
 
-fn answer(error: &clap::Error, command: &Command) -> Answer {
-    let text = printed(&error.render());
+fn answer(error: &clap::Error, command: &Command) -> ParseAnswer {
+    let text = render(&error.render());
     let text = text.trim_end();
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Text(text.to_owned()),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ParseAnswer::Text(text.to_owned()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let error = CliError::usage("a command is needed").hint("`amalgam help` lists them");
-            Answer::Failure { error, text: Some(text.to_owned()) }
+            ParseAnswer::Failure { error, text: Some(text.to_owned()) }
         }
         ErrorKind::InvalidSubcommand => match (error.get(ContextKind::InvalidSubcommand), is_of_root(error, command)) {
             (Some(ContextValue::String(name)), true) => {
-                Answer::Failure { error: unknown(name, &suggested(error, command)), text: None }
+                ParseAnswer::Failure { error: unknown(name, &suggested(error, command)), text: None }
             }
             _ => usage(text),
         },
@@ -176,7 +179,7 @@ fn answer(error: &clap::Error, command: &Command) -> Answer {
 }
 
 /// A failure of the words that clap has for it.
-fn usage(text: &str) -> Answer {
+fn usage(text: &str) -> ParseAnswer {
     let plain = anstream::adapter::strip_str(text).to_string();
     let mut parts = plain
         .split("\n\n")
@@ -184,10 +187,10 @@ fn usage(text: &str) -> Answer {
     let error = CliError::usage(parts.next().unwrap_or_default());
     let hint = parts.filter(|part| !part.starts_with("For more information")).collect::<Vec<_>>().join("; ");
     let error = if hint.is_empty() { error } else { error.hint(hint) };
-    Answer::Failure { error, text: Some(text.to_owned()) }
+    ParseAnswer::Failure { error, text: Some(text.to_owned()) }
 }
 
-/// Whether what is unknown stands where a command of the program is expected, and not one of a command.
+/// Whether the unknown word stands in the place of a command, not of a subcommand.
 fn is_of_root(error: &clap::Error, command: &Command) -> bool {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
@@ -225,27 +228,27 @@ fn command() -> Command {
     root.build();
     let groups = groups(&root);
     let examples = root.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let root = root.mut_subcommands(arranged);
-    root.help_template(ROOT_TEMPLATE).before_help(kept(&groups)).after_help(kept(&examples))
+    let root = root.mut_subcommands(arrange);
+    root.help_template(ROOT_TEMPLATE).before_help(with_joiners(&groups)).after_help(with_joiners(&examples))
 }
 
 /// A command with prose first, and without the options of every command.
-fn arranged(command: Command) -> Command {
+fn arrange(command: Command) -> Command {
     let text = |text: Option<&StyledStr>| text.map(|text| text.to_string()).unwrap_or_default();
     let after = text(command.get_after_help());
     let (prose, examples) = after.split_at(after.find("Examples:").unwrap_or(after.len()));
-    let (prose, examples) = (kept(&unwrapped(prose.trim())), kept(examples.trim()));
+    let (prose, examples) = (with_joiners(&join_wrapped_lines(prose.trim())), with_joiners(examples.trim()));
     let after = if examples.is_empty() { FOOTER.to_owned() } else { format!("{examples}\n\n{FOOTER}") };
-    let about = kept(&text(command.get_about()));
+    let about = with_joiners(&text(command.get_about()));
     let command = command.mut_args(|argument| {
-        let help = argument.get_help().map(|help| kept(&help.to_string()));
+        let help = argument.get_help().map(|help| with_joiners(&help.to_string()));
         let argument = if argument.is_global_set() { argument.hide(true) } else { argument };
         match help {
             Some(help) if help.contains(JOINER) => argument.help(help),
             _ => argument,
         }
     });
-    let command = command.help_template(TEMPLATE).about(about).after_help(after).mut_subcommands(arranged);
+    let command = command.help_template(TEMPLATE).about(about).after_help(after).mut_subcommands(arrange);
     if prose.is_empty() { command } else { command.before_help(prose) }
 }
 
@@ -265,7 +268,7 @@ fn groups(root: &Command) -> String {
 }
 
 /// Prose with each paragraph in one line, so that it is wrapped where it is printed. Lines that begin with spaces stay.
-fn unwrapped(text: &str) -> String {
+fn join_wrapped_lines(text: &str) -> String {
     let paragraph = |text: &str| match text.lines().any(|line| line.starts_with(' ')) {
         true => text.to_owned(),
         false => text.replace('\n', " "),
@@ -274,12 +277,12 @@ fn unwrapped(text: &str) -> String {
 }
 
 /// A text that clap prints as it is.
-fn kept(text: &str) -> String {
+fn with_joiners(text: &str) -> String {
     text.replace("{n}", &format!("{{{JOINER}n}}"))
 }
 
-/// What clap made of texts, as it is printed.
-fn printed(text: &StyledStr) -> String {
+/// Renders a text of clap.
+fn render(text: &StyledStr) -> String {
     text.ansi().to_string().replace(JOINER, "")
 }
 
@@ -291,8 +294,8 @@ mod tests {
 
     fn failure(line: &str) -> CliError {
         match parse(line.split(' ').map(OsString::from).collect()) {
-            Err(Answer::Failure { error, .. }) => error,
-            Err(Answer::Text(text)) => panic!("{line}: {text}"),
+            Err(ParseAnswer::Failure { error, .. }) => error,
+            Err(ParseAnswer::Text(text)) => panic!("{line}: {text}"),
             Ok(arguments) => panic!("{line}: {arguments:?}"),
         }
     }
@@ -335,9 +338,9 @@ mod tests {
         assert_eq!(stash.message, "there is no command `stash`");
         assert!(stash.hint.is_some_and(|hint| hint.contains("amalgam commit")));
         assert_eq!(failure("amalgam comit").hint.as_deref(), Some("did you mean `commit`?"));
-        for hidden in ["amalgam serv", "amalgam ente", "amalgam sto"] {
+        for hidden in ["amalgam serv", "amalgam ente"] {
             let hint = failure(hidden).hint.unwrap_or_default();
-            assert!(!["serve", "enter", "stop"].iter().any(|name| hint.contains(name)), "{hidden}: {hint}");
+            assert!(!["serve", "enter"].iter().any(|name| hint.contains(name)), "{hidden}: {hint}");
         }
     }
 

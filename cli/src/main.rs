@@ -1,13 +1,15 @@
-//! The `amalgam` command: the human's door. A client of the API, nothing more: whatever it shows or changes, it asks the process
+//! The `amalgam` command. A client of the API, nothing more: for everything that it shows or changes, it calls the process
 //! that holds the store.
 //!
-//! What is absent: no file of a store is read or written here but for `config.toml`, and no tree is compared here.
+//! It reads and writes no file of a store except `config.toml` and the log, and compares no trees.
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "a comment on an argument is its help, where brackets say the default"
 )]
 
 mod args;
+mod attached;
+mod cloning;
 mod command;
 mod config;
 mod connect;
@@ -15,56 +17,59 @@ mod environment;
 mod error;
 mod exit;
 mod help;
+mod logging;
 mod namespace;
 mod output;
-mod place;
+mod prompt;
 mod serve;
 mod session;
 mod text;
 mod trust;
+mod version;
 
 use std::env;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{CommandFactory as _, ValueEnum};
 use rustix::process::Signal;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use args::{Arguments, Global};
-use command::{Command, Logs, REMOVE_ENDED, Unsaved, clean_up};
+use attached::StartDirectory;
+use command::{Command, FolderLogs, REMOVE_ENDED, UncommittedChanges, clean_up};
 use config::Config;
 use connect::ConnectOptions;
 use error::{CliError, Outcome};
 use exit::Exit;
-use help::Answer;
+use help::ParseAnswer;
+use logging::LogOptions;
 use output::{Color, Output, OutputOptions};
-use place::Standing;
 use session::Session;
 
-/// Gives free memory back to the kernel wherever it lies. The C library's allocator does so at the ends of its arenas alone, and what a
-/// large mount had would stay with the process.
+/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so the
+/// process would keep the memory of a large mount.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How long the store's threads get to put their things away when they run in this process.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// Time for the store's threads to end when they run in this process.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().collect();
     let bare = OutputOptions { json: help::wants_json(&words), ..OutputOptions::default() };
     let arguments = match help::parse(words) {
         Ok(arguments) => arguments,
-        Err(answer) => return ExitCode::from(tell(answer, bare).0),
+        Err(answer) => return ExitCode::from(print_answer(answer, bare).0),
     };
-    // It has the environment of a test, in which no store need be named.
+    // The environment of a test may name no store.
     if let Command::Supervise(supervise) = &arguments.command {
         return ExitCode::from(supervise.run().0);
     }
-    let outcome = match begin(&arguments.global) {
+    let outcome = match open_session(&arguments.global) {
         Ok(session) => run(arguments, session),
         Err(error) => {
             Output::new(bare).failure(&error);
@@ -75,30 +80,30 @@ fn main() -> ExitCode {
 }
 
 /// Prints the answer to a command line that asks for help or cannot be read.
-fn tell(answer: Answer, options: OutputOptions) -> Exit {
+fn print_answer(answer: ParseAnswer, options: OutputOptions) -> Exit {
     match answer {
-        Answer::Text(text) => {
+        ParseAnswer::Text(text) => {
             let mut output = Output::new(OutputOptions { json: false, ..options });
-            // Nobody is there to be told when the output is closed.
+            // A closed output cannot be reported.
             drop(output.say(text).and_then(|()| output.finish()));
             Exit::OK
         }
-        Answer::Failure { error, text: Some(text) } if !options.json => {
+        ParseAnswer::Failure { error, text: Some(text) } if !options.json => {
             Output::new(options).failure_text(&text);
             error.exit
         }
-        Answer::Failure { error, .. } => {
+        ParseAnswer::Failure { error, .. } => {
             Output::new(options).failure(&error);
             error.exit
         }
     }
 }
 
-fn begin(global: &Global) -> Result<Session, CliError> {
-    let standing = Standing::enter(global.directory.as_deref(), env::var_os("PWD").map(PathBuf::from))?;
+fn open_session(global: &Global) -> Result<Session, CliError> {
+    let standing = StartDirectory::enter(global.directory.as_deref(), env::var_os("PWD").map(PathBuf::from))?;
     let cwd = &standing.cwd;
     // One store has one name, whether it is there already or not.
-    let home = place::real(&cwd.join(home(global.store.clone())?));
+    let home = attached::resolve_path(&cwd.join(store_home(global.store.clone())?));
     let closed = trust::check_home(&home)?;
     let config = Config::load(&home)?;
     let configured = config.text("color").and_then(|word| Color::from_str(word, true).ok());
@@ -109,14 +114,16 @@ fn begin(global: &Global) -> Result<Session, CliError> {
         color: global.color.or(configured).unwrap_or_default(),
         pager: (!global.no_pager).then(|| pager(&config)),
     };
-    let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false };
+    let filter = env::var(logging::VARIABLE).ok().filter(|filter| !filter.is_empty());
+    let log = LogOptions { filter, file_bytes_max: config.log_bytes_max()?.unwrap_or(logging::FILE_BYTES_MAX) };
+    let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false, log };
     let mut output = Output::new(options);
     closed.map_or(Ok(()), |closed| output.remark(closed))?;
     Ok(Session::new(output, config, connect, standing, global.no_input))
 }
 
-/// Where the store lies: as asked, or where the user's data lies.
-fn home(asked: Option<PathBuf>) -> Result<PathBuf, CliError> {
+/// Returns the home of the store: `--store`, or a directory in the user's data directory.
+fn store_home(asked: Option<PathBuf>) -> Result<PathBuf, CliError> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     asked
         .filter(|path| !path.as_os_str().is_empty())
@@ -125,7 +132,7 @@ fn home(asked: Option<PathBuf>) -> Result<PathBuf, CliError> {
         .ok_or_else(|| CliError::usage("HOME is not set").hint("say where the store lies with --store PATH"))
 }
 
-/// Who calls, as the log will show it.
+/// Returns the name of the caller for snapshots and operations.
 fn actor(config: &Config) -> String {
     let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     set("AMALGAM_AUTHOR")
@@ -139,18 +146,18 @@ fn actor(config: &Config) -> String {
 fn login_name() -> String {
     let user = rustix::process::getuid().as_raw();
     let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    name_in(&table, user).or_else(asked_name).unwrap_or_else(|| format!("uid-{user}"))
+    name_in_passwd(&table, user).or_else(name_from_id_command).unwrap_or_else(|| format!("uid-{user}"))
 }
 
 /// The name of a user in the table of users.
-fn name_in(table: &str, user: u32) -> Option<String> {
+fn name_in_passwd(table: &str, user: u32) -> Option<String> {
     let mut users = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let found = users.find(|fields| fields.len() > 2 && fields[2].parse() == Ok(user))?;
     Some(found[0].to_owned()).filter(|name| !name.is_empty())
 }
 
 /// The name of the user by the system's own program, which also knows users that are in no table of this machine.
-fn asked_name() -> Option<String> {
+fn name_from_id_command() -> Option<String> {
     let told = std::process::Command::new("id").arg("-un").output().ok().filter(|told| told.status.success())?;
     let name = String::from_utf8(told.stdout).ok()?.trim().to_owned();
     Some(name).filter(|name| !name.is_empty())
@@ -165,43 +172,56 @@ fn pager(config: &Config) -> String {
 }
 
 fn run(arguments: Arguments, mut session: Session) -> Exit {
-    // The process that holds the store has threads of its own.
-    let arguments = match arguments {
-        Arguments { command: Command::Serve(serve), .. } => return serve.run(&session),
-        // One thread is all that may enter a new namespace.
-        Arguments { command: Command::Enter(enter), .. } => {
-            let error = enter.run();
-            session.output.failure(&error);
-            return error.exit;
+    let command = match arguments.command {
+        // The background process has a runtime of its own.
+        Command::Serve(serve) => return serve.run(&session),
+        // Only a process with one thread can enter a new namespace.
+        Command::Enter(enter) => return conclude(&mut session, Err(enter.run())),
+        Command::Completions(completions) => {
+            let outcome = completions.run(&mut session, Arguments::command());
+            return conclude(&mut session, outcome);
+        }
+        Command::Man(man) => {
+            let outcome = man.run(&mut session, Arguments::command());
+            return conclude(&mut session, outcome);
+        }
+        Command::Help(help) => {
+            let outcome = help.run(&mut session, help::page);
+            return conclude(&mut session, outcome);
         }
         other => other,
     };
     let in_process = session.connect.in_process;
+    if !in_process {
+        session.connect.log.log_to_stderr();
+    }
     let runtime = match runtime(in_process) {
         Ok(runtime) => runtime,
-        Err(error) => {
-            session.output.failure(&error);
-            return error.exit;
-        }
+        Err(error) => return conclude(&mut session, Err(error)),
     };
-    let outcome = runtime.block_on(until_interrupted(arguments.command, &mut session));
+    let outcome = runtime.block_on(until_interrupted(command, &mut session));
+    let exit = conclude(&mut session, outcome);
+    drop(session);
+    // A thread that waits for a line of input must not delay the exit.
+    if in_process {
+        runtime.shutdown_timeout(CLOSE_TIMEOUT)
+    } else {
+        runtime.shutdown_background()
+    }
+    exit
+}
+
+/// Ends the output and prints the error of an outcome. Returns the exit code.
+fn conclude(session: &mut Session, outcome: Outcome) -> Exit {
     let finished = session.output.finish();
-    let exit = match outcome.and_then(|exit| finished.map(|()| exit)) {
+    match outcome.and_then(|exit| finished.map(|()| exit)) {
         Ok(exit) => exit,
         Err(error) if error.is_closed_output() => error.exit,
         Err(error) => {
             session.output.failure(&error);
             error.exit
         }
-    };
-    drop(session);
-    // A thread that still waits for a line of input must not keep the shell waiting.
-    if in_process {
-        runtime.shutdown_timeout(CLOSE_WITHIN)
-    } else {
-        runtime.shutdown_background()
     }
-    exit
 }
 
 /// One thread is enough to ask another process.
@@ -210,8 +230,8 @@ fn runtime(in_process: bool) -> Result<Runtime, CliError> {
     builder.enable_all().build().map_err(|error| CliError::machine("could not start", &error))
 }
 
-/// Runs a command until it is done or interrupted. A call that is dropped is cancelled on the other side, and what was made for a while
-/// is removed.
+/// Runs a command until it is done or interrupted. Dropping a call cancels it in the background process. Temporary forks
+/// are removed.
 async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     let interrupts = session.interrupts.clone();
     let mut signals = Signals::listen().map_err(|error| CliError::machine("could not listen for signals", &error))?;
@@ -236,7 +256,7 @@ async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     session.output.remark("the commands are ended; their forks are being removed")?;
     let left = format!("`{REMOVE_ENDED}` removes the forks that are left");
     tokio::select! {
-        cleaned = clean_up(session, folder, Unsaved::Capture, Logs::Remove) => match cleaned {
+        cleaned = clean_up(session, folder, UncommittedChanges::Capture, FolderLogs::Remove) => match cleaned {
             Ok(_) => Err(failure.hint("its forks were removed")),
             Err(error) => Err(failure.hint(format!("{left}: {}", error.message))),
         },
@@ -248,7 +268,7 @@ async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
-    /// Nothing where a hang-up is ignored, as `nohup` asks for.
+    /// `None` if SIGHUP is ignored, as under `nohup`.
     hang_up: Option<tokio::signal::unix::Signal>,
 }
 
@@ -278,18 +298,12 @@ impl Signals {
     }
 }
 
-/// Whether whoever started this program had it ignore a signal.
+/// Whether the parent process made this program ignore a signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
     set.is_some_and(|set| set >> (signal.as_raw() - 1) & 1 == 1)
-}
-
-/// Tells whoever reads the background process's log what went wrong.
-pub fn say_error(message: &str) {
-    // Nobody can be told that standard error is closed.
-    drop(writeln!(io::stderr(), "error: {message}"));
 }
 
 #[cfg(test)]
@@ -299,9 +313,9 @@ mod tests {
     #[test]
     fn a_login_name_is_found_by_the_users_number() {
         let table = "root:x:0:0:root:/root:/bin/sh\n# a comment\n\nann:x:1000:1000::/users/ann:/bin/sh\n:x:7::::\n";
-        assert_eq!(name_in(table, 0).as_deref(), Some("root"));
-        assert_eq!(name_in(table, 1_000).as_deref(), Some("ann"));
-        assert_eq!(name_in(table, 7), None, "it has no name");
-        assert_eq!(name_in(table, 1), None);
+        assert_eq!(name_in_passwd(table, 0).as_deref(), Some("root"));
+        assert_eq!(name_in_passwd(table, 1_000).as_deref(), Some("ann"));
+        assert_eq!(name_in_passwd(table, 7), None, "it has no name");
+        assert_eq!(name_in_passwd(table, 1), None);
     }
 }

@@ -1,5 +1,5 @@
-//! A mount in a namespace of its own: seen by one command and what it starts, gone when they are gone, and made without any privilege
-//! and without any helper program. Linux only; the one place that makes namespaces.
+//! A mount in a private namespace: seen by one command and its child processes, gone when they end, and made without any privilege
+//! and without any helper program. Linux only. No other module creates namespaces.
 //!
 //! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has one
 //! thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
@@ -19,18 +19,18 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::thread::UnshareFlags;
 
 /// The variable with the token of a mount, so that it stands in no list of processes.
-pub const TOKEN: &str = "AMALGAM_MOUNT_TOKEN";
+pub const TOKEN_VARIABLE: &str = "AMALGAM_MOUNT_TOKEN";
 
-/// Where the kernel's FUSE is.
-pub const DEVICE: &str = "/dev/fuse";
+/// The kernel's FUSE device.
+pub const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// A command that runs in a mount of its own.
-pub struct Enter<'a> {
-    /// Where to mount.
+pub struct PrivateMount<'a> {
+    /// The mount point.
     pub at: &'a Path,
-    /// Where the device is handed over.
+    /// The socket of the background process that takes the device.
     pub socket: &'a Path,
-    /// What says which mount it is.
+    /// The token that identifies the mount.
     pub token: &'a [u8],
     /// Whether other users may enter.
     pub allow_other: bool,
@@ -41,7 +41,7 @@ pub struct Enter<'a> {
 }
 
 /// Why a command could not be run in a mount of its own.
-pub enum Refused {
+pub enum PrivateMountError {
     /// There is no mount, and why.
     Mount(&'static str, io::Error),
     /// There is one, and the command could not be started.
@@ -49,20 +49,20 @@ pub enum Refused {
 }
 
 /// Becomes the command, in a mount of its own. Returns only if that cannot be.
-pub fn become_command(enter: &Enter<'_>) -> Refused {
+pub fn become_command(enter: &PrivateMount<'_>) -> PrivateMountError {
     match mount(enter) {
         Ok(()) => {
             let at: PathBuf = enter.at.to_owned();
             let mut command = Command::new(&enter.words[0]);
             // A process that has the token can mount in the command's place.
-            command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).env_remove(TOKEN);
-            Refused::Start(command.exec())
+            command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).env_remove(TOKEN_VARIABLE);
+            PrivateMountError::Start(command.exec())
         }
-        Err((what, error)) => Refused::Mount(what, error),
+        Err((what, error)) => PrivateMountError::Mount(what, error),
     }
 }
 
-fn mount(enter: &Enter<'_>) -> Result<(), (&'static str, io::Error)> {
+fn mount(enter: &PrivateMount<'_>) -> Result<(), (&'static str, io::Error)> {
     unshare().map_err(|error| ("make a namespace", error))?;
     let device = open_device().map_err(|error| ("open /dev/fuse", error))?;
     mount_device(&device, enter).map_err(|error| ("mount", error))?;
@@ -74,12 +74,12 @@ fn mount(enter: &Enter<'_>) -> Result<(), (&'static str, io::Error)> {
     Ok(())
 }
 
-/// A mount namespace of its own. Root needs nothing else, and keeps what it may; anybody else a user namespace around it.
+/// Enters a new mount namespace. A user without `CAP_SYS_ADMIN` needs a user namespace around it.
 fn unshare() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let flags =
         if user.is_root() && is_capable() { UnshareFlags::NEWNS } else { UnshareFlags::NEWNS | UnshareFlags::NEWUSER };
-    // What could be unsound is to part with the table of open files while other threads use it; that is not asked for.
+    // Only unsharing the table of open files would be unsound while other threads use it; this flag is not used.
     #[allow(deprecated, reason = "the other form is unsafe for the sake of a flag that is not used here")]
     rustix::thread::unshare(flags)?;
     if flags.contains(UnshareFlags::NEWUSER) {
@@ -88,7 +88,7 @@ fn unshare() -> io::Result<()> {
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
     }
-    // What is mounted here stays here.
+    // Mounts made here do not propagate to other namespaces.
     let apart = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     Ok(rustix::mount::mount_change("/", apart)?)
 }
@@ -107,10 +107,10 @@ pub fn holds_sys_admin(set: &str) -> bool {
 
 fn open_device() -> io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
-    Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn mount_device(device: &OwnedFd, enter: &Enter<'_>) -> io::Result<()> {
+fn mount_device(device: &OwnedFd, enter: &PrivateMount<'_>) -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let number = device.as_raw_fd();
     let others = if enter.allow_other { ",allow_other" } else { "" };
@@ -120,7 +120,7 @@ fn mount_device(device: &OwnedFd, enter: &Enter<'_>) -> io::Result<()> {
     Ok(rustix::mount::mount("amalgam", enter.at, "fuse.amalgam", flags, Some(options.as_c_str()))?)
 }
 
-fn hand_over(device: &OwnedFd, enter: &Enter<'_>) -> io::Result<()> {
+fn hand_over(device: &OwnedFd, enter: &PrivateMount<'_>) -> io::Result<()> {
     let mut stream = UnixStream::connect(enter.socket)?;
     let devices = [device.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,12 +1,12 @@
-//! Everything that a command prints: lines for people or JSON lines for programs on standard output, remarks on standard error.
+//! The output of a command: lines for people or JSON lines for programs on standard output, remarks on standard error.
 //!
-//! A command hands over both forms of what it has to say and does not ask which one is wanted. Nothing else in this program
+//! A command passes both forms of a result and does not ask which one is printed. Nothing else in this program
 //! writes to standard output, but for children that inherit it.
 
 pub mod graph;
 pub mod json;
 mod pager;
-mod progress;
+pub mod progress;
 pub mod style;
 
 use std::fmt::Display;
@@ -16,13 +16,11 @@ use anstream::ColorChoice;
 use anstream::adapter::strip_str;
 use serde_json::Value;
 
-pub use progress::{advance, count_bytes, drive, drive_pieces, drive_with, progress_bar};
-
 use crate::error::CliError;
 use crate::text;
 use pager::Pager;
 
-/// When to colour.
+/// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.
@@ -34,22 +32,22 @@ pub enum Color {
     Never,
 }
 
-/// How a command prints.
+/// Options of the output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
     /// JSON lines.
     pub json: bool,
-    /// No remarks, no progress, nothing about what was done.
+    /// No remarks, no progress, no confirmations.
     pub quiet: bool,
-    /// How much more to say.
+    /// How much more to print.
     pub verbose: u8,
-    /// When to colour.
+    /// When to use colours.
     pub color: Color,
-    /// What long output is shown with; nothing for none at all.
+    /// The pager for long output; `None` for no pager.
     pub pager: Option<String>,
 }
 
-/// Where a command prints.
+/// The output of a command.
 pub struct Output {
     options: OutputOptions,
     styled: bool,
@@ -69,17 +67,17 @@ impl Output {
         Self { options, styled, styled_remarks, is_terminal: io::stdout().is_terminal(), sink, pager: None }
     }
 
-    /// Whether a program reads.
+    /// Whether JSON lines are printed.
     pub fn is_json(&self) -> bool {
         self.options.json
     }
 
-    /// Whether only results are wanted.
+    /// Whether only results are printed.
     pub fn is_quiet(&self) -> bool {
         self.options.quiet
     }
 
-    /// Whether more should be said.
+    /// Whether more is printed.
     pub fn is_verbose(&self) -> bool {
         self.options.verbose > 0
     }
@@ -89,7 +87,7 @@ impl Output {
         !self.options.json && !self.options.quiet && self.pager.is_none() && io::stderr().is_terminal()
     }
 
-    /// From here on the output may be long: shows it in a pager if a person looks at a terminal.
+    /// Shows the output from here on in a pager if standard output is a terminal.
     pub fn page(&mut self) {
         if self.options.json || self.pager.is_some() || !io::stdout().is_terminal() {
             return;
@@ -101,7 +99,7 @@ impl Output {
         }
     }
 
-    /// A line for people.
+    /// Prints a line for people.
     pub fn say(&mut self, line: impl Display) -> Result<(), CliError> {
         if self.options.json {
             return Ok(());
@@ -116,12 +114,12 @@ impl Output {
         Ok(())
     }
 
-    /// A line for people that says what was done; not wanted where only the exit code is.
+    /// Prints a confirmation for people, unless `--quiet` is given.
     pub fn done(&mut self, line: impl Display) -> Result<(), CliError> {
         if self.options.quiet { Ok(()) } else { self.say(line) }
     }
 
-    /// A line for programs. `value` is an object with a `type`.
+    /// Prints a line for programs. `value` is an object with a `type`.
     pub fn emit(&mut self, value: &Value) -> Result<(), CliError> {
         debug_assert!(value["type"].is_string(), "every line says what it is");
         if self.options.json {
@@ -130,7 +128,7 @@ impl Output {
         Ok(())
     }
 
-    /// Bytes as they are.
+    /// Prints bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.sink.write_all(bytes)?;
         Ok(())
@@ -153,7 +151,7 @@ impl Output {
         Ok(())
     }
 
-    /// Something beside the result: what to do next, what was left out. On standard error, so that the result stays clean.
+    /// Prints a remark, for example a hint or an omission, on standard error. Standard output has results only.
     pub fn remark(&mut self, line: impl Display) -> Result<(), CliError> {
         if self.options.json || self.options.quiet {
             return Ok(());
@@ -163,9 +161,9 @@ impl Output {
         Ok(())
     }
 
-    /// A failure, in the form that is wanted.
+    /// Prints an error, as text or as JSON.
     pub fn failure(&mut self, error: &CliError) {
-        // What was printed so far comes first; if that fails, the error is still worth telling.
+        // Buffered output comes first. If it cannot be written, the error is still printed.
         drop(self.flush());
         if self.options.json {
             let line = serde_json::json!({
@@ -181,7 +179,7 @@ impl Output {
         }
     }
 
-    /// A failure in words that were made before, as they are.
+    /// Prints the text of an error as it is.
     pub fn failure_text(&mut self, text: &str) {
         self.to_stderr(text);
     }
@@ -189,17 +187,17 @@ impl Output {
     fn to_stderr(&self, line: &str) {
         let line = if io::stderr().is_terminal() { text::line(line) } else { line.into() };
         let line = if self.styled_remarks { line.into_owned() } else { strip_str(&line).to_string() };
-        // Nobody can be told that standard error is closed.
+        // A closed standard error cannot be reported.
         drop(writeln!(io::stderr(), "{line}"));
     }
 
-    /// Hands on what is buffered.
+    /// Writes buffered output.
     pub fn flush(&mut self) -> Result<(), CliError> {
         self.sink.flush()?;
         Ok(())
     }
 
-    /// Ends the output; waits until a person has closed the pager.
+    /// Ends the output; waits until the user has closed the pager.
     pub fn finish(&mut self) -> Result<(), CliError> {
         let flushed = self.flush();
         if let Some(pager) = self.pager.take() {

@@ -1,4 +1,4 @@
-//! What every command works with: the output, the settings, the store's process, and the place it stands in.
+//! The session of a command: output, settings, connection to the store, current directory.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,30 +12,30 @@ use jiff::Timestamp;
 use rustix::process::Signal;
 use tonic::codegen::Bytes;
 
+use crate::attached::{AttachedDirectory, StartDirectory, resolve_path};
 use crate::config::Config;
 use crate::connect::{Client, ConnectOptions, connect, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
-use crate::place::{Place, Standing, real};
 
-/// What every command works with.
+/// The session of a command.
 pub struct Session {
-    /// Where to print.
+    /// The output.
     pub output: Output,
     /// The settings.
     pub config: Config,
-    /// Where the store lies, and how to reach it.
+    /// Where the store is, and how to connect to it.
     pub connect: ConnectOptions,
-    /// Where the command was started.
+    /// The current directory.
     pub cwd: PathBuf,
     /// Whether that is in a mount whose process has died.
     is_in_dead_mount: bool,
-    /// No questions.
+    /// Whether prompts are disabled.
     pub no_input: bool,
     /// The time when the command began.
     pub now: Timestamp,
-    /// Who takes care of Ctrl-C.
+    /// How Ctrl-C is handled.
     pub interrupts: Interrupts,
     client: Option<Client>,
 }
@@ -50,7 +50,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// From here on a child gets Ctrl-C, and this program waits for what it makes of it.
+    /// Leaves Ctrl-C to a child from here on; this program waits until the child ends.
     pub fn leave_to_child(&self, left: bool) {
         self.are_left.store(left, Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ impl Interrupts {
         self.are_left.load(Ordering::Relaxed)
     }
 
-    /// Sets what is printed instead of "interrupted", for a command that a person ends with Ctrl-C. The first one counts.
+    /// Sets the message that replaces "interrupted", for a command that a user ends with Ctrl-C. The first one counts.
     pub fn say_instead(&self, message: &'static str) {
         self.message.get_or_init(|| message);
     }
@@ -94,13 +94,19 @@ impl Interrupts {
 
 impl Session {
     /// A session that has not spoken to the store yet.
-    pub fn new(output: Output, config: Config, connect: ConnectOptions, standing: Standing, no_input: bool) -> Self {
+    pub fn new(
+        output: Output,
+        config: Config,
+        connect: ConnectOptions,
+        standing: StartDirectory,
+        no_input: bool,
+    ) -> Self {
         let (now, interrupts) = (Timestamp::now(), Interrupts::default());
-        let Standing { cwd, is_dead: is_in_dead_mount } = standing;
+        let StartDirectory { cwd, is_dead: is_in_dead_mount } = standing;
         Self { output, config, connect, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
     }
 
-    /// Where the command stands in a mount whose process has died: starts another process, which mounts it again, and goes there.
+    /// In a mount whose process has died: starts another process, which mounts it again, and enters the directory.
     pub async fn enter_dead_mount(&mut self) -> Result<(), CliError> {
         if !self.is_in_dead_mount {
             return Ok(());
@@ -111,14 +117,14 @@ impl Session {
                 .hint("run this without --in-process, and the mount is made again"));
         }
         // A process that runs already has done so before.
-        let place = self.place_if_any().await?;
+        let place = self.attached_directory_if_any().await?;
         let entered = std::env::set_current_dir(&self.cwd);
         match (place, entered) {
             (Some(_), Ok(())) => self.output.remark(format!(
                 "the background process had died; {shown} is mounted again, with what was not committed (`cd .` takes a shell in there along)"
             )),
             (Some(_), Err(error)) => Err(CliError::machine(shown, &error)),
-            // It was not mounted again, or shows a snapshot. A command that needs a workspace here is told why there is none.
+            // It was not mounted again, or shows a snapshot. A command that needs a workspace fails with the reason.
             (None, _) => Ok(()),
         }
     }
@@ -128,7 +134,7 @@ impl Session {
         &self.connect.home
     }
 
-    /// The store's process. A store that is not there is not made.
+    /// Connects to the process of the store. Fails if there is no store.
     pub async fn client(&mut self) -> Result<Client, CliError> {
         if self.client.is_none() {
             self.client = Some(connect(&self.connect).await?);
@@ -136,18 +142,18 @@ impl Session {
         Ok(self.client.clone().expect("it was put there"))
     }
 
-    /// The store's process. A store that is not there is made.
+    /// Connects to the process of the store, and creates the store if there is none.
     pub async fn client_of_new_store(&mut self) -> Result<Client, CliError> {
         self.connect.create = true;
         self.client().await
     }
 
-    /// Looks for the store's process anew with the next call: the one that was found may be gone.
+    /// Makes the next call connect again: the process may have ended.
     pub fn forget_client(&mut self) {
         self.client = None;
     }
 
-    /// The store's process, only if it runs.
+    /// Connects to the process of the store if it runs.
     pub async fn client_if_running(&self) -> Option<Client> {
         running(&self.connect).await
     }
@@ -157,19 +163,19 @@ impl Session {
         Home::new(self.home()).exists()
     }
 
-    /// The directory around here. An error if there is none.
-    pub async fn place(&mut self) -> Result<Place, CliError> {
+    /// Returns the attached directory around the current one. Fails if there is none.
+    pub async fn attached_directory(&mut self) -> Result<AttachedDirectory, CliError> {
         let mut client = self.client().await?;
         let path = Bytes::copy_from_slice(self.cwd.as_os_str().as_bytes());
         let found = client.directories.find_directory(v1::FindDirectoryRequest { path }).await?.into_inner();
-        let directory = found.directory.ok_or_else(|| incomplete("directory"))?;
-        let workspace = found.workspace.ok_or_else(|| incomplete("workspace"))?;
-        Ok(Place { directory, workspace })
+        let directory = found.directory.ok_or_else(|| missing_field("directory"))?;
+        let workspace = found.workspace.ok_or_else(|| missing_field("workspace"))?;
+        Ok(AttachedDirectory { directory, workspace })
     }
 
-    /// The directory around here, if there is one.
-    pub async fn place_if_any(&mut self) -> Result<Option<Place>, CliError> {
-        match self.place().await {
+    /// Returns the attached directory around the current one, if there is one.
+    pub async fn attached_directory_if_any(&mut self) -> Result<Option<AttachedDirectory>, CliError> {
+        match self.attached_directory().await {
             Ok(place) => Ok(Some(place)),
             Err(error) if error.is(Reason::NoDirectory) => Ok(None),
             Err(error) => Err(error),
@@ -178,37 +184,37 @@ impl Session {
 
     /// An absolute path on the host, of something that may not be there yet.
     pub fn host_path(&self, given: &OsStr) -> PathBuf {
-        real(&self.cwd.join(given))
+        resolve_path(&self.cwd.join(given))
     }
 }
 
-/// The answer lacks something that it always has.
-pub fn incomplete(what: &str) -> CliError {
+/// The error for a response without a field that it always has.
+pub fn missing_field(what: &str) -> CliError {
     let message = format!("the background process answered without a {what}");
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam stop`, then try again")
 }
 
-/// The name of a workspace on the wire; nothing stays nothing.
+/// Returns the resource name of a workspace; empty for an empty name.
 pub fn workspace_name(id: &str) -> String {
     if id.is_empty() { String::new() } else { format!("workspaces/{id}") }
 }
 
-/// The workspace that `@` stands for, on the wire.
-pub fn here(place: Option<&Place>) -> String {
+/// Returns the resource name of the workspace that `@` stands for; empty without one.
+pub fn current_workspace(place: Option<&AttachedDirectory>) -> String {
     place.map(|place| place.workspace.name.clone()).unwrap_or_default()
 }
 
-/// A snapshot as people write it.
-pub fn revision(text: &str) -> v1::State {
+/// The state of a revision.
+pub fn revision_state(text: &str) -> v1::State {
     v1::State { state: Some(v1::state::State::Revision(text.to_owned())) }
 }
 
-/// What is on the disk now.
-pub fn live(place: &Place) -> v1::State {
+/// The current state of a directory.
+pub fn directory_state(place: &AttachedDirectory) -> v1::State {
     v1::State { state: Some(v1::state::State::Directory(place.directory.name.clone())) }
 }
 
-/// Nothing at all.
-pub fn empty() -> v1::State {
+/// The empty tree.
+pub fn empty_state() -> v1::State {
     v1::State { state: Some(v1::state::State::Empty(true)) }
 }

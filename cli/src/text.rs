@@ -1,4 +1,4 @@
-//! Counts, sizes, times, names and paths as people read them. Nothing is written here.
+//! Formats counts, sizes, times, names and paths for people. Prints nothing.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -32,6 +32,11 @@ pub fn plural(number: u64, one: &str) -> String {
     }
 }
 
+/// The pronoun for so many things: `it`, `them`.
+pub fn them(number: u64) -> &'static str {
+    if number == 1 { "it" } else { "them" }
+}
+
 /// `1.2 MB`: thousands, as disks are sold.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -47,8 +52,8 @@ pub fn bytes(number: u64) -> String {
     if size < 9.95 { format!("{size:.1} {}", UNITS[unit]) } else { format!("{size:.0} {}", UNITS[unit]) }
 }
 
-/// The moment that a time of the wire means.
-pub fn moment(time: Option<&prost_types::Timestamp>) -> Timestamp {
+/// Converts a time of the API.
+pub fn timestamp(time: Option<&prost_types::Timestamp>) -> Timestamp {
     time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
@@ -68,7 +73,7 @@ pub fn ago(then: Timestamp, now: Timestamp) -> String {
     format!("{} ago", plural(amount.unsigned_abs(), unit))
 }
 
-/// How long it is until then: `3 hours`.
+/// The time until then: `3 hours`.
 pub fn until(then: Timestamp, now: Timestamp) -> String {
     let seconds = (then.as_second() - now.as_second()).max(0).unsigned_abs();
     let (amount, unit) = match seconds {
@@ -80,25 +85,25 @@ pub fn until(then: Timestamp, now: Timestamp) -> String {
     plural(amount, unit)
 }
 
-/// A moment on the clock on the wall.
+/// A time in the local time zone.
 pub fn wall_clock(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
 }
 
-/// What follows `workspaces/`, `labels/` or the like.
+/// The id in a resource name: the part behind `workspaces/`, `labels/` or the like.
 pub fn id(name: &str) -> &str {
     name.split_once('/').map_or(name, |(_, id)| id)
 }
 
-/// The beginning of a snapshot's id, as it is shown.
+/// The first digits of a snapshot's id.
 pub fn short(name: &str) -> &str {
     let id = id(name);
     id.get(..8).unwrap_or(id)
 }
 
-/// Text of others, without what would steer the terminal, and with what nobody would see made visible.
+/// Escapes control characters and invisible characters in a text that users or other programs wrote.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let is_shown = |c: char| steers(c) || is_hidden(c);
+    let is_shown = |c: char| is_terminal_control(c) || is_hidden(c);
     if !text.chars().any(is_shown) {
         return Cow::Borrowed(text);
     }
@@ -106,16 +111,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
-fn steers(c: char) -> bool {
+fn is_terminal_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Whether a character reorders the text around it.
+/// Whether a character changes the direction of the text around it.
 fn is_bidirectional(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character has no width, or reorders the text around it: a name with it looks like another one.
+/// Whether a character has no width or changes the direction of text, so that a name looks like another one.
 fn is_hidden(c: char) -> bool {
     is_bidirectional(c)
         || matches!(
@@ -126,9 +131,9 @@ fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The contents of a file, for a terminal: what would steer it, or reorder the text, is escaped. Bytes that are no text stay.
+/// The contents of a file for a terminal: escapes control characters and characters that change the direction of text.
 pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
-    let is_shown = |c: char| steers(c) || is_bidirectional(c);
+    let is_shown = |c: char| is_terminal_control(c) || is_bidirectional(c);
     // A byte between 0x80 and 0x9f is a control character to some terminals.
     let is_byte_shown = |byte: &u8| (0x80..0xa0).contains(byte);
     let is_plain = |chunk: std::str::Utf8Chunk<'_>| {
@@ -155,9 +160,9 @@ pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(shown)
 }
 
-/// A line for a terminal: its colours stay, and whatever else would steer it or hide in it is escaped.
+/// A line for a terminal: escapes control characters, except those that set colours, and invisible characters.
 pub fn line(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| steers(c) || is_hidden(c)) {
+    if !text.chars().any(|c| is_terminal_control(c) || is_hidden(c)) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
@@ -165,7 +170,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     while let Some(c) = rest.chars().next() {
         let length = match c {
             '\u{1b}' => colour_length(rest),
-            c if steers(c) || is_hidden(c) => 0,
+            c if is_terminal_control(c) || is_hidden(c) => 0,
             c => c.len_utf8(),
         };
         if length == 0 {
@@ -194,8 +199,11 @@ pub fn first_line(message: &str) -> Cow<'_, str> {
     printable(message.lines().next().unwrap_or(""))
 }
 
-/// A path as text. One that holds odd bytes is put in quotes with escapes, as git does.
+/// A path as text: the root is `.`, and a path with control characters or other bytes that are no text is quoted, as git does.
 pub fn path(path: &[u8]) -> Cow<'_, str> {
+    if path.is_empty() {
+        return Cow::Borrowed(".");
+    }
     let plain = str::from_utf8(path)
         .ok()
         .filter(|text| !text.chars().any(|c| c.is_control() || is_hidden(c) || "\"\\".contains(c)));
@@ -239,7 +247,7 @@ pub fn git_part(path: &[u8]) -> Option<&[u8]> {
 }
 
 /// The letter of a change in a list.
-pub fn letter(kind: v1::ChangeKind) -> char {
+pub fn change_letter(kind: v1::ChangeKind) -> char {
     match kind {
         v1::ChangeKind::Added => 'A',
         v1::ChangeKind::Removed => 'D',
@@ -310,6 +318,7 @@ mod tests {
         assert_eq!(plural(1, "file"), "1 file");
         assert_eq!(plural(0, "directory"), "0 directories");
         assert_eq!(plural(3_651, "day"), "3,651 days");
+        assert_eq!((them(0), them(1), them(2)), ("them", "it", "them"));
     }
 
     #[test]
@@ -341,6 +350,7 @@ mod tests {
 
     #[test]
     fn odd_paths_are_quoted() {
+        assert_eq!(path(b""), ".");
         assert_eq!(path(b"src/main.rs"), "src/main.rs");
         assert_eq!(path("grüße".as_bytes()), "grüße");
         assert_eq!(path(b"a\nb"), "\"a\\nb\"");

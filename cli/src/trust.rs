@@ -12,7 +12,7 @@ use crate::error::CliError;
 
 /// The variable that lists homes, separated by colons, that are opened although another user owns them.
 const SAFE: &str = "AMALGAM_SAFE_STORES";
-/// What in a home names commands, or decides where they come from.
+/// Files of a home that name commands, or decide where commands come from.
 const NAMING_COMMANDS: [&str; 6] =
     ["config.toml", "merge.toml", "publishing.json", "approved-commands.json", "store", "directories"];
 const OTHERS_WRITE: u32 = 0o022;

@@ -6,6 +6,10 @@ use amalgam_engine::Time;
 use amalgam_engine::work::Special;
 use amalgam_view::{Attributes, Caller, Device, Error, Kind, TimeSet, WatchId};
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
+use tracing::warn;
+
+/// The number of an input/output error on Linux.
+const EIO: i32 = 5;
 
 pub(crate) fn attr(from: &Attributes) -> FileAttr {
     FileAttr {
@@ -80,8 +84,13 @@ fn kernel_time(time: SystemTime) -> Time {
     }
 }
 
+/// The error number for the kernel. The process that gets `EIO` learns nothing of the cause, so it is logged.
 pub(crate) fn errno(error: &Error) -> Errno {
-    Errno::from_i32(error.errno())
+    let number = error.errno();
+    if number == EIO {
+        warn!("a file system request failed: {error}");
+    }
+    Errno::from_i32(number)
 }
 
 pub(crate) fn caller(request: &Request, origin: WatchId) -> Caller {

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use amalgam_view::{Invalidation, View, WatchId};
 use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
+use tracing::{debug, warn};
 
 use crate::amalgam_fs::{ATTRIBUTES_ONLY, AmalgamFs, KernelMessage};
 use crate::busy_poll::BusyPoll;
@@ -135,6 +136,7 @@ impl Mount {
             .name("amalgam-notifier".to_owned())
             .spawn(move || send_messages(&received, &kernel));
         mount.notifier = Some(notifier.map_err(refused)?);
+        debug!(path = %mount.path.display(), read_only = mount.view.is_read_only(), "answering FUSE requests");
         Ok(mount)
     }
 
@@ -173,6 +175,10 @@ impl Mount {
             return Err(StillMounted { mount: Box::new(self), error });
         }
         let ended = self.session.take().map_or(Ok(()), BackgroundSession::join);
+        match &ended {
+            Ok(()) => debug!(path = %self.path.display(), "FUSE session ended"),
+            Err(error) => warn!(%error, "FUSE session ended with an error"),
+        }
         self.stop_notifier();
         ended.map_err(|source| {
             let error = MountError::Busy { path: self.path.clone(), source };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use amalgam_engine::backend::{IndexRow, Reclaimed};
 use amalgam_engine::{ObjectId, ObjectKind, Result, Store, SweepRound, SweepScope, Swept, Tallies};
 use rayon::prelude::*;
+use tracing::debug;
 
 use crate::mark::{KeepAll, MarkStats, Marks, Retention};
 
@@ -184,6 +185,15 @@ impl Collection<'_, '_> {
             return Ok(Some(Stage::Survey));
         }
         self.done.mark = marks.figures();
+        let (alive, dead, young) = (self.done.alive.total(), self.done.dead.total(), self.done.young.total());
+        debug!(
+            roots = self.done.roots,
+            alive_objects = alive.objects,
+            dead_objects = dead.objects,
+            dead_bytes = dead.bytes,
+            young_objects = young.objects,
+            "marked and counted"
+        );
         if self.options.dry_run {
             self.done.operations = self.round.operations_to_trim(self.options.operations_from)?;
             return Ok(None);
@@ -193,6 +203,7 @@ impl Collection<'_, '_> {
         }
         self.done.mark = marks.figures();
         drop(marks);
+        debug!(deleted_objects = self.round.freed().total().objects, "swept");
         if !self.trim()? {
             return Ok(Some(Stage::Trim));
         }
@@ -300,6 +311,7 @@ impl Collection<'_, '_> {
             }
             watch(&Progress { stage: Stage::Reclaim, done: at.bytes_done, total: at.bytes_total, deleted })
         })?;
+        debug!(finished = reclaimed.finished, "reclaimed");
         self.done.reclaimed = Some(reclaimed);
         Ok(reclaimed.finished)
     }

@@ -13,6 +13,8 @@ mod store;
 mod transfer;
 mod workspaces;
 
+pub use crate::call_log::ACTOR_HEADER;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +27,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
+use crate::call_log::{CurrentCall, in_call, task_in_call};
 use crate::caller::{Caller, ends, gone};
 use crate::calls::{Calls, Kind};
 use crate::error::{Error, Result};
 use crate::messages::{Phase, progress_message};
 use crate::service::Service;
 use crate::subscriber::Subscriber;
-
-/// Who calls, in the metadata of a request.
-pub const ACTOR_HEADER: &str = "amalgam-actor";
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -69,11 +69,11 @@ impl Api {
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<T>, Status> {
         let (service, call) = (self.service.clone(), self.calls.begin());
-        let done = tokio::task::spawn_blocking(move || {
+        let done = tokio::task::spawn_blocking(in_call(move || {
             let _call = call;
             let _using = service.using();
             work(&service)
-        });
+        }));
         let done = done.await.map_err(|error| panicked(&error))?;
         done.map(tonic::Response::new).map_err(Error::into_status)
     }
@@ -118,10 +118,10 @@ impl Api {
         let _gone = GoneOnDrop(caller.clone());
         let mut done = {
             let caller = caller.clone();
-            tokio::task::spawn_blocking(move || {
+            tokio::task::spawn_blocking(in_call(move || {
                 let _held = (permit, stream);
                 work(&service, &caller)
-            })
+            }))
         };
         let done = tokio::select! {
             done = &mut done => done,
@@ -211,7 +211,7 @@ impl Api {
         let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (service, calls) = (self.service.clone(), Arc::clone(&self.calls));
         let (send, receive) = mpsc::channel(QUEUE);
-        tokio::spawn(async move {
+        let served = async move {
             let permit = tokio::select! {
                 permit = calls.permit(kind) => permit,
                 () = send.closed() => return,
@@ -220,13 +220,13 @@ impl Api {
             let caller = Caller::default();
             let turn = Mutex::new(Some(permit));
             let sender = Sender { send: send.clone(), caller: caller.clone(), calls: Arc::clone(&calls), kind, turn };
-            let mut done = tokio::task::spawn_blocking(move || {
+            let mut done = tokio::task::spawn_blocking(in_call(move || {
                 let _stream = stream;
                 if let Err(failure) = work(&service, &sender) {
                     let told = sender.send.send_timeout(Err(failure.into_status()), SLOW_READER_AFTER);
                     let _ = tokio::runtime::Handle::current().block_on(told);
                 }
-            });
+            }));
             let mut tick = tokio::time::interval(PROGRESS_EVERY);
             loop {
                 tokio::select! {
@@ -243,7 +243,8 @@ impl Api {
             }
             caller.leave();
             follow(Step::Gone);
-        });
+        };
+        tokio::spawn(task_in_call(CurrentCall::get(), served));
         Ok(tonic::Response::new(ReceiverStream::new(receive)))
     }
 
@@ -259,7 +260,7 @@ impl Api {
         let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (send, receive) = mpsc::channel(QUEUE);
         let subscriber = Subscriber::new(send.clone(), &self.calls);
-        let following = follow(self.service.clone(), subscriber);
+        let following = task_in_call(CurrentCall::get(), follow(self.service.clone(), subscriber));
         tokio::spawn(async move {
             let _stream = stream;
             if let Err(failure) = following.await {

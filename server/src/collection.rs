@@ -26,6 +26,7 @@ use amalgam_gc::{
 use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tracing::info;
 
 use crate::caller::Caller;
 use crate::context::{Clocks, Context};
@@ -220,6 +221,7 @@ impl Collections {
     ) -> Result<v1::CollectResult> {
         let _under_way = self.begin_collection()?;
         let before = self.quota.measure_disk()?;
+        info!(why = how.why.word(), dry_run = how.dry_run, store_bytes = before.store_bytes, "collection begins");
         if !how.dry_run {
             self.views.shorten_journals();
         }
@@ -259,6 +261,15 @@ impl Collections {
             removed.map_err(Error::io("remove files that no directory shares"))?;
         }
         let after = self.quota.measure_disk()?;
+        info!(
+            freed_objects = done.freed.total().objects,
+            freed_bytes = done.freed.total().bytes,
+            thinned,
+            operations = done.operations,
+            store_bytes = after.store_bytes,
+            ended_in = done.ended_in.map(Stage::word),
+            "collection ends"
+        );
         let mut result = result_message(how, &prepared, &done, thinned, [&before, &after]);
         result.warnings.extend(self.lived().jump().map(|jump| jump.words()));
         if !how.dry_run && done.ended_in.is_none() {

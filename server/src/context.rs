@@ -130,6 +130,7 @@ impl Context {
         if id.is_empty() {
             return Ok(self.act(actor));
         }
+        crate::call_log::record_request_id(id);
         let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
         let older = self.store.find_request(&RequestId::new(id).map_err(wrong)?)?;
         // Written by a version that knew neither the method nor the arguments: whether this is a retry cannot be told.
@@ -156,7 +157,7 @@ impl Context {
 
     /// The workspace that a request is about, if it names one.
     pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
-        if name.is_empty() { Ok(None) } else { Ok(Some(amalgam_proto::workspace_id(name)?)) }
+        if name.is_empty() { Ok(None) } else { Ok(Some(crate::call_log::workspace_id(name)?)) }
     }
 
     /// A snapshot as people write it.

@@ -131,6 +131,7 @@ impl Directories {
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str())?;
+        crate::call_log::record_workspace(workspace.as_str());
         let mut locked =
             LockedDirectory { record, workspace, seen: CapturedConflicts::default(), aim_paths: None, host, live };
         locked.ready_index(&self.context);
@@ -173,7 +174,10 @@ impl Directories {
     pub(crate) fn live_named(&self, name: &str) -> Result<Option<u64>> {
         match named(name) {
             None => Ok(None),
-            Some(Named::View(id)) => Ok(Some(id)),
+            Some(Named::View(id)) => {
+                crate::call_log::record_workspace(self.views.view_workspace(id)?.as_str());
+                Ok(Some(id))
+            }
             Some(Named::Follower) => {
                 let message = "this mount is read-only and follows its workspace, so it never has changes";
                 Err(Error::new(Reason::Invalid, message))

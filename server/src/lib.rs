@@ -8,6 +8,7 @@
 //! Absent: terminal, environment, clock. The location of the store and the time are arguments.
 
 pub mod api;
+mod call_log;
 mod caller;
 mod calls;
 mod collection;

@@ -24,8 +24,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_stream::StreamExt as _;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tower::layer::util::{Identity, Stack};
+use tracing::{error, info, warn};
 
 use crate::api::Api;
+use crate::call_log::{CallLogLayer, warn_problem};
 pub use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::service::Service;
@@ -68,12 +71,14 @@ pub async fn serve_unix(
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     let listening = Listening::record(&service.context.home, socket)?;
+    info!(process = std::process::id(), version = env!("CARGO_PKG_VERSION"), "listening");
     let user = rustix::process::geteuid().as_raw();
     let same_user = move |stream: &UnixStream| stream.peer_cred().is_ok_and(|peer| peer.uid() == user);
     // The socket's mode keeps others out already; who comes through all the same is refused here.
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener)
         .then(|stream| async {
-            if stream.is_err() {
+            if let Err(error) = &stream {
+                warn!(%error, "no connection can be accepted at the moment");
                 // Out of descriptors or memory: others give some back. An error would end the server.
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
@@ -105,12 +110,15 @@ pub async fn serve_unix(
     let collector = {
         let (service, calls) = (service.clone(), Arc::clone(&calls));
         std::thread::spawn(move || {
-            service.collections.keep_collecting(&|| calls.idle_for(), &|problem| say("collection", problem))
+            service.collections.keep_collecting(&|| calls.idle_for(), &|problem| error!("{problem}"))
         })
     };
     let keeper = {
         let service = service.clone();
-        std::thread::spawn(move || service.views.maintain_in_background(&|problem| say("mounts", problem)))
+        std::thread::spawn(move || {
+            let warn = |problem: &str| warn_problem(problem, "a mount could not be kept up to date");
+            service.views.maintain_in_background(&warn)
+        })
     };
     service.directories.resume_watches();
     let door = take_devices(&service, &socket.with_extension("door"))?;
@@ -120,7 +128,11 @@ pub async fn serve_unix(
     };
     let publisher = {
         let service = service.clone();
-        std::thread::spawn(move || service.merging.keep_publishing(&|problem| say("publishing", problem)))
+        std::thread::spawn(move || {
+            service
+                .merging
+                .keep_publishing(&|problem| warn_problem(problem, "the result of a scheduled publish was not saved"))
+        })
     };
     let ending = service.clone();
     let serving = router(service, calls).serve_with_incoming_shutdown(incoming, until);
@@ -135,7 +147,7 @@ pub async fn serve_unix(
     let _ = std::fs::remove_file(socket.with_extension("door"));
     let views = ending.views.clone();
     let ended = tokio::task::spawn_blocking(move || views.end_mounting()).await;
-    ended.unwrap_or_default().iter().for_each(|problem| say("mounts", problem));
+    ended.unwrap_or_default().iter().for_each(|problem| warn_problem(problem, "a mount could not be ended"));
     let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
     ending.collections.end_collecting();
     ending.merging.cancel_tests();
@@ -143,6 +155,7 @@ pub async fn serve_unix(
     ending.publishing.end_publishing();
     // It ends within some milliseconds, and gives the store back.
     let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join(), publisher.join())).await;
+    info!("stopped");
     served.map_err(io::Error::other)
 }
 
@@ -161,6 +174,7 @@ fn raise_descriptor_limit() {
 async fn drain(service: &Service, calls: &Calls, closing: &watch::Sender<bool>) {
     let finish_within = if calls.is_forced() { Duration::ZERO } else { FINISH_WITHIN };
     if !calls.drained(finish_within).await {
+        info!(calls = calls.under_way(), "cancelling calls that did not finish in time");
         calls.cancel();
         service.merging.cancel_tests();
         calls.drained(CANCEL_WITHIN).await;
@@ -184,7 +198,7 @@ fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::Joi
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors or memory: others give some back.
-                    say("mounts", &format!("no device can be taken at the moment: {error}"));
+                    warn!(%error, "no device of a private mount can be accepted at the moment");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
@@ -206,13 +220,6 @@ async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphore
     drop(place);
 }
 
-/// Writes a problem to the log of the process.
-fn say(about: &str, problem: &str) {
-    use std::io::Write as _;
-    // A closed standard error cannot be reported.
-    drop(writeln!(io::stderr(), "{about}: {problem}"));
-}
-
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
         while calls.idle_for() < idle
@@ -226,9 +233,9 @@ async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: im
         }
     };
     tokio::select! {
-        () = idle_too_long => {}
-        () = calls.asked_to_stop() => {}
-        () = ended => {}
+        () = idle_too_long => info!(idle_seconds = idle.as_secs(), "stopping: idle"),
+        () = calls.asked_to_stop() => info!(force = calls.is_forced(), "stopping: a client asked for it"),
+        () = ended => info!("stopping: a signal arrived"),
     }
 }
 
@@ -245,9 +252,10 @@ pub async fn in_process(service: Service) -> Result<Channel, tonic::transport::E
     Endpoint::from_static("http://in-process").connect_with_connector(connector).await
 }
 
-fn router(service: Service, calls: Arc<Calls>) -> Router {
+fn router(service: Service, calls: Arc<Calls>) -> Router<Stack<CallLogLayer, Identity>> {
     let api = Api::new(service, calls, true);
     Server::builder()
+        .layer(CallLogLayer)
         .add_service(WorkspaceServiceServer::new(api.clone()))
         .add_service(OperationServiceServer::new(api.clone()))
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))

@@ -9,6 +9,7 @@ use amalgam_engine::{Store, Time};
 use amalgam_materializer::Identity;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
+use crate::call_log::warn_problem;
 use crate::collection::Collections;
 use crate::conflicts::Conflicts;
 use crate::context::{Clock, Clocks, Context};
@@ -71,6 +72,8 @@ impl Service {
         let directories = Directories::new(&context, &quota, &conflicts, &states, &publishing, &views);
         let merging = Merging::open(&context, &rules, &publishing, &views, &directories)?;
         let collections = Collections::open(&context, &quota, &views, clocks)?;
+        tracing::info!("store opened");
+        problems.iter().for_each(|problem| warn_problem(problem, "a record beside the store cannot be read"));
         let problems = Arc::new(problems);
         Ok(Self { context, rules, conflicts, publishing, views, directories, merging, collections, problems })
     }

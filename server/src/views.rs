@@ -224,7 +224,7 @@ impl Views {
         }
     }
 
-    fn view_workspace(&self, id: u64) -> Result<WorkspaceName> {
+    pub(crate) fn view_workspace(&self, id: u64) -> Result<WorkspaceName> {
         let unknown = || {
             let message = format!("there is no {}; `amalgam mounts` lists what is mounted", view_name(id));
             Error::new(Reason::NoDirectory, message)
@@ -251,6 +251,7 @@ impl Views {
         let mut options = self.view_options(&workspace)?;
         options.journaled = self.context.workspaces.get(&workspace)?.journaled;
         let (view, recovered) = View::open(tree, &self.view_directory(id), options)?;
+        tracing::info!(%workspace, edits = recovered.edits, "view opened");
         let live = Arc::new(LiveView {
             view,
             recovered,
@@ -408,6 +409,7 @@ impl Views {
         }
         locked.live.view.close()?;
         *locked.turn = true;
+        tracing::info!(workspace = %locked.workspace, "view closed");
         self.inner.state.lock().open.remove(&locked.id);
         Ok(())
     }

@@ -7,6 +7,7 @@ use amalgam_engine::{
     Commit, CommittedTree, Expect, OperationContext, RefName, RootId, SnapshotId, TreePath, WorkingTree,
 };
 use parking_lot::{Mutex, RwLock};
+use tracing::debug;
 
 use crate::attributes::Kind;
 use crate::error::{Error, Result};
@@ -213,7 +214,10 @@ fn finish_commit(
     journal.set_pending_base(frozen.place, Some(snapshot), Some(snapshot));
     match appended {
         // The commit is stored, and has its own record of the journal position.
-        Err(error) if error.is_full() => Ok(()),
+        Err(error) if error.is_full() => {
+            debug!("no room for the journal's record of a commit");
+            Ok(())
+        }
         appended => appended.map(drop),
     }
 }

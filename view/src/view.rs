@@ -12,6 +12,7 @@ use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
 use amalgam_engine::{Error as EngineError, OperationContext, RefName, SnapshotId, Store, Time, TreePath, WorkingTree};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use tracing::{debug, info, warn};
 
 use crate::access::{Access, Caller};
 use crate::attributes::{Attributes, Ino, Kind, SetAttributes};
@@ -74,6 +75,11 @@ impl View {
         if let Some(base) = JournalBase::read(directory)? {
             let base = base.move_after_commit(tree.store(), directory, options.journaled)?;
             let (journal, tree, report) = Journal::recover(tree.store(), directory, base)?;
+            info!(edits = report.edits, cut_bytes = report.cut_bytes, "journal replayed");
+            if let Some(warning) = report.warning() {
+                warn!(skipped = report.skipped_edits, "edits of a journal could not be replayed");
+                debug!("{warning}");
+            }
             return Ok((Self::with(tree, inodes, Some(journal), options), report));
         }
         let journal = Journal::create(directory, tree.base())?;

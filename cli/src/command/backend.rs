@@ -1,4 +1,4 @@
-//! How the files of a workspace come to be seen: mounted, or written out. What this machine can do, and which is the better.
+//! Backends, which provide the files of a workspace: a mount or a checkout. Checks which ones work on this machine, and chooses one.
 
 use std::fs::File;
 use std::io;
@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use crate::cloning::can_clone;
 use crate::error::CliError;
-use crate::namespace::{DEVICE, holds_sys_admin, is_capable};
+use crate::namespace::{FUSE_DEVICE, holds_sys_admin, is_capable};
 use crate::output::json as lines;
 use crate::session::Session;
 
-/// How files come to be seen.
+/// The way in which files are provided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// The better one of those that work on this machine
@@ -25,7 +26,7 @@ pub enum Backend {
     Checkout,
 }
 
-/// What the files are for.
+/// The purpose of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Task {
     /// Reads and writes a lot
@@ -36,16 +37,16 @@ pub enum Task {
     Test,
 }
 
-/// Who is to see a mount.
+/// The processes that see a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Everybody in the tree of directories.
+    /// A mount that all processes see.
     Shared,
     /// One command.
     Private,
 }
 
-/// How files are to come to be seen.
+/// Options that choose a backend.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BackendArgs {
     /// How the files are provided: by a mount, or as a copy on the disk
@@ -59,18 +60,18 @@ pub struct BackendArgs {
     pub explain: bool,
 }
 
-/// What was chosen.
+/// The backend that was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct BackendChoice {
     /// Never `Auto`.
     pub backend: Backend,
-    /// In words.
+    /// The reason, in words.
     pub why: String,
     /// Whether files are written out only because nothing can be mounted.
     pub is_fallback: bool,
 }
 
-impl Chosen {
+impl BackendChoice {
     /// As people write it.
     pub fn word(&self) -> &'static str {
         if self.backend == Backend::Checkout { "checkout" } else { "fuse" }
@@ -78,11 +79,18 @@ impl Chosen {
 }
 
 impl BackendArgs {
-    /// Chooses. What was asked for and cannot be done is an error.
-    pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<Chosen, CliError> {
+    /// The first option that is given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given =
+            [(self.backend != Backend::Auto, "--backend"), (self.task.is_some(), "--for"), (self.explain, "--explain")];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
+    /// Chooses a backend. Fails if the user asked for one that does not work here.
+    pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<BackendChoice, CliError> {
         let possible = match purpose {
-            Purpose::Shared => shared(),
-            Purpose::Private => private(),
+            Purpose::Shared => check_shared_mounts(),
+            Purpose::Private => check_private_mounts(),
         };
         if let (Backend::Fuse, Err(why)) = (self.backend, &possible) {
             let message = format!("nothing can be mounted here: {why}");
@@ -93,7 +101,7 @@ impl BackendArgs {
         Ok(decide(self.backend, self.task, possible, || can_clone(home)))
     }
 
-    /// Says what was chosen, if that was asked for.
+    /// Prints the choice if `--explain` is given.
     pub fn say(&self, session: &mut Session, word: &str, why: &str) -> Result<(), CliError> {
         if !self.explain {
             return Ok(());
@@ -103,14 +111,19 @@ impl BackendArgs {
     }
 }
 
-fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clones: impl FnOnce() -> bool) -> Chosen {
-    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned(), is_fallback: false };
+fn decide(
+    asked: Backend,
+    task: Option<Task>,
+    possible: Result<(), String>,
+    clones: impl FnOnce() -> bool,
+) -> BackendChoice {
+    let chosen = |backend, why: &str| BackendChoice { backend, why: why.to_owned(), is_fallback: false };
     match (asked, possible, task) {
         (Backend::Fuse, ..) => chosen(Backend::Fuse, "asked for"),
         (Backend::Checkout, ..) => chosen(Backend::Checkout, "asked for"),
         (Backend::Auto, Err(why), _) => {
             let why = format!("nothing can be mounted here: {why}");
-            Chosen { backend: Backend::Checkout, why, is_fallback: true }
+            BackendChoice { backend: Backend::Checkout, why, is_fallback: true }
         }
         (Backend::Auto, Ok(()), Some(Task::Build)) if clones() => {
             chosen(Backend::Checkout, "a build writes much, and this disk clones files at no cost")
@@ -126,13 +139,13 @@ fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clon
     }
 }
 
-/// Whether everybody can be shown a mount, or why not.
-pub fn shared() -> Result<(), String> {
-    device()?;
+/// Checks whether a mount for all processes works here.
+pub fn check_shared_mounts() -> Result<(), String> {
+    check_device()?;
     if rustix::process::geteuid().is_root() {
         return root_mounts();
     }
-    helper().map(drop)
+    find_mount_helper().map(drop)
 }
 
 /// Whether root may mount here, or why not: in a container it often may not. Tried, in a process and a namespace of its own.
@@ -145,38 +158,38 @@ fn root_mounts() -> Result<(), String> {
         Ok(done) if !done.status.success() => {
             Err(format!("root may not mount here: {}", String::from_utf8_lossy(&done.stderr).trim()))
         }
-        // Nobody to try it with: what root may do by its capabilities must do.
+        // `unshare` is not installed: the capabilities of root decide.
         _ => Ok(()),
     }
 }
 
 /// Whether one command can be, or why not.
-pub fn private() -> Result<(), String> {
-    device()?;
+pub fn check_private_mounts() -> Result<(), String> {
+    check_device()?;
     if rustix::process::geteuid().is_root() && is_capable() {
         return root_mounts();
     }
-    namespaces()
+    check_user_namespaces()
 }
 
 /// Whether the kernel's FUSE can be opened.
-pub fn device() -> Result<(), String> {
-    match File::options().read(true).write(true).open(DEVICE) {
+pub fn check_device() -> Result<(), String> {
+    match File::options().read(true).write(true).open(FUSE_DEVICE) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {DEVICE}")),
-        Err(error) => Err(format!("{DEVICE} cannot be opened: {error}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {FUSE_DEVICE}")),
+        Err(error) => Err(format!("{FUSE_DEVICE} cannot be opened: {error}")),
     }
 }
 
-/// The program that mounts for those who may not.
-pub fn helper() -> Result<PathBuf, String> {
+/// Returns the set-user-ID program that mounts for users without privilege.
+pub fn find_mount_helper() -> Result<PathBuf, String> {
     const NAME: &str = "fusermount3";
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|file| file.is_file());
     let file = found.ok_or_else(|| format!("{NAME} is not installed"))?;
     let mode = file.metadata().map(|found| found.permissions().mode()).unwrap_or(0);
     match mode & 0o4000 {
-        _ if is_powerless() => {
+        _ if cannot_gain_privileges() => {
             Err(format!("no program here gains the privilege to mount, so {} can mount nothing", file.display()))
         }
         0 => Err(format!("{} is not set-user-ID root, so it can mount nothing", file.display())),
@@ -185,29 +198,24 @@ pub fn helper() -> Result<PathBuf, String> {
 }
 
 /// Whether set-user-ID programs cannot mount either, as containers and services may ask for: they gain no privileges, or not this one.
-fn is_powerless() -> bool {
+fn cannot_gain_privileges() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let word = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     word("NoNewPrivs:") == Some("1") || word("CapBnd:").is_some_and(|set| !holds_sys_admin(set))
 }
 
 /// Whether a user namespace can be made: tried, in a process of its own.
-pub fn namespaces() -> Result<(), String> {
+pub fn check_user_namespaces() -> Result<(), String> {
     let tried = std::process::Command::new("unshare").args(["--user", "--mount", "true"]).output();
     match tried {
         Ok(done) if done.status.success() => Ok(()),
         Ok(done) => Err(format!("user namespaces are forbidden: {}", String::from_utf8_lossy(&done.stderr).trim())),
-        // Nobody to try it with: what the kernel says must do.
+        // `unshare` is not installed: the limit of the kernel decides.
         Err(_) => match std::fs::read_to_string("/proc/sys/user/max_user_namespaces") {
             Ok(number) if number.trim() != "0" => Ok(()),
             _ => Err("user namespaces are switched off".to_owned()),
         },
     }
-}
-
-/// Whether files can be cloned where the store lies.
-fn can_clone(home: &Path) -> bool {
-    super::doctor::can_clone(home)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tonic::codegen::Bytes;
 use super::{receive, send};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::drive;
+use crate::output::progress::drive;
 use crate::session::Session;
 
 /// Back the whole store up into a directory
@@ -34,7 +34,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let path = session.host_path(&self.dir);
@@ -72,7 +72,7 @@ pub struct RestoreBackup {
 }
 
 impl RestoreBackup {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(&self.dir);
         if !path.join("BACKUP").is_file() {

@@ -7,20 +7,21 @@ use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::attempt::Apart;
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::checkout::{Target, checkout};
 use super::fork::free_names;
-use super::forks::{self, Logs, REMOVE_ENDED, Unsaved, WorkFolder, clean_up};
+use super::isolated_command::IsolatedCommand;
 use super::log::{full, one_line};
 use super::mount::{MountArgs, mount_or_else};
-use super::words::snapshot;
+use super::revisions::snapshot;
+use super::work_folders::{self, FolderLogs, REMOVE_ENDED, UncommittedChanges, WorkFolder, clean_up};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{drive, json as lines};
-use crate::session::{Session, here};
+use crate::session::{Session, current_workspace};
 use crate::text;
 
 /// Find the first snapshot in which a command fails
@@ -61,14 +62,14 @@ struct BisectRun {
 }
 
 impl Bisect {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let BisectCommand::Run(run) = self.command;
         run.run(session).await
     }
 }
 
-/// What is known so far.
+/// The snapshots that are known to be good or bad so far.
 #[derive(Clone, Debug, Default)]
 struct Known {
     good: Vec<String>,
@@ -90,14 +91,14 @@ struct Bench {
 
 impl BisectRun {
     async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         let mut known =
             Known { bad: id_of(&snapshot(&mut client, place.as_ref(), &self.bad).await?), ..Known::default() };
         for good in &self.good {
             known.good.push(id_of(&snapshot(&mut client, place.as_ref(), good).await?));
         }
-        forks::remark_abandoned(session)?;
+        work_folders::remark_abandoned(session)?;
         let folder = WorkFolder::create(session.home(), "bisect")?;
         session.interrupts.clean_up(folder.path());
         let workspace = free_names(&mut client, "bisect", 1).await?.remove(0);
@@ -106,16 +107,18 @@ impl BisectRun {
         self.backend.say(session, chosen.word(), &chosen.why)?;
         let mounted = chosen.backend == Backend::Fuse;
         let mut bench = Bench { path, mounted, folder, workspace, directory: String::new() };
-        let workspace = here(place.as_ref());
+        let workspace = current_workspace(place.as_ref());
         let source = place.map(|place| place.directory.name).unwrap_or_default();
         let found = self.search(session, &mut client, known, &mut bench, (&workspace, &source)).await;
         if found.is_err() {
-            // It may have failed because the process went away.
+            // It may have failed because the background process ended.
             session.forget_client();
             client = session.client().await?;
         }
-        // What the command left behind is of no use to anybody.
-        if let Err(error) = clean_up(session, bench.folder.path(), Unsaved::Discard, Logs::Remove).await {
+        // Changes that the command made are not needed.
+        if let Err(error) =
+            clean_up(session, bench.folder.path(), UncommittedChanges::Discard, FolderLogs::Remove).await
+        {
             let message = format!("the search left something behind: {}; `{REMOVE_ENDED}` removes it", error.message);
             session.output.remark(message)?;
         }
@@ -162,8 +165,8 @@ impl BisectRun {
             let Some(next) = step.next else { return Ok(step.first_bad) };
             let id = id_of(&next);
             bench.put(session, client, &id, source, &self.backend).await?;
-            let environment = [(forks::VARIABLE, bench.folder.path().to_string_lossy().into_owned())];
-            let apart = Apart { words: &self.command, directory: &bench.path, environment: &environment };
+            let environment = [(work_folders::FOLDER_VARIABLE, bench.folder.path().to_string_lossy().into_owned())];
+            let apart = IsolatedCommand { words: &self.command, directory: &bench.path, environment: &environment };
             let code = apart.onto_stderr().await?;
             let verdict = verdict(code)?;
             session.output.emit(&lines::line(
@@ -238,7 +241,7 @@ fn id_of(snapshot: &v1::Snapshot) -> String {
     text::id(&snapshot.name).to_owned()
 }
 
-/// What a code says about a snapshot.
+/// The verdict of an exit code.
 fn verdict(code: u8) -> Result<&'static str, CliError> {
     match code {
         0 => Ok("good"),

@@ -6,12 +6,12 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use super::words::{revision_and_path, text_of, tree_path};
+use super::revisions::{revision_and_path, text_of, tree_path};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, here};
+use crate::session::{Session, current_workspace};
 use crate::text;
 
 /// Show which snapshot each line of a file comes from
@@ -24,9 +24,9 @@ pub struct Blame {
 }
 
 impl Blame {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let (revision, path) = match self.words.as_slice() {
             [path] if session.cwd.join(path).symlink_metadata().is_ok() => {
                 (None, tree_path(session, place.as_ref(), path)?)
@@ -41,7 +41,7 @@ impl Blame {
         let mut client = session.client().await?;
         let request = v1::BlameFileRequest {
             revision: revision.unwrap_or_else(|| "@".to_owned()),
-            workspace: here(place.as_ref()),
+            workspace: current_workspace(place.as_ref()),
             path,
         };
         let blame = client.snapshots.blame_file(request).await?.into_inner();
@@ -50,7 +50,7 @@ impl Blame {
         let digits = file.len().to_string().len();
         for run in &blame.runs {
             let snapshot = run.snapshot.clone().unwrap_or_default();
-            let time = text::moment(snapshot.time.as_ref());
+            let time = text::timestamp(snapshot.time.as_ref());
             let id = paint(style::ID, text::short(&snapshot.name));
             let who = format!("{} {:>14}", text::printable(&snapshot.author), text::ago(time, session.now));
             let mut line = lines::line(

@@ -1,4 +1,4 @@
-//! Taking a snapshot of a directory and saying what came of it, for the commands that do.
+//! Takes a snapshot of a directory and prints the result, for several commands.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 use crate::connect::Client;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
 use crate::text;
 
 /// Most notices that are shown unless more are asked for.
 const NOTICES_MAX: usize = 20;
 
-/// What to say about a snapshot.
+/// Message, labels and metadata of a new snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct About {
+pub struct SnapshotInfo {
     /// Why it is taken.
     pub message: String,
     /// Labels to put on it.
@@ -26,7 +27,7 @@ pub struct About {
     pub metadata: HashMap<String, String>,
 }
 
-impl About {
+impl SnapshotInfo {
     /// With a message alone.
     pub fn message(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
@@ -38,7 +39,7 @@ pub async fn capture(
     output: &Output,
     client: &mut Client,
     directory: &str,
-    about: About,
+    about: SnapshotInfo,
 ) -> Result<v1::CaptureResult, CliError> {
     let request = v1::CaptureDirectoryRequest {
         name: directory.to_owned(),
@@ -82,7 +83,7 @@ pub fn line(result: &v1::CaptureResult) -> String {
     }
 }
 
-/// The same for programs.
+/// The JSON line of a capture.
 pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
     lines::line(
         kind,
@@ -110,7 +111,7 @@ pub fn warn(output: &mut Output, warnings: &[String]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says which paths were skipped. Returns the exit code that follows from it.
+/// Prints which paths were skipped. Returns the exit code.
 pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exit, CliError> {
     for notice in notices {
         output.emit(&lines::notice(notice))?;

@@ -6,14 +6,14 @@ use amalgam_proto::{Reason, v1};
 use clap::Args;
 use tonic::codegen::Bytes;
 
-use super::words::{Wanted, revision_and_path, tell_apart, tree_path};
+use super::revisions::{RevisionLimits, revision_and_path, split_revisions_and_paths, tree_path};
+use crate::attached::AttachedDirectory;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
 use crate::output::style::{self, paint};
-use crate::place::Place;
-use crate::session::{Session, here, revision};
+use crate::session::{Session, current_workspace, revision_state};
 use crate::text;
 
 /// List the files of a snapshot
@@ -56,9 +56,9 @@ pub struct Cat {
 }
 
 impl Ls {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut places = at(session, place.as_ref(), &self.words, &self.paths).await?;
         if places.paths.is_empty() {
             places.paths.push(Bytes::new());
@@ -72,9 +72,9 @@ impl Ls {
 }
 
 impl Cat {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let places = at(session, place.as_ref(), &self.words, &self.paths).await?;
         if places.paths.is_empty() {
             return Err(CliError::usage("name a file").hint("`amalgam ls` lists the files of a snapshot"));
@@ -95,9 +95,9 @@ struct Places {
 }
 
 impl Places {
-    fn each(&self) -> impl Iterator<Item = At> + '_ {
-        let at = |path: &Bytes| At {
-            state: revision(&self.revision),
+    fn each(&self) -> impl Iterator<Item = PathAtRevision> + '_ {
+        let at = |path: &Bytes| PathAtRevision {
+            state: revision_state(&self.revision),
             workspace: self.workspace.clone(),
             path: path.clone(),
         };
@@ -108,11 +108,11 @@ impl Places {
 /// The revision and the paths that words mean.
 async fn at(
     session: &mut Session,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     words: &[OsString],
     behind_dashes: &[OsString],
 ) -> Result<Places, CliError> {
-    let workspace = here(place);
+    let workspace = current_workspace(place);
     if let [word] = words
         && session.cwd.join(word).symlink_metadata().is_err()
         && let Some((revision, path)) = revision_and_path(session, place, word)?
@@ -121,15 +121,15 @@ async fn at(
         let paths = std::iter::once(Ok(path)).chain(more).collect::<Result<_, _>>()?;
         return Ok(Places { revision, workspace, paths });
     }
-    let wanted = Wanted { revisions_max: 1, ranges: false };
-    let found = tell_apart(session, place, words, behind_dashes, wanted).await?;
-    let found = if found.revisions.is_empty() { found.without_doubt()? } else { found };
+    let wanted = RevisionLimits { revisions_max: 1, ranges: false };
+    let found = split_revisions_and_paths(session, place, words, behind_dashes, wanted).await?;
+    let found = if found.revisions.is_empty() { found.require_known()? } else { found };
     let revision = found.revisions.into_iter().next().unwrap_or_else(|| "@".to_owned());
     Ok(Places { revision, workspace, paths: found.paths })
 }
 
 /// A path of a snapshot.
-pub struct At {
+pub struct PathAtRevision {
     /// The snapshot.
     pub state: v1::State,
     /// The workspace that `@` stands for.
@@ -138,10 +138,10 @@ pub struct At {
     pub path: Bytes,
 }
 
-impl At {
+impl PathAtRevision {
     /// Prints a file; lists a directory.
     pub async fn show(&self, session: &mut Session, client: &mut Client) -> Outcome {
-        // One question less for what is asked most: a file is read at once, and only what is none is listed.
+        // Most paths are files: reading first saves a call, and only a directory is listed.
         match self.read(session, client).await {
             Err(error) if error.is(Reason::Invalid) || self.path.is_empty() => self.list(session, client, false).await,
             outcome => outcome,
@@ -215,6 +215,6 @@ fn listed(entry: &v1::Entry, whole_path: bool) -> String {
         v1::EntryKind::Symlink => format!("{} -> {}", text::path(name), text::path(&entry.symlink_target)),
         _ => text::path(name).into_owned(),
     };
-    let time = text::wall_clock(text::moment(entry.modify_time.as_ref()));
+    let time = text::wall_clock(text::timestamp(entry.modify_time.as_ref()));
     format!("{letter} {:04o} {:>10}  {time}  {name}", entry.mode, text::count(entry.size))
 }

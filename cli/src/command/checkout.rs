@@ -11,12 +11,14 @@ use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
 use super::conflicts;
-use super::ws::{confirm, workspace};
+use super::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
-use crate::session::{Session, here, workspace_name};
+use crate::output::{Output, json as lines};
+use crate::prompt::confirm;
+use crate::session::{Session, current_workspace, workspace_name};
 use crate::text;
 
 /// Write a snapshot into a new directory, or recreate a lost directory
@@ -69,18 +71,18 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let (Some(revision), Some(dir)) = (&self.revision, &self.dir) else {
             return self.bring_back(session).await;
         };
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
-        let workspace_here = here(place.as_ref());
+        let workspace_here = current_workspace(place.as_ref());
         let mut revision = revision.clone();
         if let Some(name) = &self.workspace {
             // The short form of the revision means another thing in another workspace, so it is settled here and now.
-            let found = super::words::snapshot(&mut client, place.as_ref(), &revision).await?;
+            let found = super::revisions::snapshot(&mut client, place.as_ref(), &revision).await?;
             revision = text::id(&found.name).to_owned();
             ensure_workspace(&mut client, name, &revision).await?;
         }
@@ -130,7 +132,7 @@ impl Checkout {
 
     /// Writes the lost directory of a workspace again.
     async fn bring_back(&self, session: &mut Session) -> Outcome {
-        let place = match session.place().await {
+        let place = match session.attached_directory().await {
             Ok(place) => Some(place),
             Err(error) if error.is(Reason::NoDirectory) => None,
             Err(error) => return Err(error),
@@ -240,7 +242,7 @@ async fn ensure_workspace(client: &mut Client, name: &str, snapshot: &str) -> Re
     }
 }
 
-/// What to write where.
+/// The options of a checkout.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// Where, on the host.
@@ -253,7 +255,7 @@ pub struct Target<'a> {
     pub attach: &'a str,
     /// A directory to clone from, on the wire; or nothing.
     pub source: &'a str,
-    /// How conflicts are shown; or nothing.
+    /// How conflicts are written; empty for the default.
     pub conflicts: &'a str,
     /// For reading only.
     pub read_only: bool,

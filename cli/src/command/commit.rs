@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::capture::{self, About};
+use super::capture::{self, SnapshotInfo};
 use super::conflicts;
 use crate::error::Outcome;
 use crate::session::Session;
@@ -24,17 +24,17 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
-        let about = About { message: self.message, labels: self.label, ..About::default() };
+        let about = SnapshotInfo { message: self.message, labels: self.label, ..SnapshotInfo::default() };
         let result = capture::capture(&session.output, &mut client, &place.directory.name, about).await?;
         session.output.emit(&capture::json_line("commit", &result))?;
         if result.changed {
             session.output.done(capture::line(&result))?;
         } else {
-            let since = result.snapshot.as_ref().map(|head| text::moment(head.time.as_ref()));
+            let since = result.snapshot.as_ref().map(|head| text::timestamp(head.time.as_ref()));
             let since = since.map(|time| format!(" since {}", text::ago(time, session.now))).unwrap_or_default();
             session.output.done(format!("nothing to commit: nothing changed{since}"))?;
         }

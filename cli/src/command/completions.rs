@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::Arguments;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::session::Session;
@@ -24,10 +23,10 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Does it.
-    pub fn run(self, session: &mut Session) -> Outcome {
+    /// Prints the script. `root` is the command line of the program.
+    pub fn run(self, session: &mut Session, mut root: Command) -> Outcome {
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut Arguments::command(), "amalgam", &mut text);
+        clap_complete::generate(self.shell, &mut root, "amalgam", &mut text);
         session.output.raw(&text)?;
         Ok(Exit::OK)
     }
@@ -43,11 +42,11 @@ pub struct Man {
 }
 
 impl Man {
-    /// Does it.
-    pub fn run(self, session: &mut Session) -> Outcome {
+    /// Writes a page for each command. `root` is the command line of the program.
+    pub fn run(self, session: &mut Session, root: Command) -> Outcome {
         let failed = |error| CliError::machine(self.out.display(), &error);
         fs::create_dir_all(&self.out).map_err(failed)?;
-        clap_mangen::generate_to(Arguments::command(), &self.out).map_err(failed)?;
+        clap_mangen::generate_to(root, &self.out).map_err(failed)?;
         session.output.say(self.out.display())?;
         Ok(Exit::OK)
     }

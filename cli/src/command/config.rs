@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::config::{KEYS, Named, known};
+use crate::config::{KEYS, NamedKey, find_key};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -54,15 +54,15 @@ enum Verb {
 }
 
 impl ConfigCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, session: &mut Session) -> Outcome {
         match self.command.unwrap_or(Verb::List) {
             Verb::List => {
-                KEYS.iter().try_for_each(|key| say(session, &Named { key, workspace: None }))?;
+                KEYS.iter().try_for_each(|key| say(session, &NamedKey { key, workspace: None }))?;
                 session.config.of_workspaces().iter().try_for_each(|named| say(session, named))?;
             }
             Verb::Get { name } => {
-                let named = known(&name)?;
+                let named = find_key(&name)?;
                 let Some(value) = session.config.shown(&named) else {
                     let error = CliError::new(Exit::ERROR, "NOT_SET", format!("{name} is not set"));
                     return Err(error.hint(format!("the default is {}", default(&named))));
@@ -71,13 +71,13 @@ impl ConfigCommand {
                 session.output.say(value)?;
             }
             Verb::Set { name, values } => {
-                let named = known(&name)?;
+                let named = find_key(&name)?;
                 session.config.set(&named, &values)?;
                 session.config.save()?;
                 say_changed(session, &named)?;
             }
             Verb::Unset { name } => {
-                let named = known(&name)?;
+                let named = find_key(&name)?;
                 if session.config.unset(&named) {
                     session.config.save()?;
                 }
@@ -88,17 +88,17 @@ impl ConfigCommand {
     }
 }
 
-/// What holds without it.
-fn default(named: &Named) -> &'static str {
+/// The default, in words.
+fn default(named: &NamedKey) -> &'static str {
     if named.workspace.is_some() { "the value for all workspaces" } else { named.key.default }
 }
 
 /// A setting that was changed.
-fn say_changed(session: &mut Session, named: &Named) -> Result<(), CliError> {
+fn say_changed(session: &mut Session, named: &NamedKey) -> Result<(), CliError> {
     if session.output.is_quiet() { session.output.emit(&line(session, named)) } else { say(session, named) }
 }
 
-fn say(session: &mut Session, named: &Named) -> Result<(), CliError> {
+fn say(session: &mut Session, named: &NamedKey) -> Result<(), CliError> {
     session.output.emit(&line(session, named))?;
     let value = match session.config.shown(named) {
         Some(value) => paint(style::TITLE, value),
@@ -108,7 +108,7 @@ fn say(session: &mut Session, named: &Named) -> Result<(), CliError> {
     session.output.say(paint(style::FAINT, format!("    {}", named.key.doc)))
 }
 
-fn line(session: &Session, named: &Named) -> serde_json::Value {
+fn line(session: &Session, named: &NamedKey) -> serde_json::Value {
     lines::line(
         "setting",
         json!({

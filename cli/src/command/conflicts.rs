@@ -1,5 +1,6 @@
 //! `amalgam conflicts`: what could not be merged, and deciding it.
 
+mod listing;
 mod resolve;
 mod tool;
 
@@ -7,19 +8,17 @@ use std::ffi::OsString;
 
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
-use tonic::codegen::Bytes;
+use serde_json::json;
 
-use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::place::{Place, path_behind_revision};
-use crate::session::{Session, here, live, revision};
+use crate::session::Session;
 use crate::text;
+use listing::{json_line, line, list, read, state, tree_paths};
 
-const PAGE: i32 = 500;
+const PAGE_SIZE: i32 = 500;
 /// Most paths that are named with a summary.
 const PATHS_MAX: usize = 10;
 
@@ -65,7 +64,7 @@ Examples:
   amalgam conflicts list --rev main@ src
   amalgam conflicts list --exit-code || echo some are left")]
 struct List {
-    /// List only these paths and what is below them
+    /// List only these paths and everything below them
     paths: Vec<OsString>,
     /// The revision [default: the files on the disk, or the head of a workspace without a directory]
     #[arg(long, value_name = "REV")]
@@ -116,7 +115,7 @@ struct Forget {
 }
 
 impl Conflicts {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command.unwrap_or_else(|| Verb::List(List::default())) {
             Verb::List(list) => list.run(session).await,
@@ -131,7 +130,7 @@ impl Conflicts {
 
 impl List {
     async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         let paths = tree_paths(session, place.as_ref(), &self.paths)?;
         let found = list(&mut client, place.as_ref(), self.rev.as_deref(), paths).await?;
@@ -149,7 +148,7 @@ impl List {
 
 impl Show {
     async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         let path = tree_paths(session, place.as_ref(), &[self.path])?.remove(0);
         let state = state(place.as_ref(), self.rev.as_deref());
@@ -174,7 +173,7 @@ impl Show {
 impl Remembered {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let mut request = v1::ListResolutionsRequest { page_size: PAGE, page_token: String::new() };
+        let mut request = v1::ListResolutionsRequest { page_size: PAGE_SIZE, page_token: String::new() };
         session.output.page();
         loop {
             let page = client.conflicts.list_resolutions(request.clone()).await?.into_inner();
@@ -217,7 +216,7 @@ fn say_resolution(output: &mut Output, found: &v1::Resolution) -> Result<(), Cli
     output.say(format!("{id}  {} -> {}", text::path(&found.path), kind.unwrap_or("gone")))
 }
 
-/// Says how many conflicts there are, and what edits made of them.
+/// Prints the number of conflicts, and which ones edits resolved.
 pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result<(), CliError> {
     let Some(summary) = summary else { return Ok(()) };
     for path in summary.resolved.iter().take(PATHS_MAX) {
@@ -238,106 +237,6 @@ pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result
     Ok(())
 }
 
-/// What is on the disk now, or the head, or what was named.
-fn state(place: Option<&Place>, rev: Option<&str>) -> v1::State {
-    match (rev, place) {
-        (Some(rev), _) => revision(rev),
-        (None, Some(place)) => live(place),
-        (None, None) => revision("@"),
-    }
-}
-
-fn tree_paths(session: &Session, place: Option<&Place>, given: &[OsString]) -> Result<Vec<Bytes>, CliError> {
-    let path = |path: &OsString| match place {
-        Some(place) => place.tree_path(&session.cwd, path),
-        None => path_behind_revision(None, &session.cwd, path),
-    };
-    given.iter().map(path).collect()
-}
-
-async fn list(
-    client: &mut Client,
-    place: Option<&Place>,
-    rev: Option<&str>,
-    paths: Vec<Bytes>,
-) -> Result<Vec<v1::Conflict>, CliError> {
-    let mut request = v1::ListConflictsRequest {
-        state: Some(state(place, rev)),
-        workspace: here(place),
-        paths,
-        page_size: PAGE,
-        page_token: String::new(),
-    };
-    let mut found = Vec::new();
-    loop {
-        let page = client.conflicts.list_conflicts(request.clone()).await?.into_inner();
-        found.extend(page.conflicts);
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            return Ok(found);
-        }
-    }
-}
-
-async fn read(
-    client: &mut Client,
-    place: Option<&Place>,
-    state: v1::State,
-    path: Bytes,
-    version: &str,
-) -> Result<(v1::Conflict, Vec<u8>), CliError> {
-    let request =
-        v1::ReadConflictRequest { state: Some(state), workspace: here(place), path, version: version.to_owned() };
-    let mut stream = client.conflicts.read_conflict(request).await?.into_inner();
-    let (mut conflict, mut data) = (v1::Conflict::default(), Vec::new());
-    while let Some(part) = stream.message().await? {
-        conflict = part.conflict.unwrap_or(conflict);
-        data.extend_from_slice(&part.data);
-    }
-    Ok((conflict, data))
-}
-
-fn line(conflict: &v1::Conflict) -> String {
-    let regions = match conflict.regions {
-        0 => String::new(),
-        regions => format!(", {}", text::plural(u64::from(regions), "region")),
-    };
-    let draft = if conflict.versions.iter().any(|version| version.name == "draft") { ", begun" } else { "" };
-    let remembered = if conflict.remembered { ", resolved before" } else { "" };
-    let about = match conflict.about.is_empty() {
-        true => places(conflict),
-        false => format!(" {}", text::printable(&conflict.about)),
-    };
-    let words = format!("{}{about}{regions}{}{draft}{remembered}", conflict.kind, sides(conflict));
-    let words = paint(style::FAINT, words);
-    format!("{} {}  {words}", paint(style::WARNING, '!'), text::path(&conflict.path))
-}
-
-/// Whose versions compete, as far as that is known.
-fn sides(conflict: &v1::Conflict) -> String {
-    let competing = conflict.versions.iter().step_by(2).filter(|version| version.name != "draft");
-    let names: Vec<_> = competing.map(side).collect();
-    let is_known = conflict.versions.iter().any(|version| !version.workspace.is_empty());
-    if is_known || names.len() > 2 { format!(", of {}", names.join(", ")) } else { String::new() }
-}
-
-fn side(version: &v1::ConflictVersion) -> String {
-    let name = if version.workspace.is_empty() { &version.name } else { &version.workspace };
-    text::printable(name).to_string()
-}
-
-/// Where the versions of a thing lie that was moved.
-fn places(conflict: &v1::Conflict) -> String {
-    let place = |version: &v1::ConflictVersion| match &version.entry {
-        Some(entry) => format!("{} {}", version.name, text::path(&entry.path)),
-        None => format!("{} nowhere", version.name),
-    };
-    match conflict.undecided {
-        true => format!(": {}", conflict.versions.iter().map(place).collect::<Vec<_>>().join(", ")),
-        false => String::new(),
-    }
-}
-
 /// One conflict with its versions.
 fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
     let mut words = vec![line(conflict)];
@@ -355,37 +254,4 @@ fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
         words.push(format!("  {:10} {what}{of}", version.name));
     }
     words
-}
-
-/// A conflict for programs.
-fn json_line(conflict: &v1::Conflict) -> Value {
-    let version = |version: &v1::ConflictVersion| {
-        let mut object = json!({
-            "name": version.name,
-            "kind": version.entry.as_ref().map(|entry| text::kind_word(entry.kind())),
-            "mode": version.entry.as_ref().map(|entry| format!("{:04o}", entry.mode)),
-            "size": version.entry.as_ref().map(|entry| entry.size),
-            "workspace": (!version.workspace.is_empty()).then_some(&version.workspace),
-        });
-        if let Some(entry) = version.entry.as_ref().filter(|_| conflict.undecided) {
-            object = lines::with_path(object, &entry.path);
-        }
-        if let Some(value) = &version.value {
-            lines::put_bytes(&mut object, "value", value);
-        }
-        object
-    };
-    let line = lines::line(
-        "conflict",
-        json!({
-            "kind": conflict.kind,
-            "id": conflict.id,
-            "regions": conflict.regions,
-            "remembered": conflict.remembered,
-            "undecided": conflict.undecided,
-            "about": (!conflict.about.is_empty()).then_some(&conflict.about),
-            "versions": conflict.versions.iter().map(version).collect::<Vec<_>>(),
-        }),
-    );
-    lines::with_path(line, &conflict.path)
 }

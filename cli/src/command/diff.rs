@@ -7,13 +7,13 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
-use super::words::{Wanted, tell_apart};
+use super::revisions::{RevisionLimits, split_revisions_and_paths};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, here, live, revision};
+use crate::session::{Session, current_workspace, directory_state, empty_state, revision_state};
 use crate::text;
 
 /// Show what differs between two states
@@ -33,18 +33,18 @@ pub struct Diff {
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
     #[command(flatten)]
-    form: Form,
+    form: DiffFormat,
     /// Exit with 4 if something differs
     #[arg(long)]
     exit_code: bool,
-    /// Compare only these paths and what is below them
+    /// Compare only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
-/// How differences are shown.
+/// Options of the output of differences.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Form {
+pub struct DiffFormat {
     /// Show the number of lines added and removed in each file
     #[arg(long)]
     pub stat: bool,
@@ -65,7 +65,7 @@ pub struct Form {
     pub with_git: bool,
 }
 
-impl Form {
+impl DiffFormat {
     /// Whether any form was asked for.
     pub fn is_asked_for(&self) -> bool {
         self.patch || self.stat || self.name_only || self.name_status || self.insight
@@ -82,7 +82,7 @@ impl Form {
 
 /// Two states to compare.
 #[derive(Clone, Debug)]
-pub struct Sides {
+pub struct Comparison {
     /// Before.
     pub before: v1::State,
     /// After.
@@ -93,14 +93,27 @@ pub struct Sides {
     pub paths: Vec<Bytes>,
 }
 
+impl Comparison {
+    /// Compares a snapshot with its first parent.
+    pub fn of_snapshot(snapshot: &v1::Snapshot, paths: Vec<Bytes>) -> Self {
+        let before = snapshot.parents.first().map_or_else(empty_state, |parent| revision_state(text::id(parent)));
+        Self { before, after: revision_state(text::id(&snapshot.name)), workspace: String::new(), paths }
+    }
+
+    /// Whether a path in `.git` is asked for by name.
+    fn is_about_git(&self) -> bool {
+        self.paths.iter().any(|path| text::git_part(path).is_some())
+    }
+}
+
 impl Diff {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
-        let wanted = Wanted { revisions_max: 2, ranges: true };
-        let mut words = tell_apart(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
+        let place = session.attached_directory_if_any().await?;
+        let wanted = RevisionLimits { revisions_max: 2, ranges: true };
+        let mut words = split_revisions_and_paths(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
         if words.revisions.is_empty() && words.ranges.is_empty() {
-            words = words.without_doubt()?;
+            words = words.require_known()?;
         }
         let (from, to) = match (&words.revisions[..], &words.ranges[..]) {
             ([], [range]) => (Some(range.from.clone()), Some(range.to.clone())),
@@ -108,18 +121,18 @@ impl Diff {
             _ => return Err(CliError::usage("give either a range or revisions, not both")),
         };
         // Outside of a directory this says so.
-        let place = if to.is_none() { Some(session.place().await?) } else { place };
+        let place = if to.is_none() { Some(session.attached_directory().await?) } else { place };
         let before = match (&from, &place) {
-            (Some(from), _) => revision(from),
-            (None, Some(place)) if place.workspace.head.is_empty() => crate::session::empty(),
-            (None, _) => revision("@"),
+            (Some(from), _) => revision_state(from),
+            (None, Some(place)) if place.workspace.head.is_empty() => crate::session::empty_state(),
+            (None, _) => revision_state("@"),
         };
         let after = match (&to, &place) {
-            (Some(to), _) => revision(to),
-            (None, Some(place)) => live(place),
+            (Some(to), _) => revision_state(to),
+            (None, Some(place)) => directory_state(place),
             (None, None) => return Err(CliError::usage("a second revision is needed outside of a directory")),
         };
-        let sides = Sides { before, after, workspace: here(place.as_ref()), paths: words.paths };
+        let sides = Comparison { before, after, workspace: current_workspace(place.as_ref()), paths: words.paths };
         let mut client = session.client().await?;
         let differs = show(&mut session.output, &mut client, &sides, &self.form).await?;
         Ok(if differs && self.exit_code { Exit::DIFFERS } else { Exit::OK })
@@ -127,9 +140,14 @@ impl Diff {
 }
 
 /// Shows what differs between two sides. Returns whether anything does.
-pub async fn show(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
+pub async fn show(
+    output: &mut Output,
+    client: &mut Client,
+    sides: &Comparison,
+    form: &DiffFormat,
+) -> Result<bool, CliError> {
     output.page();
-    let mut seen = Seen { without_git: !form.with_git && !sides.is_about_git(), ..Seen::default() };
+    let mut seen = DiffTotals { without_git: !form.with_git && !sides.is_about_git(), ..DiffTotals::default() };
     if form.wants_names(output.is_json()) {
         names(output, client, sides, form, &mut seen).await?;
     }
@@ -142,33 +160,27 @@ pub async fn show(output: &mut Output, client: &mut Client, sides: &Sides, form:
     if seen.git_changes > 0 {
         output.emit(&lines::line("git_changes", json!({"left_out": seen.git_changes})))?;
         let changes = text::plural(seen.git_changes, "change");
-        output.remark(format!("{changes} in .git left out; --with-git shows them"))?;
+        let them = text::them(seen.git_changes);
+        output.remark(format!("{changes} in .git left out; --with-git shows {them}"))?;
     }
     Ok(seen.differs)
 }
 
-/// What the parts of a comparison have in common.
+/// Totals of the parts of a comparison.
 #[derive(Default)]
-struct Seen {
+struct DiffTotals {
     without_git: bool,
     differs: bool,
-    /// How many changes in `.git` were left out.
+    /// Number of changes in `.git` that were left out.
     git_changes: u64,
-}
-
-impl Sides {
-    /// Whether a path in `.git` is asked for by name.
-    fn is_about_git(&self) -> bool {
-        self.paths.iter().any(|path| text::git_part(path).is_some())
-    }
 }
 
 async fn names(
     output: &mut Output,
     client: &mut Client,
-    sides: &Sides,
-    form: &Form,
-    seen: &mut Seen,
+    sides: &Comparison,
+    form: &DiffFormat,
+    seen: &mut DiffTotals,
 ) -> Result<(), CliError> {
     let request = v1::DiffStatesRequest {
         before: Some(sides.before.clone()),
@@ -193,7 +205,7 @@ async fn names(
 
 /// A change in one line, with its letter.
 pub fn named(change: &v1::Change) -> String {
-    let letter = paint(style_of(change.kind()), text::letter(change.kind()));
+    let letter = paint(style_of(change.kind()), text::change_letter(change.kind()));
     let is_conflict = change.after.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::Conflict);
     match change.kind() {
         _ if is_conflict => format!("{letter} {} ({})", text::path(&change.path), paint(style::WARNING, "conflict")),
@@ -217,9 +229,9 @@ pub fn style_of(kind: v1::ChangeKind) -> anstyle::Style {
 async fn inspect(
     output: &mut Output,
     client: &mut Client,
-    sides: &Sides,
-    form: &Form,
-    seen: &mut Seen,
+    sides: &Comparison,
+    form: &DiffFormat,
+    seen: &mut DiffTotals,
 ) -> Result<(), CliError> {
     let request = v1::InspectChangeRequest {
         before: Some(sides.before.clone()),
@@ -340,7 +352,12 @@ fn summary_json(summary: &v1::ChangeSummary) -> serde_json::Value {
     )
 }
 
-async fn patch(output: &mut Output, client: &mut Client, sides: &Sides, seen: &mut Seen) -> Result<(), CliError> {
+async fn patch(
+    output: &mut Output,
+    client: &mut Client,
+    sides: &Comparison,
+    seen: &mut DiffTotals,
+) -> Result<(), CliError> {
     let request = v1::GetPatchRequest {
         before: Some(sides.before.clone()),
         after: Some(sides.after.clone()),

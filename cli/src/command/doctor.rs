@@ -1,15 +1,13 @@
 //! `amalgam doctor`: what on this machine helps or hinders.
 
+mod finding;
 mod machine;
 mod mounting;
-
-pub use machine::can_clone;
 
 use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use crate::args::LONG_VERSION;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -17,6 +15,8 @@ use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
+use crate::version::LONG_VERSION;
+use finding::{Finding, Grade};
 
 /// Check the store and this machine for problems
 #[derive(Debug, Args)]
@@ -28,56 +28,8 @@ Examples:
   amalgam doctor --json")]
 pub struct Doctor {}
 
-/// How grave a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grade {
-    /// All is well.
-    Fine,
-    /// It is not there or not possible, and nothing else suffers from it.
-    Note,
-    /// It works, but could work better.
-    Warning,
-    /// It does not work.
-    Failure,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What was looked at: a stable word.
-    pub subject: &'static str,
-    /// How grave it is.
-    pub grade: Grade,
-    /// What was found.
-    pub message: String,
-    /// What to do.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    /// All is well.
-    pub fn fine(subject: &'static str, message: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
-    }
-
-    /// It is not there or not possible, and nothing else suffers from it.
-    pub fn note(subject: &'static str, message: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Note, message: message.into(), advice: None }
-    }
-
-    /// It works, but could work better.
-    pub fn warning(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Warning, message: message.into(), advice: Some(advice.into()) }
-    }
-
-    /// It does not work.
-    pub fn failure(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Failure, message: message.into(), advice: Some(advice.into()) }
-    }
-}
-
 impl Doctor {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut findings = vec![Finding::fine("version", format!("amalgam {LONG_VERSION}"))];
         findings.extend(store(session).await?);
@@ -146,7 +98,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
                     "calls": store.calls,
                 }),
             ))?;
-            let since = text::ago(text::moment(store.start_time.as_ref()), session.now);
+            let since = text::ago(text::timestamp(store.start_time.as_ref()), session.now);
             let message = format!(
                 "version {}, process id {}, started {since}, {} watched",
                 store.version,
@@ -187,17 +139,17 @@ async fn watches(client: &mut Client) -> Vec<Finding> {
     unwatched.map(finding).collect()
 }
 
-/// What commands left that were killed.
+/// Leftovers of killed commands.
 fn leftovers(session: &Session) -> Option<Finding> {
-    let words = super::forks::abandoned_words(session.home())?;
-    Some(Finding::warning("leftovers", words, format!("`{}` removes them", super::forks::REMOVE_ENDED)))
+    let words = super::work_folders::abandoned_words(session.home())?;
+    Some(Finding::warning("leftovers", words, format!("`{}` removes them", super::work_folders::REMOVE_ENDED)))
 }
 
 async fn directory(session: &mut Session) -> Finding {
     if !session.has_store() {
         return Finding::note("directory", "no directory is protected yet");
     }
-    match session.place_if_any().await {
+    match session.attached_directory_if_any().await {
         Ok(Some(place)) if place.directory.problem.is_empty() => {
             let path = text::path(&place.directory.path).into_owned();
             Finding::fine("directory", format!("{path} belongs to {}", place.workspace_id()))

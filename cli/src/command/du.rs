@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::{advance, progress_bar};
 use crate::output::style::{self, paint};
-use crate::output::{Output, advance, json as lines, progress_bar};
-use crate::session::{Session, here, incomplete, workspace_name};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, current_workspace, missing_field, workspace_name};
 use crate::text;
 
 /// Most snapshots of a workspace that are listed unless more are asked for.
@@ -50,22 +51,22 @@ pub struct Du {
     exact: Option<String>,
 }
 
-/// What is meant.
+/// The workspace or snapshot.
 enum Subject {
     Workspace(String),
     Revision(String),
 }
 
 impl Du {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         session.interrupts.say("nothing was changed");
         if let Some(subject) = self.exact {
             return exactly(session, subject).await;
         }
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
-        let here = here(place.as_ref());
+        let here = current_workspace(place.as_ref());
         let subject = match self.subject {
             Some(subject) => Some(meant(&mut client, subject).await),
             None => None,
@@ -118,7 +119,7 @@ async fn measure(
         bar.finish_and_clear();
     }
     if found.is_empty() {
-        return Err(incomplete("result"));
+        return Err(missing_field("result"));
     }
     session.output.page();
     let (home, now) = (session.home().display().to_string(), session.now);
@@ -162,7 +163,7 @@ async fn list_growth(session: &mut Session, mut client: Client, subject: Subject
     let mut stream = client.collections.list_growth(request).await?.into_inner();
     session.output.page();
     while let Some(message) = stream.message().await? {
-        let account = message.snapshot.ok_or_else(|| incomplete("snapshot"))?;
+        let account = message.snapshot.ok_or_else(|| missing_field("snapshot"))?;
         say_snapshot(&mut session.output, &account, session.now)?;
         session.output.flush()?;
     }
@@ -196,7 +197,7 @@ fn say_store(output: &mut Output, store: &v1::StoreAccount, home: &str) -> Resul
     parts(store).into_iter().try_for_each(|line| output.say(line))
 }
 
-/// What takes room beside what names lead to, a line each.
+/// The lines about space that is used by unreachable data and caches.
 fn parts(store: &v1::StoreAccount) -> Vec<String> {
     let stored = store.alive.unwrap_or_default().bytes;
     let undo = store.undo.unwrap_or_default().bytes;
@@ -295,17 +296,17 @@ fn tally_or_null(known: Option<v1::ObjectTally>) -> Value {
     if known.is_some() { tally(known) } else { Value::Null }
 }
 
-/// What is in nothing else.
+/// Bytes that nothing else refers to.
 async fn exactly(session: &mut Session, subject: String) -> Outcome {
     use v1::measure_exactly_request::Target;
-    let place = session.place_if_any().await?;
+    let place = session.attached_directory_if_any().await?;
     let mut client = session.client().await?;
     let target = match meant(&mut client, subject).await {
         Subject::Workspace(name) => Target::Workspace(name),
         Subject::Revision(revision) => Target::Revision(revision),
     };
     let is_workspace = matches!(target, Target::Workspace(_));
-    let request = v1::MeasureExactlyRequest { target: Some(target), here: here(place.as_ref()) };
+    let request = v1::MeasureExactlyRequest { target: Some(target), here: current_workspace(place.as_ref()) };
     let measured = client.collections.measure_exactly(request).await?.into_inner();
     let freed = measured.freed.unwrap_or_default();
     let kind = if is_workspace { "workspace" } else { "snapshot" };

@@ -1,4 +1,4 @@
-//! What `amalgam run --in` starts: mounts for itself, then becomes the command.
+//! The process that `amalgam run --in` starts: makes a private mount, then executes the command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::namespace::{Enter as Mounting, Refused, TOKEN, become_command};
+use crate::namespace::{PrivateMount, PrivateMountError, TOKEN_VARIABLE, become_command};
 
 /// Mount a workspace in a namespace of its own and become a command; `amalgam run --in` starts this
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub struct Enter {
     #[arg(long, num_args = 2, value_names = ["SOURCE", "PATH"])]
     bind: Vec<PathBuf>,
     /// Which mount it is, in hex
-    #[arg(long, env = TOKEN, hide_env_values = true, hide = true)]
+    #[arg(long, env = TOKEN_VARIABLE, hide_env_values = true, hide = true)]
     token: String,
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -38,7 +38,7 @@ impl Enter {
     pub fn run(self) -> CliError {
         let Some(token) = bytes_of(&self.token) else { return CliError::usage("the token has no hex digits") };
         let bindings: Vec<_> = self.bind.chunks_exact(2).map(|pair| (pair[0].as_path(), pair[1].as_path())).collect();
-        let refused = become_command(&Mounting {
+        let refused = become_command(&PrivateMount {
             at: &self.at,
             socket: &self.socket,
             token: &token,
@@ -47,12 +47,12 @@ impl Enter {
             words: &self.command,
         });
         match refused {
-            Refused::Mount(what, error) => {
+            PrivateMountError::Mount(what, error) => {
                 let message = format!("could not {what}: {error}");
                 CliError::new(Exit(125), "MOUNT_REFUSED", message)
                     .hint("`amalgam doctor` says what is missing; --backend checkout works without")
             }
-            Refused::Start(error) => super::run::not_started(&self.command[0], &error),
+            PrivateMountError::Start(error) => CliError::not_started(&self.command[0], &error),
         }
     }
 }

@@ -11,19 +11,20 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::attempt::{Apart, last_number, of_shell};
 use super::backend::{Backend, BackendArgs, Purpose};
-use super::capture::{About, capture, changed};
+use super::capture::{SnapshotInfo, capture, changed};
 use super::checkout::{Target, checkout};
 use super::fork::{fork, free_names, say_copies};
-use super::forks::{self, Logs, REMOVE_ENDED, Unsaved, WorkFolder, clean_up};
+use super::isolated_command::{IsolatedCommand, last_number, shell_command};
 use super::mount::{MountArgs, mount_or_else};
 use super::restore::{json_line, say_restored};
+use super::work_folders::{self, FolderLogs, REMOVE_ENDED, UncommittedChanges, WorkFolder, clean_up};
+use crate::attached::AttachedDirectory;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
-use crate::place::Place;
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 
@@ -79,13 +80,13 @@ struct Attempt {
 }
 
 impl Explore {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let here = &place.directory.name;
-        forks::remark_abandoned(session)?;
-        let before = capture(&session.output, &mut client, here, About::message("before exploring")).await?;
+        work_folders::remark_abandoned(session)?;
+        let before = capture(&session.output, &mut client, here, SnapshotInfo::message("before exploring")).await?;
         let mut folder = WorkFolder::create(session.home(), "explore")?;
         match self.keep {
             true => session.interrupts.say("the forks stay (--keep); `amalgam ws` lists them"),
@@ -99,10 +100,10 @@ impl Explore {
             say_kept(session, &attempts)?;
             return outcome;
         }
-        // What was captured is all there is. Whoever failed may have failed because the process went away.
-        let unsaved = if outcome.is_ok() { Unsaved::Discard } else { Unsaved::Capture };
+        // The captures are all that is left. An attempt may have failed because the background process ended.
+        let unsaved = if outcome.is_ok() { UncommittedChanges::Discard } else { UncommittedChanges::Capture };
         let has_logs = attempts.iter().any(|attempt| attempt.code.is_some());
-        let logs = if outcome.is_err() && has_logs { Logs::Keep } else { Logs::Remove };
+        let logs = if outcome.is_err() && has_logs { FolderLogs::Keep } else { FolderLogs::Remove };
         if outcome.is_err() {
             session.forget_client();
         }
@@ -123,7 +124,7 @@ impl Explore {
         &self,
         session: &mut Session,
         client: &mut Client,
-        place: &Place,
+        place: &AttachedDirectory,
         folder: &mut WorkFolder,
         counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
@@ -148,7 +149,7 @@ impl Explore {
         &self,
         session: &mut Session,
         client: &mut Client,
-        place: &Place,
+        place: &AttachedDirectory,
         folder: &mut WorkFolder,
         counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
@@ -232,7 +233,7 @@ impl Explore {
         metadata.extend(attempt.code.map(|code| ("exit_code".to_owned(), code.to_string())));
         metadata.extend(attempt.score.map(|score| ("score".to_owned(), score.to_string())));
         let message = format!("attempt {}: {}", attempt.number, words.join(" "));
-        let about = About { message, metadata, labels: Vec::new() };
+        let about = SnapshotInfo { message, metadata, labels: Vec::new() };
         capture(output, client, &attempt.directory, about).await
     }
 }
@@ -244,16 +245,16 @@ async fn one(
     score: Option<&str>,
     around: String,
 ) -> Result<Attempt, CliError> {
-    let environment = [("AMALGAM_ATTEMPT", attempt.number.to_string()), (forks::VARIABLE, around)];
-    let apart = Apart { words, directory: &attempt.path, environment: &environment };
+    let environment = [("AMALGAM_ATTEMPT", attempt.number.to_string()), (work_folders::FOLDER_VARIABLE, around)];
+    let apart = IsolatedCommand { words, directory: &attempt.path, environment: &environment };
     let code = apart.with_log(&attempt.log).await?;
     attempt.code = Some(code);
     attempt.score = match score {
         _ if code != 0 => None,
         None => Some(1.0),
         Some(line) => {
-            let words = of_shell(line);
-            let apart = Apart { words: &words, directory: &attempt.path, environment: &environment };
+            let words = shell_command(line);
+            let apart = IsolatedCommand { words: &words, directory: &attempt.path, environment: &environment };
             let (code, printed) = apart.read(&attempt.log).await?;
             if code == 0 { last_number(&printed) } else { None }
         }
@@ -315,7 +316,7 @@ fn table(output: &mut Output, attempts: &[Attempt], best: Option<usize>) -> Resu
 }
 
 /// Restores the winner's files into the directory.
-async fn take(session: &mut Session, client: &mut Client, place: &Place, winner: &Attempt) -> Outcome {
+async fn take(session: &mut Session, client: &mut Client, place: &AttachedDirectory, winner: &Attempt) -> Outcome {
     let snapshot = winner.result.as_ref().and_then(|result| result.snapshot.clone()).unwrap_or_default();
     let request = v1::RestoreDirectoryRequest {
         name: place.directory.name.clone(),
@@ -331,7 +332,7 @@ async fn take(session: &mut Session, client: &mut Client, place: &Place, winner:
     super::capture::report_notices(&mut session.output, &result.notices)
 }
 
-/// Says which forks are kept, and what removes them.
+/// Prints which forks are kept, and the command that removes them.
 fn say_kept(session: &mut Session, attempts: &[Attempt]) -> Result<(), CliError> {
     if attempts.is_empty() {
         return Ok(());

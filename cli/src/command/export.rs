@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
-use amalgam_proto::v1;
 use amalgam_proto::v1::export_tree_request::Target as To;
+use amalgam_proto::{Reason, v1};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tonic::codegen::Bytes;
@@ -15,8 +15,8 @@ use super::import::{Compression, counts_line, notices, parse_history, words};
 use super::pipe::Target;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::{drive, drive_pieces};
-use crate::session::{Session, here};
+use crate::output::progress::{drive, drive_pieces};
+use crate::session::{Session, current_workspace};
 
 /// Export a snapshot as an archive, a container image or git commits
 #[derive(Debug, Args)]
@@ -134,7 +134,7 @@ struct Oci {
 }
 
 impl Export {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.what {
             What::Tar(tar) => {
@@ -147,7 +147,7 @@ impl Export {
                     dry_run: tar.dry_run,
                     ..Default::default()
                 };
-                archive(session, request, &tar.output).await
+                archive_of(session, request, &tar.output).await
             }
             What::Zip(zip) => {
                 let request = v1::ExportTreeRequest {
@@ -157,7 +157,7 @@ impl Export {
                     dry_run: zip.dry_run,
                     ..Default::default()
                 };
-                archive(session, request, &zip.output).await
+                archive_of(session, request, &zip.output).await
             }
             What::Git(git) => git.run(session).await,
             What::Oci(oci) => {
@@ -238,6 +238,19 @@ fn compression_of(file: &OsStr) -> Option<Compression> {
     }
 }
 
+/// Writes an archive. A path in the place of the revision gets a hint.
+async fn archive_of(session: &mut Session, request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
+    let word = request.revision.clone();
+    let is_path = request.paths.is_empty() && session.cwd.join(&word).symlink_metadata().is_ok();
+    archive(session, request, output).await.map_err(|error| {
+        match is_path && (error.is(Reason::NotFound) || error.is(Reason::Invalid)) {
+            true => CliError::new(error.exit, &error.reason, format!("`{word}` is a path, not a revision"))
+                .hint(format!("give the revision before paths: @ {word}")),
+            false => error,
+        }
+    })
+}
+
 /// Writes an archive that comes as data.
 async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
     let (is_piped, dry_run) = (output == "-", request.dry_run);
@@ -249,7 +262,7 @@ async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, outp
             CliError::usage("the archive takes standard output, where JSON lines would go").hint("pass -o FILE")
         );
     }
-    request.workspace = here(session.place_if_any().await?.as_ref());
+    request.workspace = current_workspace(session.attached_directory_if_any().await?.as_ref());
     let mut client = session.client().await?;
     if dry_run {
         let done = drive(&session.output, client.exchange.export_tree(request)).await?;
@@ -269,7 +282,7 @@ async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, outp
 
 /// Exports to a repository or a directory of the host.
 async fn on_host(session: &mut Session, mut request: v1::ExportTreeRequest) -> Outcome {
-    request.workspace = here(session.place_if_any().await?.as_ref());
+    request.workspace = current_workspace(session.attached_directory_if_any().await?.as_ref());
     let dry_run = request.dry_run;
     let mut client = session.client().await?;
     let done = drive(&session.output, client.exchange.export_tree(request)).await?;

@@ -4,12 +4,12 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use super::words::{Wanted, tell_apart};
+use super::revisions::{RevisionLimits, split_revisions_and_paths};
 use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, here};
+use crate::session::{Session, current_workspace};
 use crate::text;
 
 /// Find files by name in all snapshots, deleted files included
@@ -43,17 +43,18 @@ pub struct Find {
 }
 
 impl Find {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
-        let wanted = Wanted { revisions_max: usize::MAX, ranges: false };
-        let words = tell_apart(session, place.as_ref(), &self.revisions, &[], wanted).await?.without_doubt()?;
+        let place = session.attached_directory_if_any().await?;
+        let wanted = RevisionLimits { revisions_max: usize::MAX, ranges: false };
+        let words =
+            split_revisions_and_paths(session, place.as_ref(), &self.revisions, &[], wanted).await?.require_known()?;
         let request = v1::FindPathsRequest {
             without_git: !self.with_git && text::git_part(self.pattern.as_bytes()).is_none(),
             pattern: self.pattern,
             all: self.all || (words.revisions.is_empty() && place.is_none()),
             revisions: words.revisions,
-            workspace: here(place.as_ref()),
+            workspace: current_workspace(place.as_ref()),
             project: false,
         };
         let mut client = session.client().await?;
@@ -83,7 +84,7 @@ impl Find {
             session.output.say(match &found.removed_in {
                 None => format!("{id}  {path}"),
                 Some(removed) => {
-                    let age = text::ago(text::moment(removed.time.as_ref()), session.now);
+                    let age = text::ago(text::timestamp(removed.time.as_ref()), session.now);
                     let gone = format!("gone since {}, {age}", text::short(&removed.name));
                     format!("{id}  {path}  {}", paint(style::FAINT, gone))
                 }

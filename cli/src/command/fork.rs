@@ -1,4 +1,4 @@
-//! `amalgam fork`: workspaces that begin where another one stands, with directories if wanted.
+//! `amalgam fork`: creates workspaces from the state of another one, with directories if asked for.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::backend::{Backend, BackendArgs, Purpose};
-use super::capture::{About, capture, report_notices};
+use super::capture::{SnapshotInfo, capture, report_notices};
 use super::checkout::{Target, checkout};
 use super::mount::{MountArgs, mount_or_else};
-use super::ws::{workspace, workspaces};
+use super::workspaces::{workspace, workspaces};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -57,14 +57,16 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        self.refuse_without_effect()?;
         let mut client = session.client().await?;
         let source = source(session, &mut client, self.from.as_deref()).await?;
         let mut exit = Exit::OK;
         let mut counts = None;
         if let Some(directory) = &source.directory {
-            let result = capture(&session.output, &mut client, directory, About::message("before a fork")).await?;
+            let result =
+                capture(&session.output, &mut client, directory, SnapshotInfo::message("before a fork")).await?;
             exit = exit.or(report_notices(&mut session.output, &result.notices)?);
             counts = result.counts;
         }
@@ -114,7 +116,27 @@ impl Fork {
     }
 }
 
-/// What was written out for forks.
+impl Fork {
+    /// Refuses options that have no effect beside the others.
+    fn refuse_without_effect(&self) -> Result<(), CliError> {
+        let is_written = self.mount.is_none() || self.backend.backend == Backend::Checkout;
+        // --local has a message of its own.
+        let mount_option = self.options.given().filter(|option| is_written && *option != "--local");
+        match (mount_option, self.backend.given()) {
+            (Some(option), _) if self.mount.is_some() => {
+                Err(CliError::usage(format!("{option} works only in a mount, and --backend checkout mounts nothing"))
+                    .hint("leave out one of them"))
+            }
+            (Some(option), _) | (None, Some(option)) if self.mount.is_none() => {
+                Err(CliError::usage(format!("{option} works only with --mount"))
+                    .hint("add --mount TEMPLATE, or leave it out"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The full copies that were written for forks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
     number: u64,
@@ -135,7 +157,7 @@ impl Copies {
     }
 }
 
-/// Says beforehand that files are copied, because nothing can be mounted, and how much that is, as far as it is known.
+/// Prints, before files are copied because nothing can be mounted, how many copies and bytes that are.
 pub fn say_copies(output: &mut Output, why: &str, number: usize, counts: Option<&v1::Counts>) -> Result<(), CliError> {
     let copies = if number == 1 { "a full copy is".to_owned() } else { format!("{number} full copies are") };
     let size = match counts {
@@ -158,7 +180,7 @@ fn different(names: Vec<String>) -> Result<Vec<String>, CliError> {
     }
 }
 
-/// Where a fork begins.
+/// The source of a fork.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The workspace, as people write it.
@@ -169,7 +191,7 @@ pub struct Source {
 
 async fn source(session: &mut Session, client: &mut Client, from: Option<&str>) -> Result<Source, CliError> {
     let Some(from) = from else {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let workspace = place.workspace_id().to_owned();
         return Ok(Source { workspace, directory: Some(place.directory.name) });
     };
@@ -179,7 +201,7 @@ async fn source(session: &mut Session, client: &mut Client, from: Option<&str>) 
     Ok(Source { workspace: from.to_owned(), directory })
 }
 
-/// The first names `WORKSPACE-1`, `WORKSPACE-2` and so on that nobody has.
+/// Returns the first names `WORKSPACE-1`, `WORKSPACE-2` and so on that are not taken.
 pub async fn free_names(client: &mut Client, workspace: &str, number: usize) -> Result<Vec<String>, CliError> {
     let start = format!("{workspace}-");
     let taken = workspaces(client, &start).await?;

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::{advance, progress_bar};
 use crate::output::style::{self, paint};
-use crate::output::{Output, advance, json as lines, progress_bar};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// Most snapshots that stay that are listed unless more are asked for.
@@ -68,7 +69,7 @@ pub struct Gc {
 }
 
 impl Gc {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let grace_seconds = self.grace.map(|grace| grace.duration().map_or(u64::MAX, |grace| grace.as_secs()));
         if self.confirm_clock {
@@ -119,7 +120,7 @@ async fn confirm_clock(session: &mut Session) -> Outcome {
     Ok(Exit::OK)
 }
 
-/// How things stand, for programs.
+/// Prints the JSON line about collections.
 pub fn emit_state(output: &mut Output, state: &v1::GetCollectionResponse) -> Result<(), CliError> {
     let last = state.last.as_ref();
     output.emit(&lines::line(
@@ -143,30 +144,31 @@ pub fn emit_state(output: &mut Output, state: &v1::GetCollectionResponse) -> Res
     ))
 }
 
-/// The same for people, on one line.
+/// Describes the state of collections in one line.
 pub fn state_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
     let last = match &state.last {
         Some(last) => {
             let freed = text::bytes(last.freed.unwrap_or_default().bytes);
-            format!("last collected {}, {freed} freed", text::ago(text::moment(last.time.as_ref()), now))
+            format!("last collected {}, {freed} freed", text::ago(text::timestamp(last.time.as_ref()), now))
         }
         None => "not collected yet".to_owned(),
     };
     let how = match (state.under_way, state.paused, &state.paused_until) {
         (true, ..) => "a collection is running".to_owned(),
         (false, true, None) => "paused until `amalgam gc --resume`".to_owned(),
-        (false, true, Some(end)) => format!("paused for {} more", text::until(text::moment(Some(end)), now)),
+        (false, true, Some(end)) => format!("paused for {} more", text::until(text::timestamp(Some(end)), now)),
         (false, false, _) => format!("the next one {}", next_words(state, now)),
     };
     let (taken, free) = (text::bytes(state.disk_bytes), text::bytes(state.free_bytes));
     format!("{last}; {how}; the store takes {taken}, {free} free")
 }
 
-/// What the next collection waits for.
+/// Describes when the next collection runs.
 fn next_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
-    let time = text::moment(state.next_time.as_ref());
+    let time = text::timestamp(state.next_time.as_ref());
     let moment = match time <= now {
         true => "at a quiet moment".to_owned(),
+        false if time.as_second() - now.as_second() < 60 => "within a minute".to_owned(),
         false => format!("in {}", text::until(time, now)),
     };
     format!("{moment}, when the store takes {}, or when space is short", text::bytes(state.next_bytes))
@@ -193,7 +195,7 @@ async fn follow(session: &mut Session, request: v1::CollectStoreRequest) -> Resu
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    result.ok_or_else(|| incomplete("result"))
+    result.ok_or_else(|| missing_field("result"))
 }
 
 fn tally(tally: Option<v1::ObjectTally>) -> Value {
@@ -227,7 +229,7 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "ended_in": (!result.ended_in.is_empty()).then_some(&result.ended_in),
         }),
     ))?;
-    // What would be done is what was asked for; what was done is not wanted where only the exit code is.
+    // A dry run prints its result even with `--quiet`; a collection does not.
     let mut say = |line: String| if result.dry_run { output.say(line) } else { output.done(line) };
     let kept = format!("{} from {}", tally_words(result.alive), text::plural(result.roots, "root"));
     say(format!("kept: {kept}"))?;
@@ -324,7 +326,7 @@ fn planned_line(planned: &v1::PlannedSnapshot, word: &str, style: anstyle::Style
         "goes" => ": no rule keeps it".to_owned(),
         "gone" => ": its tree was dropped by retention".to_owned(),
         "soon" => {
-            let seconds = text::moment(planned.go_time.as_ref()).as_second() - now.as_second();
+            let seconds = text::timestamp(planned.go_time.as_ref()).as_second() - now.as_second();
             format!(": goes in {} h ({})", (seconds.max(0) + 3_599) / 3_600, planned.why)
         }
         _ => format!(": {}", planned.why),
@@ -334,7 +336,7 @@ fn planned_line(planned: &v1::PlannedSnapshot, word: &str, style: anstyle::Style
         "{}  {}  {}  {}{}",
         paint(style::ID, text::short(&planned.snapshot)),
         paint(style::WORKSPACE, workspace),
-        text::ago(text::moment(planned.time.as_ref()), now),
+        text::ago(text::timestamp(planned.time.as_ref()), now),
         paint(style, word),
         text::printable(&why),
     )

@@ -7,12 +7,12 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use super::words::{Wanted, tell_apart};
+use super::revisions::{RevisionLimits, split_revisions_and_paths};
 use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, here, revision};
+use crate::session::{Session, current_workspace, revision_state};
 use crate::text;
 
 /// Search the files of a snapshot for a pattern
@@ -44,21 +44,21 @@ pub struct Grep {
     /// Search .git, too
     #[arg(long)]
     with_git: bool,
-    /// Search only these paths and what is below them
+    /// Search only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl Grep {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
-        let wanted = Wanted { revisions_max: 1, ranges: false };
-        let words = tell_apart(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
-        let words = if words.revisions.is_empty() { words.without_doubt()? } else { words };
+        let place = session.attached_directory_if_any().await?;
+        let wanted = RevisionLimits { revisions_max: 1, ranges: false };
+        let words = split_revisions_and_paths(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
+        let words = if words.revisions.is_empty() { words.require_known()? } else { words };
         let request = v1::SearchFilesRequest {
-            state: Some(revision(words.revisions.first().map_or("@", String::as_str))),
-            workspace: here(place.as_ref()),
+            state: Some(revision_state(words.revisions.first().map_or("@", String::as_str))),
+            workspace: current_workspace(place.as_ref()),
             without_git: !self.with_git && !words.paths.iter().any(|path| text::git_part(path).is_some()),
             paths: words.paths,
             pattern: self.pattern,

@@ -2,9 +2,8 @@
 
 use clap::Args;
 
-use crate::error::Outcome;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::help;
 use crate::session::Session;
 
 /// Explain a command, or how snapshots are named (`help revisions`)
@@ -17,9 +16,9 @@ pub struct Help {
 }
 
 impl Help {
-    /// Does it.
-    pub fn run(self, session: &mut Session) -> Outcome {
-        let page = help::page(&self.words)?;
+    /// Prints the page that `page` returns for the words.
+    pub fn run(self, session: &mut Session, page: fn(&[String]) -> Result<String, CliError>) -> Outcome {
+        let page = page(&self.words)?;
         session.output.page();
         session.output.say(page.trim_end())?;
         Ok(Exit::OK)

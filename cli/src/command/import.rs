@@ -17,8 +17,9 @@ use tonic::codegen::Bytes;
 use super::pipe;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 
@@ -57,7 +58,7 @@ enum What {
     Overlay(Overlay),
 }
 
-/// What every import takes.
+/// Options of every import.
 #[derive(Debug, Args)]
 struct Common {
     /// The workspace to import into [default: named after the source]
@@ -68,7 +69,7 @@ struct Common {
     dry_run: bool,
 }
 
-/// How an archive is compressed.
+/// The compression of an archive.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Compression {
     None,
@@ -183,7 +184,7 @@ pub fn parse_history(text: &str) -> Result<u64, String> {
 }
 
 impl Import {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.what {
             What::Tar(tar) => tar.run(session).await,
@@ -427,7 +428,7 @@ pub fn words(counts: &v1::ExchangeReport) -> String {
     }
 }
 
-/// What was changed or left out, for people.
+/// Prints conversions and omissions.
 pub fn notices(output: &mut Output, counts: &v1::ExchangeReport) -> Result<(), CliError> {
     for notice in &counts.notices {
         let example = notice.examples.first().filter(|example| !example.is_empty());

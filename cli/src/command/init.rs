@@ -9,12 +9,12 @@ use clap::Args;
 use tonic::Status;
 use tonic::codegen::Bytes;
 
-use super::capture::{self, About};
-use super::ws::confirm;
+use super::capture::{self, SnapshotInfo};
 use crate::error::{CliError, Outcome};
 use crate::output::json;
 use crate::output::style::{self, paint};
-use crate::session::{Session, incomplete};
+use crate::prompt::confirm;
+use crate::session::{Session, missing_field};
 use crate::text;
 
 /// Protect a directory and take its first snapshot
@@ -42,7 +42,7 @@ pub struct Init {
 }
 
 impl Init {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
         confirm_wide(session, &path, self.yes).await?;
@@ -56,8 +56,8 @@ impl Init {
             ..Default::default()
         };
         let attached = client.directories.attach_directory(request).await.map_err(known_already)?.into_inner();
-        let directory = attached.directory.ok_or_else(|| incomplete("directory"))?;
-        let about = About::message("first snapshot");
+        let directory = attached.directory.ok_or_else(|| missing_field("directory"))?;
+        let about = SnapshotInfo::message("first snapshot");
         let result = capture::capture(&session.output, &mut client, &directory.name, about).await?;
         let output = &mut session.output;
         output.emit(&json::directory(&directory))?;

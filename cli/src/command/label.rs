@@ -8,10 +8,10 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, here, incomplete};
+use crate::session::{Session, current_workspace, missing_field};
 use crate::text;
 
-const PAGE: i32 = 500;
+const PAGE_SIZE: i32 = 500;
 
 /// List labels, put a label on a snapshot, or remove one
 #[derive(Debug, Args)]
@@ -33,27 +33,27 @@ pub struct Label {
 }
 
 impl Label {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let Some(name) = self.name else { return list(session).await };
         if self.delete {
-            let workspace = here(session.place_if_any().await?.as_ref());
+            let workspace = current_workspace(session.attached_directory_if_any().await?.as_ref());
             let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), workspace, ..Default::default() };
             client.snapshots.delete_label(request).await?;
             session.output.emit(&lines::line("label_deleted", json!({"name": name})))?;
             session.output.done(format!("removed the label {name}"))?;
             return Ok(Exit::OK);
         }
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let request = v1::SetLabelRequest {
             label_id: name,
             revision: self.revision.unwrap_or_else(|| "@".to_owned()),
-            workspace: here(place.as_ref()),
+            workspace: current_workspace(place.as_ref()),
             ..Default::default()
         };
         let set = client.snapshots.set_label(request).await?.into_inner();
-        let label = set.label.ok_or_else(|| incomplete("label"))?;
+        let label = set.label.ok_or_else(|| missing_field("label"))?;
         session.output.emit(&json_line(&label))?;
         session.output.done(line(&label))?;
         Ok(Exit::OK)
@@ -62,7 +62,7 @@ impl Label {
 
 async fn list(session: &mut Session) -> Outcome {
     let mut client = session.client().await?;
-    let mut request = v1::ListLabelsRequest { prefix: String::new(), page_size: PAGE, page_token: String::new() };
+    let mut request = v1::ListLabelsRequest { prefix: String::new(), page_size: PAGE_SIZE, page_token: String::new() };
     session.output.page();
     loop {
         let page = client.snapshots.list_labels(request.clone()).await?.into_inner();

@@ -8,19 +8,18 @@ use clap::Args;
 use jiff::Timestamp;
 use tonic::codegen::Bytes;
 
-use super::diff::{self, Form};
-use super::show::of_snapshot;
-use super::words::{Wanted, neither, snapshot, tell_apart};
+use super::diff::{self, Comparison, DiffFormat};
+use super::revisions::{RevisionLimits, neither_error, snapshot, split_revisions_and_paths};
+use crate::attached::AttachedDirectory;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::graph::{Drawing, Drawn};
 use crate::output::style::{self, paint};
 use crate::output::{Output, json};
-use crate::place::Place;
-use crate::session::{Session, here};
+use crate::session::{Session, current_workspace};
 use crate::text;
 
-const PAGE: i32 = 200;
+const PAGE_SIZE: i32 = 200;
 
 /// List snapshots, newest first
 #[derive(Debug, Args)]
@@ -54,20 +53,20 @@ pub struct Log {
     #[arg(long)]
     oneline: bool,
     #[command(flatten)]
-    form: Form,
+    form: DiffFormat,
     /// List only snapshots that changed this path
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl Log {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(mut self, session: &mut Session) -> Outcome {
         self.take_number()?;
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
-        let wanted = Wanted { revisions_max: usize::MAX, ranges: true };
-        let words = tell_apart(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
+        let wanted = RevisionLimits { revisions_max: usize::MAX, ranges: true };
+        let words = split_revisions_and_paths(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
         let mut revisions = words.revisions;
         revisions.extend(words.ranges.iter().map(|range| range.to.clone()));
         let mut exclude = Vec::new();
@@ -80,8 +79,8 @@ impl Log {
             all: self.all || (is_free && place.is_none()),
             project: is_free && self.graph && place.is_some(),
             revisions,
-            workspace: here(place.as_ref()),
-            page_size: PAGE,
+            workspace: current_workspace(place.as_ref()),
+            page_size: PAGE_SIZE,
             page_token: String::new(),
             paths: words.paths.clone(),
             exclude,
@@ -96,12 +95,12 @@ impl Log {
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut shown = 0_usize;
         while left > 0 {
-            request.page_size = PAGE.min(i32::try_from(left).unwrap_or(PAGE));
+            request.page_size = PAGE_SIZE.min(i32::try_from(left).unwrap_or(PAGE_SIZE));
             let page = client.snapshots.list_snapshots(request.clone()).await?.into_inner();
             for snapshot in page.snapshots.iter().take(left) {
                 writer.write(&mut session.output, snapshot)?;
                 if shows_changes && !snapshot.thinned {
-                    let sides = of_snapshot(snapshot, words.paths.clone());
+                    let sides = Comparison::of_snapshot(snapshot, words.paths.clone());
                     diff::show(&mut session.output, &mut client, &sides, &self.form).await?;
                     session.output.say("")?;
                 }
@@ -115,7 +114,7 @@ impl Log {
             }
         }
         match words.doubtful {
-            Some((word, error)) if shown == 0 => return Err(neither(&word, &error)),
+            Some((word, error)) if shown == 0 => return Err(neither_error(&word, &error)),
             _ if shown == 0 => {
                 session.output.remark(nothing(place.as_ref(), &words.paths, !request.exclude.is_empty()))?
             }
@@ -139,7 +138,7 @@ impl Log {
     }
 }
 
-fn nothing(place: Option<&Place>, paths: &[Bytes], is_range: bool) -> String {
+fn nothing(place: Option<&AttachedDirectory>, paths: &[Bytes], is_range: bool) -> String {
     match (paths.first(), place) {
         (None, _) if is_range => "no snapshot is in this range".to_owned(),
         (Some(path), _) => format!("no snapshot changed {}", text::path(path)),
@@ -197,7 +196,7 @@ pub fn marks(snapshot: &v1::Snapshot) -> String {
 /// A snapshot in one line.
 pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
     let id = paint(style::ID, text::short(&snapshot.name));
-    let age = paint(style::FAINT, text::ago(text::moment(snapshot.time.as_ref()), now));
+    let age = paint(style::FAINT, text::ago(text::timestamp(snapshot.time.as_ref()), now));
     let thinned = match (snapshot.thinned, snapshot.without_caches) {
         (true, _) => " [tree dropped]",
         (_, true) => " [caches not kept]",
@@ -216,7 +215,7 @@ pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
 
 /// A snapshot in full.
 pub fn full(snapshot: &v1::Snapshot, now: Timestamp) -> Vec<String> {
-    let time = text::moment(snapshot.time.as_ref());
+    let time = text::timestamp(snapshot.time.as_ref());
     let mut lines = vec![
         format!("{} {}", paint(style::ID, format!("snapshot {}", text::id(&snapshot.name))), marks(snapshot))
             .trim_end()

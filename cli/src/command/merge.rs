@@ -11,10 +11,10 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
-/// How many paths are named in one line.
+/// Most paths in one line.
 const PATHS_MAX: usize = 10;
 
 /// Merge workspaces into another one
@@ -53,12 +53,12 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let target = match &self.into {
             Some(target) => workspace_name(target),
-            None => session.place().await?.workspace.name,
+            None => session.attached_directory().await?.workspace.name,
         };
         let request = v1::MergeWorkspacesRequest {
             sources: self.sources.iter().map(|name| workspace_name(name)).collect(),
@@ -72,7 +72,7 @@ impl Merge {
             no_remembered: self.no_remembered,
         };
         let merge = client.merges.merge_workspaces(request).await?.into_inner().merge;
-        let merge = merge.ok_or_else(|| incomplete("merge"))?;
+        let merge = merge.ok_or_else(|| missing_field("merge"))?;
         say_merge(&mut session.output, &merge, self.dry_run)
     }
 }
@@ -86,11 +86,11 @@ pub fn ways(words: &[String]) -> Result<Vec<v1::PathWay>, CliError> {
     words.iter().map(way).collect()
 }
 
-/// Tells what a merge came to. Ends with 5 when something is left to be decided.
+/// Prints the result of a merge. Returns exit code 5 if decisions are left.
 pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outcome {
     output.emit(&json_line(merge, dry_run))?;
     let target = text::id(&merge.target);
-    // What conflicts is told below, once.
+    // Conflicts are printed once, below.
     for file in merge.files.iter().filter(|file| file.result != "conflict") {
         output.say(format!("{} {} ({})", word_of(file), text::path(&file.path), text::printable(&file.way)))?;
     }
@@ -124,7 +124,7 @@ pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outco
     Ok(exit.or(report_notices(output, &merge.notices)?))
 }
 
-/// Says which conflicts nobody decided this time, and how to decide them after all.
+/// Prints which conflicts remembered resolutions decided, and how to decide them again.
 fn say_remembered(output: &mut Output, files: &[v1::MergedPath], dry_run: bool) -> Result<(), CliError> {
     let remembered: Vec<_> = files.iter().filter(|file| !file.remembered.is_empty()).collect();
     let Some(first) = remembered.first() else { return Ok(()) };
@@ -143,7 +143,7 @@ fn say_remembered(output: &mut Output, files: &[v1::MergedPath], dry_run: bool) 
     ))
 }
 
-/// How many files are in conflict: one of which several things are disputed is one.
+/// Returns the number of files with conflicts.
 fn conflict_files(merge: &v1::Merge) -> u64 {
     merge.conflicts.iter().map(|conflict| &conflict.path).collect::<BTreeSet<_>>().len() as u64
 }

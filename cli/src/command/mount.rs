@@ -10,13 +10,13 @@ use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::backend::{Backend, BackendArgs};
-use super::ws::workspace;
+use super::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, here, incomplete, workspace_name};
+use crate::session::{Session, current_workspace, missing_field, workspace_name};
 use crate::text;
 
 /// Mount a workspace or a snapshot at a directory
@@ -55,7 +55,7 @@ pub struct Mount {
     create: bool,
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MountArgs {
     /// Give other users access; needs root, or `user_allow_other` in /etc/fuse.conf
@@ -83,6 +83,17 @@ impl MountArgs {
         }
     }
 
+    /// The first option that is given and has an effect only in a mount.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.allow_other, "--allow-other"),
+            (self.writeback, "--writeback"),
+            (self.threads.is_some(), "--threads"),
+            (!self.local.is_empty(), "--local"),
+        ];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
     /// Refuses paths that are to be kept out of snapshots where the files are not mounted: they would be in them.
     pub fn refuse_local(&self, why: &str) -> Result<(), CliError> {
         if self.local.is_empty() {
@@ -94,12 +105,12 @@ impl MountArgs {
 }
 
 impl Mount {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = if self.create { session.client_of_new_store().await? } else { session.client().await? };
         let request = self.request(session, &mut client).await?;
         let done = client.mounts.mount(request).await?.into_inner();
-        let mount = done.mount.ok_or_else(|| incomplete("mount"))?;
+        let mount = done.mount.ok_or_else(|| missing_field("mount"))?;
         let mut line = json_line("mount", &mount);
         line["recovered_edits"] = json!(done.recovered_edits);
         line["warnings"] = json!(done.warnings);
@@ -107,7 +118,9 @@ impl Mount {
         session.output.done(format!("{}: {}", text::path(&mount.path), words(&mount)))?;
         if done.recovered_edits > 0 {
             let edits = text::plural(done.recovered_edits, "change");
-            session.output.remark(format!("{edits} that were not committed are back; `amalgam diff` shows them"))?;
+            let (back, them) =
+                (if done.recovered_edits == 1 { "is back" } else { "are back" }, text::them(done.recovered_edits));
+            session.output.remark(format!("{edits} without a commit {back}; `amalgam diff` shows {them}"))?;
         }
         super::capture::warn(&mut session.output, &done.warnings)?;
         Ok(Exit::OK)
@@ -139,7 +152,7 @@ impl Mount {
         }
         let (workspace, revision) = match is_workspace {
             true => (String::new(), format!("{}@", self.what)),
-            false => (here(session.place_if_any().await?.as_ref()), self.what.clone()),
+            false => (current_workspace(session.attached_directory_if_any().await?.as_ref()), self.what.clone()),
         };
         Ok(v1::MountRequest { path, mode: mode.into(), workspace, revision, options })
     }
@@ -167,10 +180,10 @@ async fn mount(
         options: Some(options.message()),
         ..Default::default()
     };
-    client.mounts.mount(request).await?.into_inner().mount.ok_or_else(|| incomplete("mount"))
+    client.mounts.mount(request).await?.into_inner().mount.ok_or_else(|| missing_field("mount"))
 }
 
-/// The same, or nothing where it is refused and files may be written out instead.
+/// Mounts a workspace. Returns `None` if that is refused and the backend allows writing the files instead.
 pub async fn mount_or_else(
     output: &mut Output,
     client: &mut Client,
@@ -190,7 +203,7 @@ pub async fn mount_or_else(
     }
 }
 
-/// What a mount shows, as a word for programs.
+/// The JSON word for the mode of a mount.
 pub fn mode_word(mount: &v1::MountPoint) -> &'static str {
     match mount.mode() {
         v1::MountMode::Snapshot => "snapshot",
@@ -199,7 +212,7 @@ pub fn mode_word(mount: &v1::MountPoint) -> &'static str {
     }
 }
 
-/// What a mount shows, for people.
+/// Describes the contents of a mount.
 pub fn words(mount: &v1::MountPoint) -> String {
     let at = match mount.snapshot.as_str() {
         "" => "no snapshot yet".to_owned(),

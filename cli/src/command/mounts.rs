@@ -1,4 +1,4 @@
-//! `amalgam mounts`: what is mounted.
+//! `amalgam mounts`: lists mounts.
 
 use amalgam_proto::v1;
 use clap::Args;
@@ -19,13 +19,13 @@ use crate::text;
 pub struct Mounts {}
 
 impl Mounts {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let (mounts, problems) = mounts(&mut client).await?;
         for mount in &mounts {
             session.output.emit(&json_line("mount", mount))?;
-            let since = text::ago(text::moment(mount.mount_time.as_ref()), session.now);
+            let since = text::ago(text::timestamp(mount.mount_time.as_ref()), session.now);
             session.output.say(format!("{}  {}, since {since}", text::path(&mount.path), words(mount)))?;
         }
         for problem in &problems {
@@ -40,7 +40,7 @@ impl Mounts {
     }
 }
 
-/// All mounts, and what became of those that an earlier process left.
+/// Returns all mounts, and problems of mounts that an earlier process left.
 pub async fn mounts(client: &mut Client) -> Result<(Vec<v1::MountPoint>, Vec<String>), CliError> {
     let listed = client.mounts.list_mounts(v1::ListMountsRequest {}).await?.into_inner();
     Ok((listed.mounts, listed.problems))

@@ -12,10 +12,10 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
 use crate::output::style::{self, paint};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
-const PAGE: i32 = 200;
+const PAGE_SIZE: i32 = 200;
 /// Names that a line of the log shows of one operation.
 const NAMES_SHOWN: usize = 20;
 
@@ -54,7 +54,7 @@ struct OpShow {
 }
 
 impl Op {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             OpCommand::Log(log) => log.run(session).await,
@@ -69,12 +69,12 @@ impl OpLog {
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut request = v1::ListOperationsRequest {
             workspace: workspace_name(&self.workspace),
-            page_size: PAGE,
+            page_size: PAGE_SIZE,
             page_token: String::new(),
         };
         session.output.page();
         while left > 0 {
-            request.page_size = PAGE.min(i32::try_from(left).unwrap_or(PAGE));
+            request.page_size = PAGE_SIZE.min(i32::try_from(left).unwrap_or(PAGE_SIZE));
             let page = client.operations.list_operations(request.clone()).await?.into_inner();
             let count = page.operations.len();
             for mut operation in page.operations.into_iter().take(left) {
@@ -101,14 +101,14 @@ async fn with_all_changes(client: &mut Client, mut operation: v1::Operation) -> 
         let page_token = operation.changes.len().to_string();
         let request = v1::GetOperationRequest { name: operation.name.clone(), page_token };
         let found = client.operations.get_operation(request).await?.into_inner();
-        let part = found.operation.filter(|part| !part.changes.is_empty()).ok_or_else(|| incomplete("operation"))?;
+        let part = found.operation.filter(|part| !part.changes.is_empty()).ok_or_else(|| missing_field("operation"))?;
         operation.changes.extend(part.changes);
         operation.changes_left_out = part.changes_left_out;
     }
     Ok(operation)
 }
 
-/// What a reference is called in a list.
+/// The name of a reference in a list.
 fn name_of(reference: &str) -> Cow<'_, str> {
     match reference.strip_prefix("resolution/") {
         Some(id) => format!("resolution {}", &id[..id.len().min(8)]).into(),
@@ -123,7 +123,7 @@ fn line(operation: &v1::Operation, now: Timestamp) -> String {
     if more > 0 {
         touched.push_str(&format!(" and {} more", text::count(more)));
     }
-    let age = paint(style::FAINT, text::ago(text::moment(operation.time.as_ref()), now));
+    let age = paint(style::FAINT, text::ago(text::timestamp(operation.time.as_ref()), now));
     let reverts = if operation.reverts > 0 { format!(" of {}", operation.reverts) } else { String::new() };
     let number = paint(style::ID, format!("{:>5}", operation.sequence));
     format!("{number}  {}{reverts}  {touched}  {}  {age}", operation.action, text::printable(&operation.actor))
@@ -135,11 +135,11 @@ impl OpShow {
         let name = amalgam_proto::operation_name(self.number);
         let request = v1::GetOperationRequest { name, ..Default::default() };
         let found = client.operations.get_operation(request).await?.into_inner();
-        let operation = found.operation.ok_or_else(|| incomplete("operation"))?;
+        let operation = found.operation.ok_or_else(|| missing_field("operation"))?;
         let operation = with_all_changes(&mut client, operation).await?;
         let output = &mut session.output;
         output.emit(&json::operation(&operation))?;
-        let time = text::moment(operation.time.as_ref());
+        let time = text::timestamp(operation.time.as_ref());
         output.say(paint(style::ID, format!("operation {}", operation.sequence)))?;
         output.say(format!("Action: {}", text::printable(&operation.action)))?;
         output.say(format!("Actor:  {}", text::printable(&operation.actor)))?;

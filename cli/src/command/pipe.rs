@@ -12,7 +12,7 @@ use tonic::codegen::Bytes;
 
 use crate::error::CliError;
 
-/// So much is read at once.
+/// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait.
 const QUEUE: usize = 16;
@@ -26,7 +26,7 @@ pub fn source(path: &OsStr) -> Result<Box<dyn Read + Send>, CliError> {
     Ok(Box::new(File::open(path).map_err(named)?))
 }
 
-/// Pieces of what is read. Whoever drops them ends the reading.
+/// The pieces of the input. Dropping them ends the reading.
 pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHandle<io::Result<()>>) {
     let (send, receive) = mpsc::channel(QUEUE);
     let reading = tokio::task::spawn_blocking(move || {
@@ -45,14 +45,14 @@ pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHan
     (receive, reading)
 }
 
-/// Where a stream goes: a pipe, or a file that has its name only once it is whole.
+/// The target of a stream: a pipe, or a file that gets its name when it is complete.
 pub struct Target {
     writing: JoinHandle<io::Result<()>>,
     unfinished: Option<Unfinished>,
     shown: String,
 }
 
-/// A file under another name. What is left of one goes with this.
+/// A temporary file, deleted when this is dropped unless it was moved into place.
 struct Unfinished {
     path: PathBuf,
     name: PathBuf,
@@ -60,13 +60,13 @@ struct Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // It has its name by now, or it is of no use.
+        // It was moved into place, or is incomplete.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl Target {
-    /// Opens it; `-` is standard output. Pieces go into what is returned.
+    /// Opens a target; `-` is standard output. Returns the sender of pieces and the target.
     pub fn open(name: &OsStr) -> Result<(mpsc::Sender<Bytes>, Self), CliError> {
         let failed = |error: io::Error| CliError::machine(name.to_string_lossy(), &error);
         // A pipe or a device with a name is written to as it is.
@@ -97,7 +97,7 @@ impl Target {
         let Self { writing, unfinished, shown } = self;
         let written = writing.await.expect("writing does not panic");
         written.map_err(|error| match error.kind() {
-            // Half a stream is nothing: whoever waits for it has to know.
+            // A reader must notice a stream that was cut off.
             io::ErrorKind::BrokenPipe => CliError::refused("the reader of the stream closed it before its end"),
             _ => CliError::machine(&shown, &error),
         })?;

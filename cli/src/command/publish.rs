@@ -1,4 +1,4 @@
-//! `amalgam complete` and `amalgam publish`: what a workspace changed goes through the queue of its target.
+//! `amalgam complete` and `amalgam publish`: merge a workspace into its target through the queue.
 
 use amalgam_proto::{Reason, v1};
 use clap::Args;
@@ -8,7 +8,7 @@ use super::merge::say_merge;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// Merge a workspace into its target and remove the workspace
@@ -58,7 +58,7 @@ pub struct Publish {
     manual: bool,
 }
 
-/// What runs a line of the shell.
+/// The shell that runs a command line.
 const SHELL: [&str; 2] = ["sh", "-c"];
 
 /// A test as it was written: a line of the shell, or words.
@@ -134,7 +134,7 @@ impl What {
     async fn submission(&self, session: &mut Session) -> Result<v1::Submission, CliError> {
         let workspace = match &self.workspace {
             Some(name) => workspace_name(name),
-            None => session.place().await?.workspace.name,
+            None => session.attached_directory().await?.workspace.name,
         };
         Ok(v1::Submission {
             workspace,
@@ -150,7 +150,7 @@ impl What {
 }
 
 impl Complete {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let submission = self.what.submission(session).await?;
@@ -165,7 +165,7 @@ impl Complete {
             v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id.clone() };
         let done = client.merges.complete_workspace(request).await?.into_inner();
         let dry_run = self.what.dry_run;
-        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, dry_run)?;
+        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| missing_field("merge"))?, dry_run)?;
         if dry_run {
             self.what.say_untested(session)?;
             if exit == Exit::OK {
@@ -186,7 +186,7 @@ impl Complete {
 }
 
 impl Publish {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.every.is_some() || self.on_commit || self.manual {
             return self.schedule(session).await;
@@ -196,7 +196,7 @@ impl Publish {
         let request = v1::PublishWorkspaceRequest { submission, request_id: self.what.request_id.clone() };
         let done = client.merges.publish_workspace(request).await?.into_inner();
         let dry_run = self.what.dry_run;
-        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, dry_run)?;
+        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| missing_field("merge"))?, dry_run)?;
         if dry_run {
             self.what.say_untested(session)?;
         }
@@ -214,7 +214,7 @@ impl Publish {
         };
         let dry_run = self.what.dry_run;
         let done = client.merges.schedule_publishing(request).await?.into_inner();
-        let workspace = done.workspace.ok_or_else(|| incomplete("workspace"))?;
+        let workspace = done.workspace.ok_or_else(|| missing_field("workspace"))?;
         session.output.emit(&lines::of_dry_run(lines::workspace(&workspace), dry_run))?;
         let name = text::id(&workspace.name);
         let how = match &workspace.publishing {
@@ -247,11 +247,11 @@ fn span(seconds: u32) -> String {
     }
 }
 
-/// How a workspace is published by itself, and what came of it last, in a line.
+/// Describes the schedule of a workspace's publishing and the last result in one line.
 pub fn publishing_line(publishing: &v1::Publishing, now: Timestamp) -> String {
     let last = match (&publishing.last_time, publishing.last_how.as_str()) {
         (Some(time), how) => {
-            let ago = text::ago(text::moment(Some(time)), now);
+            let ago = text::ago(text::timestamp(Some(time)), now);
             match how {
                 "merged" => format!("; last {ago}"),
                 "already" => format!("; {ago} there was nothing new"),

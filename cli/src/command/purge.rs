@@ -11,19 +11,20 @@ use clap::Args;
 use serde_json::{Value, json};
 use tonic::codegen::Bytes;
 
-use super::words::tree_path;
-use super::ws::confirm;
+use super::revisions::tree_path;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
+use crate::output::{Output, json as lines};
+use crate::prompt::confirm;
 use crate::session::Session;
 use crate::text;
 
 /// Most lines of a plan that are listed; the rest is counted.
 const LISTED_MAX: usize = 20;
-const PAGE: i32 = 500;
+const PAGE_SIZE: i32 = 500;
 
 /// Delete the contents of a file for good, in all snapshots
 #[derive(Debug, Args)]
@@ -54,7 +55,7 @@ pub struct Purge {
     /// The reason, shown in the errors that readers of the file get
     #[arg(short = 'm', long = "message", value_name = "REASON", default_value = "", hide_default_value = true)]
     reason: String,
-    /// List tombstones: the records of what was purged
+    /// List tombstones: the records of purged contents
     #[arg(long, conflicts_with_all = ["what", "everywhere", "yes", "dry_run", "reason", "forget"])]
     list: bool,
     /// Remove a tombstone, so that the same bytes may be stored again; purged bytes do not come back
@@ -63,7 +64,7 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.list {
             return list(session).await;
@@ -124,7 +125,7 @@ impl Purge {
         if let Some(text) = what.to_str().filter(|text| !is_file && is_object(text)) {
             return Ok(v1::PurgeTarget { target: Some(Target::Object(text.to_owned())) });
         }
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let path = tree_path(session, place.as_ref(), what)?;
         Ok(v1::PurgeTarget { target: Some(Target::Path(path)) })
     }
@@ -135,14 +136,14 @@ async fn list(session: &mut Session) -> Outcome {
     let mut client = session.client().await?;
     let output = &mut session.output;
     output.page();
-    let mut request = v1::ListTombstonesRequest { page_size: PAGE, page_token: String::new() };
+    let mut request = v1::ListTombstonesRequest { page_size: PAGE_SIZE, page_token: String::new() };
     let mut is_empty = true;
     loop {
         let page = client.transfer.list_tombstones(request.clone()).await?.into_inner();
         for tombstone in &page.tombstones {
             is_empty = false;
             output.emit(&lines::line("tombstone", tombstone_fields(tombstone)))?;
-            let when = text::ago(text::moment(tombstone.time.as_ref()), session.now);
+            let when = text::ago(text::timestamp(tombstone.time.as_ref()), session.now);
             let by = if tombstone.actor.is_empty() { "" } else { " by " };
             let why = if tombstone.reason.is_empty() { "" } else { ": " };
             let words = format!("purged {when}{by}{}{why}{}", tombstone.actor, tombstone.reason);
@@ -228,11 +229,11 @@ fn say_plan(output: &mut Output, plan: &v1::PurgePlan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The files of a plan that are in a directory now. What they hold by now, nobody looks.
+/// The files of a plan that exist in a directory now. Their contents are not compared.
 async fn on_disk(client: &mut Client, plan: &v1::PurgePlan) -> Result<Vec<PathBuf>, CliError> {
     let paths: BTreeSet<&Bytes> = plan.places.iter().map(|place| &place.path).collect();
     let mut found = Vec::new();
-    let mut request = v1::ListDirectoriesRequest { page_size: PAGE, page_token: String::new() };
+    let mut request = v1::ListDirectoriesRequest { page_size: PAGE_SIZE, page_token: String::new() };
     loop {
         let page = client.directories.list_directories(request.clone()).await?.into_inner();
         for directory in &page.directories {

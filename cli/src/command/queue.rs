@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::merge::say_merge;
 use super::publish::{publishing_line, test_text};
-use super::ws::workspaces;
+use super::workspaces::workspaces;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// List, show, release and withdraw queued merges
@@ -76,7 +76,7 @@ struct Withdraw {
 }
 
 impl Queue {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => List { target: None }.run(session).await,
@@ -123,7 +123,7 @@ impl Show {
         let mut client = session.client().await?;
         let request = v1::GetQueueEntryRequest { name: format!("queue/{}", self.id) };
         let entry = client.merges.get_queue_entry(request).await?.into_inner().entry;
-        let entry = entry.ok_or_else(|| incomplete("entry"))?;
+        let entry = entry.ok_or_else(|| missing_field("entry"))?;
         session.output.emit(&json_line("queue_entry", &entry))?;
         say_entry(&mut session.output, &entry)?;
         Ok(Exit::OK)
@@ -136,7 +136,7 @@ impl Release {
         let (name, dry_run) = (format!("queue/{}", self.id), self.dry_run);
         let request = v1::ReleaseQueueEntryRequest { name, request_id: String::new(), dry_run };
         let merge = client.merges.release_queue_entry(request).await?.into_inner().merge;
-        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, dry_run)
+        say_merge(&mut session.output, &merge.ok_or_else(|| missing_field("merge"))?, dry_run)
     }
 }
 
@@ -146,7 +146,7 @@ impl Withdraw {
         let (name, dry_run) = (format!("queue/{}", self.id), self.dry_run);
         let request = v1::WithdrawQueueEntryRequest { name, request_id: String::new(), dry_run };
         let entry = client.merges.withdraw_queue_entry(request).await?.into_inner().entry;
-        let entry = entry.ok_or_else(|| incomplete("entry"))?;
+        let entry = entry.ok_or_else(|| missing_field("entry"))?;
         session.output.emit(&lines::of_dry_run(json_line("queue_entry", &entry), dry_run))?;
         if dry_run {
             session.output.say(line(&entry))?;
@@ -156,7 +156,7 @@ impl Withdraw {
     }
 }
 
-/// Says that something of a workspace is not merged, or, of a dry run, would not be.
+/// The message for a workspace that is not merged, or would not be merged.
 pub fn not_merged(workspace: &str, dry_run: bool) -> String {
     match dry_run {
         true => format!("it would not be merged, and {workspace} would stay what it is; nothing was changed"),
@@ -180,7 +180,7 @@ pub fn line(entry: &v1::QueueEntry) -> String {
 
 /// An entry in full.
 pub fn say_entry(output: &mut Output, entry: &v1::QueueEntry) -> Result<(), CliError> {
-    let time = text::moment(entry.time.as_ref());
+    let time = text::timestamp(entry.time.as_ref());
     output.say(paint(style::ID, text::id(&entry.name)))?;
     output.say(format!("From:      {} ({})", text::id(&entry.workspace), text::printable(&entry.actor)))?;
     output.say(format!("Into:      {}", text::id(&entry.target)))?;

@@ -14,8 +14,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::pipe;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::count_bytes;
 use crate::output::style::{self, paint};
-use crate::output::{Output, count_bytes, json as lines};
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 
@@ -59,7 +60,7 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.have {
             return have(session).await;
@@ -123,7 +124,7 @@ fn hinted(error: CliError) -> CliError {
     error
 }
 
-/// What was received, for programs.
+/// The JSON line of a receive.
 pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     let tips: Vec<_> = received.tips.iter().map(|name| text::id(name)).collect();
     let fields = json!({
@@ -139,7 +140,12 @@ pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     lines::line("received", fields)
 }
 
-/// Says what was received.
+/// The kind and the name of a reference that a user has named; nothing for records that the store names itself.
+fn shown_name(reference: &str) -> Option<(&str, &str)> {
+    reference.split_once('/').filter(|(kind, _)| matches!(*kind, "workspace" | "label"))
+}
+
+/// Prints the result of a receive.
 pub fn report(output: &mut Output, received: &v1::ReceiveSnapshotsResponse) -> Result<(), CliError> {
     output.emit(&json_line(received))?;
     output.done(format!(
@@ -149,12 +155,16 @@ pub fn report(output: &mut Output, received: &v1::ReceiveSnapshotsResponse) -> R
         text::count(received.objects_new),
         text::bytes(received.bytes),
     ))?;
-    for name in received.names.iter().take(NAMES_MAX) {
-        let (kind, name) = name.split_once('/').unwrap_or(("", name));
+    let named: Vec<_> = received.names.iter().filter_map(|name| shown_name(name)).collect();
+    for (kind, name) in named.iter().take(NAMES_MAX) {
         output.done(format!("  {kind} {}", paint(style::WORKSPACE, text::printable(name))))?;
     }
-    if received.names.len() > NAMES_MAX {
-        output.done(format!("  ... and {} more", text::count((received.names.len() - NAMES_MAX) as u64)))?;
+    if named.len() > NAMES_MAX {
+        output.done(format!("  ... and {} more", text::count((named.len() - NAMES_MAX) as u64)))?;
+    }
+    let records = (received.names.len() - named.len()) as u64;
+    if records > 0 {
+        output.done(format!("  {}: notes, queued merges and the like", text::plural(records, "record")))?;
     }
     for left in &received.left_out {
         output.remark(format!("left out {}: {}", text::printable(&left.what), text::printable(&left.why)))?;

@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::diff::style_of;
-use super::words::revisions_and_paths;
+use super::revisions::revisions_and_paths;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive_with;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive_with, json as lines};
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 use choose::{Choice, choose};
@@ -49,15 +50,15 @@ pub struct Restore {
     /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long)]
     set_id: bool,
-    /// Restore only these paths and what is below them
+    /// Restore only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl Restore {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let (revisions, paths) = revisions_and_paths(session, Some(&place), &self.words, &self.paths, 1).await?;
         let revision = revisions.into_iter().next().unwrap_or_else(|| "@".to_owned());
         let mut client = session.client().await?;
@@ -108,7 +109,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
         let kind = change.kind();
         let line = lines::line("plan", json!({"kind": text::change_word(kind), "bytes": change.bytes}));
         output.emit(&lines::with_path(line, &change.path))?;
-        output.say(format!("{} {}", paint(style_of(kind), text::letter(kind)), text::path(&change.path)))?;
+        output.say(format!("{} {}", paint(style_of(kind), text::change_letter(kind)), text::path(&change.path)))?;
         match kind {
             v1::ChangeKind::Removed => remove += 1,
             // A restore counts files: directories and attributes come with them.
@@ -131,7 +132,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
     output.say(words)
 }
 
-/// What a restore came to, for programs.
+/// The JSON line of a restore.
 pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
     lines::line(
         kind,
@@ -148,7 +149,7 @@ pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
     )
 }
 
-/// Says how much in .git differs from what was asked for and was left alone.
+/// Prints how many changes in .git were left alone.
 pub fn say_left_alone(output: &mut Output, result: &v1::RestoreResult) -> Result<(), CliError> {
     match result.left_alone {
         0 => Ok(()),
@@ -158,7 +159,7 @@ pub fn say_left_alone(output: &mut Output, result: &v1::RestoreResult) -> Result
     }
 }
 
-/// What a restore came to, for people.
+/// Prints the result of a restore.
 pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str) -> Result<(), CliError> {
     if !result.changed {
         return output.done(format!("nothing to do: the directory is {holds}"));

@@ -1,16 +1,18 @@
 //! `amalgam undo` and `amalgam redo`.
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, operation_name, v1};
 use clap::Args;
 use serde_json::json;
 
 use super::capture::{report_notices, warn};
 use super::restore::{json_line, say_left_alone, say_restored};
-use crate::error::Outcome;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
-use crate::session::{Session, incomplete};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, missing_field};
 use crate::text;
 
 /// Undo uncommitted changes or, if there are none, the last operation
@@ -41,7 +43,7 @@ pub struct Undo {
 Examples:
   amalgam redo
   amalgam redo --with-git
-  amalgam redo --op 18                 18 is the number of an undo in `op log`")]
+  amalgam redo --op 18                 18 is the number of an undo in `op log`, or of what it undid")]
 pub struct Redo {
     /// Redo what the undo with this operation number took back; files on the disk stay as they are
     #[arg(long, value_name = "N")]
@@ -55,16 +57,16 @@ pub struct Redo {
 }
 
 impl Undo {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if let Some(number) = self.op {
             let mut client = session.client().await?;
-            let target = v1::undo_operation_request::Target::Operation(amalgam_proto::operation_name(number));
+            let target = v1::undo_operation_request::Target::Operation(operation_name(number));
             let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.undo_operation(request).await?.into_inner();
             return say_operation(&mut session.output, done.operation, &format!("undid operation {number}"));
         }
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let (with_git, set_id) = (self.with_git, self.set_id);
         let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
@@ -75,16 +77,14 @@ impl Undo {
 }
 
 impl Redo {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if let Some(number) = self.op {
             let mut client = session.client().await?;
-            let target = v1::redo_operation_request::Target::Operation(amalgam_proto::operation_name(number));
-            let request = v1::RedoOperationRequest { target: Some(target), ..Default::default() };
-            let done = client.operations.redo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("redid operation {number}"));
+            let (done, redone) = redo_operation(&mut client, number).await?;
+            return say_operation(&mut session.output, done.operation, &format!("redid operation {redone}"));
         }
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let (with_git, set_id) = (self.with_git, self.set_id);
         let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
@@ -94,8 +94,27 @@ impl Redo {
     }
 }
 
+/// Redoes the operation of a number, or the one that the undo of this number took back. Returns its number as well.
+async fn redo_operation(client: &mut Client, number: u64) -> Result<(v1::RedoOperationResponse, u64), CliError> {
+    let request = v1::GetOperationRequest { name: operation_name(number), ..Default::default() };
+    let found = client.operations.get_operation(request).await?.into_inner().operation;
+    let found = found.ok_or_else(|| missing_field("operation"))?;
+    let is_undo = found.action == "undo" && found.reverts > 0;
+    let redone = if is_undo { found.reverts } else { number };
+    let target = Some(v1::redo_operation_request::Target::Operation(operation_name(redone)));
+    let request = v1::RedoOperationRequest { target, ..Default::default() };
+    let done = client.operations.redo_operation(request).await.map_err(CliError::from);
+    match done {
+        Err(error) if !is_undo && error.is(Reason::MovedSince) => {
+            let message = format!("operation {number} is not an undo, and is not the last operation that was undone");
+            Err(CliError::new(error.exit, &error.reason, message).hint("`amalgam op log` lists undos"))
+        }
+        done => done.map(|done| (done.into_inner(), redone)),
+    }
+}
+
 fn say_operation(output: &mut Output, operation: Option<v1::Operation>, words: &str) -> Outcome {
-    output.emit(&lines::operation(&operation.ok_or_else(|| incomplete("operation"))?))?;
+    output.emit(&lines::operation(&operation.ok_or_else(|| missing_field("operation"))?))?;
     output.done(words)?;
     output.remark("`amalgam op log` shows it")?;
     Ok(Exit::OK)

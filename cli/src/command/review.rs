@@ -1,4 +1,4 @@
-//! `amalgam review`: what waits for a person, and what the person decides.
+//! `amalgam review`: merges that wait for a decision, and the decisions.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// List, show, accept and reject merges that need a decision
@@ -83,7 +83,7 @@ Examples:
 struct Take {
     /// The id of the merge, or the beginning of it
     id: String,
-    /// The version, unless an option gives it; then the paths to resolve, and what is below them [default: all conflicts]
+    /// The version, unless an option gives it; then the paths to resolve, and everything below them [default: all conflicts]
     #[arg(value_name = "VERSION] [PATHS")]
     words: Vec<OsString>,
     #[command(flatten)]
@@ -143,7 +143,7 @@ struct Reject {
 }
 
 impl Review {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => List { target: None }.run(session).await,
@@ -164,7 +164,7 @@ impl List {
         let v1::ListReviewsResponse { reviews, problems } = client.merges.list_reviews(request).await?.into_inner();
         session.output.page();
         for review in &reviews {
-            let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
+            let entry = review.entry.as_ref().ok_or_else(|| missing_field("entry"))?;
             session.output.emit(&json_line(review, entry))?;
             let files: BTreeSet<_> = review.conflicts.iter().map(|conflict| &conflict.path).collect();
             let conflicts = text::plural(files.len() as u64, "conflict");
@@ -185,8 +185,8 @@ impl Show {
         let mut client = session.client().await?;
         let request = v1::GetReviewRequest { name: name(&self.id) };
         let review = client.merges.get_review(request).await?.into_inner().review;
-        let review = review.ok_or_else(|| incomplete("review"))?;
-        let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
+        let review = review.ok_or_else(|| missing_field("review"))?;
+        let entry = review.entry.as_ref().ok_or_else(|| missing_field("entry"))?;
         let output = &mut session.output;
         output.emit(&json_line(&review, entry))?;
         queue::say_entry(output, entry)?;
@@ -242,7 +242,7 @@ impl Accept {
         let request =
             v1::AcceptReviewRequest { name: name(&self.id), dry_run: self.dry_run, request_id: String::new() };
         let merge = client.merges.accept_review(request).await?.into_inner().merge;
-        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, self.dry_run)
+        say_merge(&mut session.output, &merge.ok_or_else(|| missing_field("merge"))?, self.dry_run)
     }
 }
 
@@ -259,7 +259,7 @@ impl Take {
             request_id: String::new(),
         };
         let merge = client.merges.take_review(request).await?.into_inner().merge;
-        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, self.dry_run)
+        say_merge(&mut session.output, &merge.ok_or_else(|| missing_field("merge"))?, self.dry_run)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `amalgam rules`: how files are merged, and why.
 
 mod approval;
+mod target;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -14,8 +15,9 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, workspace_name};
+use crate::session::Session;
 use crate::text;
+use target::target;
 
 /// Show, check and explain merge rules, and approve their commands
 #[derive(Debug, Args)]
@@ -81,16 +83,8 @@ struct Explain {
     into: Option<String>,
 }
 
-/// The workspace that would be merged into, on the wire; nothing where there is none.
-async fn target(session: &mut Session, into: Option<&str>) -> Result<String, CliError> {
-    match into {
-        Some(name) => Ok(workspace_name(name)),
-        None => Ok(session.place_if_any().await?.map(|place| place.workspace.name).unwrap_or_default()),
-    }
-}
-
 impl Rules {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => Show { built_in: false, into: None }.run(session).await,

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
@@ -16,17 +15,18 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::attempt::new_folder;
 use super::backend::{Backend, BackendArgs, Purpose};
-use super::capture::{About, capture, changed, report_notices};
+use super::capture::{SnapshotInfo, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
+use super::delete_directory::{Keep, delete_directory};
 use super::enter::hex_of;
+use super::isolated_command::new_folder;
 use super::mount::MountArgs;
-use super::ws::{Keep, delete_directory};
+use super::workspaces;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
@@ -65,15 +65,15 @@ pub struct Run {
 }
 
 impl Run {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let Some(workspace) = &self.inside else {
             self.options.refuse_local("without --in nothing is mounted")?;
-            let directory = session.place().await?.directory.name;
+            let directory = session.attached_directory().await?.directory.name;
             return self.between(session, &mut client, &directory, plain(&self.command)).await;
         };
-        let found = super::ws::workspace(&mut client, &workspace_name(workspace)).await?;
+        let found = workspaces::workspace(&mut client, &workspace_name(workspace)).await?;
         if let Some(directory) = found.directories.first() {
             self.options.refuse_local("this workspace has a directory")?;
             let at = PathBuf::from(OsStr::from_bytes(&directory.path));
@@ -107,9 +107,9 @@ impl Run {
             child.arg("--bind").arg(path(&binding.source)).arg(path(&binding.path));
         }
         child.args(self.options.allow_other.then_some("--allow-other")).arg("--").args(&self.command);
-        child.env(TOKEN, hex_of(&prepared.token));
+        child.env(TOKEN_VARIABLE, hex_of(&prepared.token));
         let outcome = self.between(session, client, &prepared.directory, child).await;
-        // Whoever completes or removes the workspace next does not meet the mount.
+        // Unmounted before `run` ends, so that the next command can complete or remove the workspace.
         let target = Some(v1::unmount_request::Target::Token(prepared.token));
         let ended = client.mounts.unmount(v1::UnmountRequest { target, lazy: false }).await.map_err(CliError::from);
         match ended {
@@ -141,7 +141,7 @@ impl Run {
         let mut child = plain(&self.command);
         child.current_dir(&path).env("PWD", &path);
         let outcome = self.between(session, client, &made.name, child).await;
-        delete_directory(&mut session.output, client, &made.name, Keep::WhatNoSnapshotHolds).await?;
+        delete_directory(&mut session.output, client, &made.name, Keep::Unsaved).await?;
         remove_tree(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
         outcome
     }
@@ -150,17 +150,18 @@ impl Run {
     async fn between(&self, session: &mut Session, client: &mut Client, directory: &str, child: Command) -> Outcome {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let line = words.join(" ");
-        let before = capture(&session.output, client, directory, About::message(format!("before: {line}"))).await?;
+        let before =
+            capture(&session.output, client, directory, SnapshotInfo::message(format!("before: {line}"))).await?;
         report_notices(&mut session.output, &before.notices)?;
         session.output.flush()?;
         session.interrupts.leave_to_child(true);
         let status = run_child(child, &self.command[0]).await;
         session.interrupts.leave_to_child(false);
-        let code = code_of(status?);
-        let about = About {
+        let code = Exit::of_status(status?).0;
+        let about = SnapshotInfo {
             message: self.message.clone().unwrap_or_else(|| line.clone()),
             metadata: HashMap::from([("command".to_owned(), line.clone()), ("exit_code".to_owned(), code.to_string())]),
-            ..About::default()
+            ..SnapshotInfo::default()
         };
         let after = capture(&session.output, client, directory, about).await?;
         let output = &mut session.output;
@@ -201,34 +202,22 @@ impl Run {
 
 fn plain(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env_remove(TOKEN);
+    command.args(&words[1..]).env_remove(TOKEN_VARIABLE);
     command
-}
-
-/// The command could not be started; what a shell ends with then.
-pub fn not_started(word: &OsStr, error: &io::Error) -> CliError {
-    let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
-    CliError::new(exit, "NOT_STARTED", format!("{}: {error}", word.to_string_lossy()))
 }
 
 fn id_of(snapshot: &v1::Snapshot) -> String {
     paint(style::ID, text::short(&snapshot.name))
 }
 
-/// The code that a shell would give.
-pub fn code_of(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(code).unwrap_or(1)
-}
-
 async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, CliError> {
-    let failed = |error: io::Error| not_started(word, &error);
+    let failed = |error: io::Error| CliError::not_started(word, &error);
     let mut child = command.spawn().map_err(failed)?;
     let listen = |kind| signal(kind).map_err(|error| CliError::machine("could not listen for signals", &error));
     let mut asked_to_end = listen(SignalKind::terminate())?;
     let mut hung_up = listen(SignalKind::hangup())?;
     loop {
-        // Ctrl-C reaches the child from the terminal; what is sent to this program alone is handed on.
+        // Ctrl-C reaches the child from the terminal; signals to this program alone are forwarded.
         let signal = tokio::select! {
             status = child.wait() => return status.map_err(failed),
             _ = asked_to_end.recv() => Signal::TERM,
@@ -236,20 +225,8 @@ async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, Cli
         };
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            // The child may have ended in this moment; then there is nobody to tell.
+            // The child may have ended in this moment.
             let _ = kill_process(id, signal);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endings_are_those_of_a_shell() {
-        assert_eq!(code_of(ExitStatus::from_raw(0)), 0);
-        assert_eq!(code_of(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(code_of(ExitStatus::from_raw(9)), 137);
     }
 }

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use tonic::codegen::Bytes;
 
 use super::pipe::{self, Target};
-use super::words::text_of;
+use super::revisions::text_of;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::{drive_pieces, json as lines};
-use crate::session::{Session, here};
+use crate::output::json as lines;
+use crate::output::progress::drive_pieces;
+use crate::session::{Session, current_workspace};
 use crate::text;
 
 /// A list of what a store has is not longer than this.
@@ -47,7 +48,7 @@ pub struct Send {
 }
 
 impl Send {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let target = self.output.clone().unwrap_or_else(|| "-".into());
         let is_piped = target == "-";
@@ -60,10 +61,10 @@ impl Send {
                 CliError::usage("the stream takes standard output, where JSON lines would go").hint("pass -o FILE")
             );
         }
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut request = v1::SendSnapshotsRequest {
             revisions: self.revisions,
-            workspace: here(place.as_ref()),
+            workspace: current_workspace(place.as_ref()),
             all: self.all,
             ..Default::default()
         };
@@ -104,7 +105,7 @@ impl Send {
     }
 }
 
-/// What the receiver has, if a word means a file with that and no revision.
+/// Reads the list of the receiver's snapshots, if an argument names a file and no revision.
 async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError> {
     let path = session.cwd.join(word);
     let from = match word {
@@ -125,7 +126,7 @@ async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError
     Ok(Some(Bytes::from(bytes)))
 }
 
-/// What was sent, for programs.
+/// The JSON line of a send.
 pub fn json_line(sent: &v1::SendResult) -> Value {
     let fields = json!({
         "objects": sent.objects,
@@ -137,7 +138,7 @@ pub fn json_line(sent: &v1::SendResult) -> Value {
     lines::line("sent", fields)
 }
 
-/// What was sent, for people.
+/// Describes the result of a send.
 pub fn words(sent: &v1::SendResult) -> String {
     format!(
         "{}, {}, {} ({})",

@@ -16,8 +16,8 @@ use crate::session::Session;
 use crate::text;
 
 const IDLE_SECONDS: u64 = 600;
-const END_WITHIN: Duration = Duration::from_secs(50);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const END_TIMEOUT: Duration = Duration::from_secs(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Serve the store in the background; other commands start this automatically
 #[derive(Debug, Args)]
@@ -29,10 +29,10 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Does it, until nobody needs it any more.
+    /// Serves the store until the process is idle or asked to stop.
     pub fn run(self, session: &Session) -> Exit {
-        let idle = Duration::from_secs(session.config.number("idle_seconds").unwrap_or(IDLE_SECONDS));
-        let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle);
+        let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
+        let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle, &session.connect.log);
         Exit(u8::try_from(code).unwrap_or(1))
     }
 }
@@ -74,11 +74,11 @@ async fn wait_for_end(process: u32) -> Result<(), CliError> {
     let Some(id) = i32::try_from(process).ok().and_then(Pid::from_raw) else { return Ok(()) };
     let began = Instant::now();
     while test_kill_process(id).is_ok() {
-        if began.elapsed() > END_WITHIN {
+        if began.elapsed() > END_TIMEOUT {
             let message = format!("process {process} was asked to end and has work to finish");
             return Err(CliError::new(Exit::BUSY, "BUSY", message).hint("wait, or try again with --force"));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

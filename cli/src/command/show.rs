@@ -4,20 +4,19 @@ use std::ffi::OsString;
 
 use amalgam_proto::v1;
 use clap::Args;
-use tonic::codegen::Bytes;
 
-use super::cat::At;
-use super::diff::{self, Form, Sides};
+use super::cat::PathAtRevision;
+use super::diff::{self, Comparison, DiffFormat};
 use super::log::full;
-use super::words::{revision_and_path, snapshot, text_of};
+use super::revisions::{revision_and_path, snapshot, text_of};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
-use crate::session::{Session, empty, here, revision};
+use crate::session::{Session, current_workspace, revision_state};
 use crate::text;
 
-/// Show a snapshot and what it changed, or a file or directory of it
+/// Show a snapshot and its changes, or a file or directory of it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A path after the colon is relative to the root of the snapshot; a path that begins with ./ or ../ is relative to the
@@ -33,17 +32,18 @@ pub struct Show {
     #[arg(value_name = "REV[:PATH]", default_value = "@")]
     what: OsString,
     #[command(flatten)]
-    form: Form,
+    form: DiffFormat,
 }
 
 impl Show {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place_if_any().await?;
+        let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         match revision_and_path(session, place.as_ref(), &self.what)? {
             Some((name, path)) => {
-                let at = At { state: revision(&name), workspace: here(place.as_ref()), path };
+                let at =
+                    PathAtRevision { state: revision_state(&name), workspace: current_workspace(place.as_ref()), path };
                 at.show(session, &mut client).await
             }
             None => {
@@ -54,7 +54,12 @@ impl Show {
     }
 }
 
-async fn show_snapshot(session: &mut Session, client: &mut Client, snapshot: &v1::Snapshot, form: &Form) -> Outcome {
+async fn show_snapshot(
+    session: &mut Session,
+    client: &mut Client,
+    snapshot: &v1::Snapshot,
+    form: &DiffFormat,
+) -> Outcome {
     session.output.page();
     session.output.emit(&json::snapshot(snapshot))?;
     full(snapshot, session.now).into_iter().try_for_each(|line| session.output.say(line))?;
@@ -63,12 +68,6 @@ async fn show_snapshot(session: &mut Session, client: &mut Client, snapshot: &v1
             format!("the tree of {} was dropped by retention; only its record is left", text::short(&snapshot.name));
         return Err(CliError::refused(message));
     }
-    diff::show(&mut session.output, client, &of_snapshot(snapshot, Vec::new()), form).await?;
+    diff::show(&mut session.output, client, &Comparison::of_snapshot(snapshot, Vec::new()), form).await?;
     Ok(Exit::OK)
-}
-
-/// A snapshot and its first parent, to be compared.
-pub fn of_snapshot(snapshot: &v1::Snapshot, paths: Vec<Bytes>) -> Sides {
-    let before = snapshot.parents.first().map_or_else(empty, |parent| revision(text::id(parent)));
-    Sides { before, after: revision(text::id(&snapshot.name)), workspace: String::new(), paths }
 }

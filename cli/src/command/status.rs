@@ -1,4 +1,4 @@
-//! `amalgam status`: whether the directory is protected, and what is in no snapshot yet.
+//! `amalgam status`: whether the directory is protected, and which changes are in no snapshot yet.
 
 mod fold;
 
@@ -14,11 +14,12 @@ use super::conflicts;
 use super::gc;
 use super::publish::publishing_line;
 use super::watch::warn_unwatched;
+use crate::attached::AttachedDirectory;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{Output, drive, json as lines};
-use crate::place::Place;
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 use fold::Changes;
@@ -43,9 +44,9 @@ pub struct Status {
 }
 
 impl Status {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         if !place.directory.problem.is_empty() {
             return unusable(&mut session.output, &place);
         }
@@ -61,10 +62,11 @@ impl Status {
         say_changes(output, &changes)?;
         match &status.head {
             _ if changes.count > 0 => {
-                output.remark(format!("{}; `amalgam diff` shows them", text::plural(changes.count, "change")))?;
+                let (changes, them) = (text::plural(changes.count, "change"), text::them(changes.count));
+                output.remark(format!("{changes}; `amalgam diff` shows {them}"))?;
             }
             Some(head) => {
-                let since = text::ago(text::moment(head.time.as_ref()), session.now);
+                let since = text::ago(text::timestamp(head.time.as_ref()), session.now);
                 output.say(format!("nothing changed since {since}"))?;
             }
             None => output.say("nothing here, and no snapshot yet")?,
@@ -137,7 +139,7 @@ fn emit_paths(output: &mut Output, status: &v1::DirectoryStatus) -> Result<(), C
     Ok(())
 }
 
-fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) -> Result<(), CliError> {
+fn say_where(output: &mut Output, place: &AttachedDirectory, head: Option<&v1::Snapshot>) -> Result<(), CliError> {
     let head = match head {
         Some(head) => paint(style::ID, text::short(&head.name)),
         None => "no snapshot yet".to_owned(),
@@ -153,7 +155,7 @@ fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) ->
 
 fn emit_status(
     output: &mut Output,
-    place: &Place,
+    place: &AttachedDirectory,
     status: &v1::DirectoryStatus,
     changes: &Changes,
 ) -> Result<(), CliError> {
@@ -202,7 +204,7 @@ fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
 }
 
 /// The directory is known, but not as it is now.
-fn unusable(output: &mut Output, place: &Place) -> Outcome {
+fn unusable(output: &mut Output, place: &AttachedDirectory) -> Outcome {
     emit_status(output, place, &v1::DirectoryStatus::default(), &Changes::default())?;
     Err(CliError::refused(format!("not protected: {}", place.directory.problem)))
 }

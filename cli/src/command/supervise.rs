@@ -1,6 +1,6 @@
-//! What tests of the queue and commands of rules run below: a process that ends everything that the command started.
+//! The supervisor of tests of the queue and of commands of rules: a process that kills everything that the command started.
 //!
-//! It becomes the parent of every descendant whose own parent ends, so none escapes, whatever session or process group it made.
+//! It becomes the parent of every descendant whose own parent ends, so none escapes by a session or process group of its own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,12 +15,11 @@ use rustix::process::{
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::run::code_of;
 use crate::exit::Exit;
 
 /// Time that processes get to end after they were killed: one that waits for a disk takes its time, one of another user never ends.
-const END_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Run a command and end everything that it started; the background process starts this
 #[derive(Debug, Args)]
@@ -38,14 +37,14 @@ impl Supervise {
         let ended = runtime.and_then(|runtime| runtime.block_on(self.supervise()));
         end_descendants();
         ended.unwrap_or_else(|error| {
-            // It goes where the command's own output goes.
+            // Standard error is that of the command.
             drop(writeln!(io::stderr(), "{}: {error}", self.command[0].to_string_lossy()));
             if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) }
         })
     }
 
     async fn supervise(&self) -> io::Result<Exit> {
-        // A session of its own: what is sent to the terminal's process group is not meant for it. Where it leads one, that is so already.
+        // A new session, so that signals to the terminal's process group do not reach it. Fails if it leads a session already.
         let _ = rustix::process::setsid();
         set_child_subreaper(Some(getpid()))?;
         set_parent_process_death_signal(Some(Signal::TERM))?;
@@ -53,7 +52,7 @@ impl Supervise {
         let mut command = Command::new(&self.command[0]);
         let mut child = command.args(&self.command[1..]).spawn()?;
         tokio::select! {
-            status = child.wait() => Ok(Exit(code_of(status?))),
+            status = child.wait() => Ok(Exit::of_status(status?)),
             _ = asked_to_end.recv() => Ok(Exit(143)),
         }
     }
@@ -61,7 +60,7 @@ impl Supervise {
 
 /// Ends all descendants: each that ends hands its children over to this process.
 fn end_descendants() {
-    let until = Instant::now() + END_WITHIN;
+    let until = Instant::now() + END_TIMEOUT;
     loop {
         for id in children() {
             // It may have ended in this moment.
@@ -78,7 +77,7 @@ fn end_descendants() {
         if Instant::now() > until {
             return;
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -49,7 +49,7 @@ pub async fn unmount(client: &mut Client, path: &Path) -> Result<(), CliError> {
 }
 
 impl Umount {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         match &self.what {
@@ -70,7 +70,7 @@ impl Umount {
         for mount in &all {
             let target = v1::unmount_request::Target::Name(mount.name.clone());
             match self.unmount(session, client, target).await {
-                // It went in this moment.
+                // It was unmounted in this moment.
                 Err(error) if error.is(Reason::NotFound) => {}
                 Err(error) => {
                     session.output.failure(&error);
@@ -111,7 +111,7 @@ impl Umount {
     }
 }
 
-/// A word that is a mount's path is that, whatever workspace has the same name.
+/// Whether an argument is the path of a mount. A path goes before a workspace of the same name.
 async fn target(session: &Session, client: &mut Client, what: &OsStr) -> Result<v1::unmount_request::Target, CliError> {
     use v1::unmount_request::Target;
     let path = session.host_path(what);

@@ -1,4 +1,4 @@
-//! `amalgam verify`: whether everything that is stored is what it was.
+//! `amalgam verify`: checks all stored objects.
 
 use amalgam_proto::v1;
 use amalgam_server::Home;
@@ -8,8 +8,9 @@ use serde_json::json;
 use crate::connect::running;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
-use crate::output::{drive, json as lines};
 use crate::session::Session;
 use crate::text;
 
@@ -33,7 +34,7 @@ pub struct Verify {
 }
 
 impl Verify {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         if self.repair {
             recover(session).await?;

@@ -48,9 +48,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
+        let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let request = v1::WatchDirectoryRequest {
@@ -145,7 +145,7 @@ pub async fn directories(client: &mut Client) -> Result<Vec<v1::Directory>, CliE
 /// For how many seconds it is told that a new process has taken a watch up.
 const RESUMED_SECONDS: i64 = 60;
 
-/// Warns when a directory is not watched that should be, and says when nobody watched it until a moment ago.
+/// Warns if a directory should be watched and is not, or was not watched until a moment ago.
 pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Timestamp) -> Result<(), CliError> {
     if !directory.watch_problem.is_empty() {
         let warning = format!(
@@ -155,7 +155,7 @@ pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Times
         return capture::warn(output, &[warning]);
     }
     let Some(resumed) = directory.watch_resume_time.as_ref() else { return Ok(()) };
-    let since = text::moment(Some(resumed));
+    let since = text::timestamp(Some(resumed));
     if now.as_second() - since.as_second() > RESUMED_SECONDS {
         return Ok(());
     }

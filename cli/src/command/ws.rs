@@ -6,19 +6,15 @@ mod remove;
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 
-use super::forks::remark_abandoned;
 use super::publish::publishing_line;
-use crate::connect::Client;
-use crate::error::{CliError, Outcome};
+use super::work_folders::remark_abandoned;
+use super::workspaces::{workspace, workspaces};
+use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
-
-pub use remove::{Keep, confirm, delete_directory};
-
-const PAGE: i32 = 500;
 
 /// List, show, rename, remove and undelete workspaces, and attach directories to them
 #[derive(Debug, Args)]
@@ -80,7 +76,7 @@ struct Undelete {
 }
 
 impl Ws {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             None => List { prefix: String::new() }.run(session).await,
@@ -98,7 +94,7 @@ impl Ws {
 impl List {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let here = session.place_if_any().await?.map(|place| place.workspace.name).unwrap_or_default();
+        let here = session.attached_directory_if_any().await?.map(|place| place.workspace.name).unwrap_or_default();
         let workspaces = workspaces(&mut client, &self.prefix).await?;
         session.output.page();
         let width = workspaces.iter().map(|workspace| text::id(&workspace.name).chars().count()).max().unwrap_or(0);
@@ -131,13 +127,13 @@ impl Show {
         let mut client = session.client().await?;
         let name = match self.name {
             Some(name) => workspace_name(&name),
-            None => session.place().await?.workspace.name,
+            None => session.attached_directory().await?.workspace.name,
         };
         let workspace = workspace(&mut client, &name).await?;
         let output = &mut session.output;
         output.emit(&json::workspace(&workspace))?;
         let or_none = |name: &str| if name.is_empty() { "none".to_owned() } else { text::id(name).to_owned() };
-        let made = text::moment(workspace.create_time.as_ref());
+        let made = text::timestamp(workspace.create_time.as_ref());
         output.say(paint(style::WORKSPACE, text::id(&workspace.name)))?;
         output.say(format!("Head:      {}", or_none(&workspace.head)))?;
         output.say(format!("Base:      {}", or_none(&workspace.base)))?;
@@ -175,35 +171,13 @@ impl Undelete {
         let mut client = session.client().await?;
         let request = v1::UndeleteWorkspaceRequest { name: workspace_name(&self.name), ..Default::default() };
         let found = client.workspaces.undelete_workspace(request).await?.into_inner();
-        let words = format!("{} is back; `amalgam checkout {}@ DIR` gets its files", self.name, self.name);
+        let words = format!("{0} is back; `amalgam checkout {0}@ DIR --workspace {0}` gets its files", self.name);
         say_workspace(&mut session.output, found.workspace.as_ref(), &words)
     }
 }
 
 fn say_workspace(output: &mut Output, workspace: Option<&v1::Workspace>, words: &str) -> Outcome {
-    output.emit(&json::workspace(workspace.ok_or_else(|| incomplete("workspace"))?))?;
+    output.emit(&json::workspace(workspace.ok_or_else(|| missing_field("workspace"))?))?;
     output.done(words)?;
     Ok(Exit::OK)
-}
-
-/// One workspace by its name on the wire.
-pub async fn workspace(client: &mut Client, name: &str) -> Result<v1::Workspace, CliError> {
-    let request = v1::GetWorkspaceRequest { name: name.to_owned() };
-    let found = client.workspaces.get_workspace(request).await?.into_inner();
-    found.workspace.ok_or_else(|| incomplete("workspace"))
-}
-
-/// All workspaces whose names start so.
-pub async fn workspaces(client: &mut Client, prefix: &str) -> Result<Vec<v1::Workspace>, CliError> {
-    let mut request =
-        v1::ListWorkspacesRequest { prefix: prefix.to_owned(), page_size: PAGE, page_token: String::new() };
-    let mut all = Vec::new();
-    loop {
-        let page = client.workspaces.list_workspaces(request.clone()).await?.into_inner();
-        all.extend(page.workspaces);
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            return Ok(all);
-        }
-    }
 }

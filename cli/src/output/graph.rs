@@ -5,7 +5,7 @@
 use amalgam_engine::SnapshotId;
 use amalgam_engine::history::{GraphLayout, GraphRow};
 
-/// What stands left of a snapshot's lines.
+/// The part of the graph to the left of a snapshot's lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawn {
     /// Before its first line.

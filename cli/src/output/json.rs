@@ -33,7 +33,7 @@ pub fn with_path(mut object: Value, path: &[u8]) -> Value {
 
 /// A time in UTC.
 pub fn time(time: Option<&prost_types::Timestamp>) -> Value {
-    time.map_or(Value::Null, |time| json!(text::moment(Some(time)).to_string()))
+    time.map_or(Value::Null, |time| json!(text::timestamp(Some(time)).to_string()))
 }
 
 fn or_null(id: &str) -> Value {
@@ -44,7 +44,7 @@ fn ids(names: &[String]) -> Vec<&str> {
     names.iter().map(|name| text::id(name)).collect()
 }
 
-/// A line about what would be, if it is one: a line of what was done says nothing of it.
+/// Marks a line of a dry run with `dry_run`; other lines have no such field.
 pub fn of_dry_run(mut object: Value, dry_run: bool) -> Value {
     if dry_run {
         object["dry_run"] = true.into();
@@ -134,7 +134,7 @@ pub fn directory(directory: &v1::Directory) -> Value {
     with_path(object, &directory.path)
 }
 
-/// What a look counted.
+/// The counts of a capture.
 pub fn counts(counts: &v1::Counts) -> Value {
     json!({
         "files": counts.files,

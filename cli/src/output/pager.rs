@@ -2,7 +2,7 @@
 
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 
 /// A pager that runs.
 pub struct Pager {
@@ -17,7 +17,7 @@ impl Pager {
             return None;
         }
         let mut shell = Command::new("sh");
-        shell.args(["-c", command]).env_remove(TOKEN).stdin(Stdio::piped());
+        shell.args(["-c", command]).env_remove(TOKEN_VARIABLE).stdin(Stdio::piped());
         let mut child = shell.spawn().ok()?;
         let stdin = child.stdin.take()?;
         Some((Self { child }, stdin))

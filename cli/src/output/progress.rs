@@ -16,29 +16,29 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
 
-/// Quick calls show nothing; slower ones give a first sign before anybody wonders.
-const FIRST_SIGN: Duration = Duration::from_millis(300);
-const REDRAW: Duration = Duration::from_millis(100);
+/// Delay before a call shows progress, so that quick calls show none.
+const PROGRESS_DELAY: Duration = Duration::from_millis(300);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One message of a long call.
 pub enum Step<R> {
-    /// How far it is.
+    /// The progress.
     Progress(v1::Progress),
-    /// A part of what is to be done.
+    /// A part of the plan.
     Plan(v1::Plan),
     /// A part of the result.
     Part(R),
-    /// What it came to.
+    /// The result.
     Done(R),
 }
 
 /// The messages of a long call.
 pub trait Steps {
-    /// What it comes to.
+    /// The result of the call.
     type Result;
     /// Reads a message; nothing if it is empty.
     fn step(self) -> Option<Step<Self::Result>>;
-    /// Joins the parts of a result; the last one is what is not in parts.
+    /// Joins the parts of a result. The last part holds the fields that are not split.
     fn join(mut parts: Vec<Self::Result>) -> Self::Result {
         parts.pop().expect("there is a last one")
     }
@@ -125,14 +125,14 @@ pub async fn drive<M: Steps>(
     drive_with(output, call, |_| {}).await
 }
 
-/// The same, with every part of the plan.
+/// Awaits the result of a long call, and passes every part of its plan on.
 pub async fn drive_with<M: Steps>(
     output: &Output,
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
     mut plan: impl FnMut(v1::Plan),
 ) -> Result<M::Result, CliError> {
     let mut meter = Meter::new(output.shows_progress());
-    let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
+    let mut ticks = interval_at(Instant::now() + PROGRESS_DELAY, REDRAW_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut parts = Vec::new();
     let mut call = std::pin::pin!(call);
@@ -166,16 +166,16 @@ pub async fn drive_with<M: Steps>(
 
 /// A message of a call that brings bytes.
 pub trait Data {
-    /// What comes last.
+    /// The last message.
     type Result;
 
-    /// What it says.
+    /// The text.
     fn part(self) -> Option<Part<Self::Result>>;
 }
 
 /// A part of a stream of bytes.
 pub enum Part<R> {
-    /// How far it is.
+    /// The progress.
     Progress(v1::Progress),
     /// Some bytes.
     Data(Bytes),
@@ -204,14 +204,14 @@ data! {
     ExportTreeResponse, export_tree_response => ExportResult;
 }
 
-/// Follows a stream of bytes to its end and hands every piece on. An error with nothing in it when nobody takes them any more.
+/// Forwards every piece of a stream of bytes. Returns `Err(None)` when the receiver is gone.
 pub async fn drive_pieces<M: Data>(
     output: &Output,
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
     pieces: &mpsc::Sender<Bytes>,
 ) -> Result<M::Result, Option<CliError>> {
     let mut meter = Meter::new(output.shows_progress());
-    let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
+    let mut ticks = interval_at(Instant::now() + PROGRESS_DELAY, REDRAW_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut stream = call.await.map_err(|status| Some(status.into()))?.into_inner();
     loop {
@@ -234,7 +234,7 @@ pub async fn drive_pieces<M: Data>(
 /// Waits for a call that says nothing before its end, and shows how many bytes have gone into it.
 pub async fn count_bytes<T>(output: &Output, phase: &str, bytes: &AtomicU64, call: impl Future<Output = T>) -> T {
     let mut meter = Meter::new(output.shows_progress());
-    let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
+    let mut ticks = interval_at(Instant::now() + PROGRESS_DELAY, REDRAW_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut call = std::pin::pin!(call);
     loop {
@@ -258,7 +258,7 @@ pub fn progress_bar(output: &Output) -> Option<ProgressBar> {
     })
 }
 
-/// Says how far something is, and in which stage.
+/// Updates a progress bar with a position and a stage.
 pub fn advance(bar: &ProgressBar, done: u64, total: u64, stage: String) {
     bar.set_length(total.max(1));
     bar.set_position(done.min(total));

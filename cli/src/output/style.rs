@@ -1,4 +1,4 @@
-//! The colours, by what they mean.
+//! The colours, by meaning.
 
 use std::fmt::Display;
 
@@ -10,23 +10,23 @@ pub const ID: Style = AnsiColor::Yellow.on_default();
 pub const WORKSPACE: Style = AnsiColor::Cyan.on_default().bold();
 /// A label.
 pub const LABEL: Style = AnsiColor::Magenta.on_default();
-/// What is there now and was not before.
+/// Added paths and lines.
 pub const ADDED: Style = AnsiColor::Green.on_default();
-/// What was there and is not any more.
+/// Removed paths and lines.
 pub const REMOVED: Style = AnsiColor::Red.on_default();
-/// What is there with other contents.
+/// Modified paths.
 pub const MODIFIED: Style = AnsiColor::Yellow.on_default();
-/// Where a part of a patch stands.
+/// The header of a hunk.
 pub const HUNK: Style = AnsiColor::Cyan.on_default();
 /// A title.
 pub const TITLE: Style = Style::new().bold();
-/// What matters less.
+/// Less important text.
 pub const FAINT: Style = Style::new().dimmed();
-/// All is well.
+/// Success.
 pub const GOOD: Style = AnsiColor::Green.on_default().bold();
 /// Worth a look.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// It failed.
+/// Failure.
 pub const FAILURE: Style = AnsiColor::Red.on_default().bold();
 /// No colour at all.
 pub const PLAIN: Style = Style::new();

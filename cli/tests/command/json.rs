@@ -115,7 +115,7 @@ const STORY: &[&str] = &[
     "amalgam verify --json --read-data",
     "amalgam config --json",
     "amalgam doctor --json",
-    "amalgam stop --json",
+    "amalgam stop --json; amalgam logs --json -n 3",
 ];
 
 /// What follows where something can be mounted.

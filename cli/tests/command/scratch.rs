@@ -41,7 +41,7 @@ impl Scratch {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.project());
-        for name in ["NO_COLOR", "CLICOLOR_FORCE", "PAGER", "AMALGAM_PAGER", "XDG_DATA_HOME"] {
+        for name in ["NO_COLOR", "CLICOLOR_FORCE", "PAGER", "AMALGAM_PAGER", "AMALGAM_LOG", "XDG_DATA_HOME"] {
             command.env_remove(name);
         }
         command.env("PATH", format!("{}:{path}", folder.display()));

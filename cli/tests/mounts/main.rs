@@ -431,7 +431,7 @@ fn the_process_stays_while_something_is_mounted() {
         return;
     }
     let scratch = Scratch::new();
-    scratch.run("echo a > a; amalgam init; amalgam config set idle_seconds 1; amalgam stop; amalgam mount @ ../then");
+    scratch.run("echo a > a; amalgam init; amalgam config set idle-seconds 1; amalgam stop; amalgam mount @ ../then");
     let before = process(&scratch);
     std::thread::sleep(Duration::from_millis(2_500));
     assert_eq!(read(scratch.path().join("then/a")), "a\n");

@@ -1,10 +1,11 @@
 //! Real directories, for the API. All of these calls name paths of the host.
 
+use amalgam_proto::v1;
 use amalgam_proto::v1::directory_service_server::DirectoryService;
-use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
+use crate::call_log::workspace_id;
 use crate::calls::Kind;
 use crate::error::Result;
 use crate::messages::Phase;

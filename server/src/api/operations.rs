@@ -2,10 +2,11 @@
 
 use amalgam_engine::operation;
 use amalgam_proto::v1::operation_service_server::OperationService;
-use amalgam_proto::{Reason, operation_sequence, v1, workspace_id};
+use amalgam_proto::{Reason, operation_sequence, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
+use crate::call_log::workspace_id;
 use crate::error::{Error, Result};
 use crate::messages::{CHANGES_BYTES_MAX, change_bytes, operation_from, operation_message};
 use crate::service::Service;

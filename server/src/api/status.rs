@@ -35,7 +35,7 @@ mod tests {
             path: "a".to_owned(),
             source: io::Error::from(io::ErrorKind::StorageFull),
         };
-        let partly = MaterializerError::Partly { written: 1, removed: 0, source: Box::new(full) };
+        let partly = MaterializerError::Partial { written: 1, removed: 0, source: Box::new(full) };
         let failure = Failure::from(Error::from(partly).with_hint_if_partly("undo brings them back"));
         assert_eq!(failure.reason, Reason::Full);
         assert_eq!(failure.details.get(PARTLY).map(String::as_str), Some("1"));

@@ -2,11 +2,12 @@
 
 use amalgam_engine::TreePath;
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
+use amalgam_proto::v1;
 use amalgam_proto::v1::workspace_service_server::WorkspaceService;
-use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor, page_size};
+use crate::call_log::workspace_id;
 use crate::calls::Kind;
 use crate::error::{Error, Result};
 use crate::messages::operation_message;

@@ -9,6 +9,7 @@ use amalgam_gc::Progress;
 use amalgam_proto::Reason;
 
 use super::{Collections, How, ITSELF, Last, Why};
+use crate::call_log::warn_failure;
 use crate::disk_quota::{Disk, Shortage, shortage};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -60,7 +61,13 @@ impl Collections {
             if state.is_paused(self.context.now()) || self.is_collecting() {
                 continue;
             }
-            let (Ok(disk), Ok(settings)) = (self.quota.measure_disk(), self.context.settings()) else { continue };
+            let (disk, settings) = match (self.quota.measure_disk(), self.context.settings()) {
+                (Ok(disk), Ok(settings)) => (disk, settings),
+                (Err(failure), _) | (_, Err(failure)) => {
+                    warn_failure(&failure, "whether a collection is due cannot be decided");
+                    continue;
+                }
+            };
             // The time of the last collection by the present clock, which may have jumped since.
             let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
             let last = placed.as_ref();

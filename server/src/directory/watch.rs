@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use super::Directories;
 use super::capture::CommitDraft;
+use crate::call_log::warn_failure;
 use crate::error::{Error, Result};
 use crate::registry::{BackgroundWatch, Record};
 use crate::states::CAPTURE;
@@ -316,8 +317,10 @@ impl Directories {
             let live = self.live(&id);
             if let Some(mut live) = live.try_lock_for(END_TIMEOUT) {
                 live.end_watch();
-                // An index that could not be written is read anew.
-                let _ = self.save_watched_index(&live, &id);
+                // Without it the next capture reads all files.
+                if let Err(failure) = self.save_watched_index(&live, &id) {
+                    warn_failure(&failure, "the index of a watched directory was not saved");
+                }
             }
         }
     }

@@ -5,11 +5,12 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{MergeOptions, OperationContext, SnapshotId};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
-use amalgam_proto::{Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1};
 
 use super::queue::turn_of;
 use super::regenerate::Regenerator;
 use super::{Merging, conflicts_message, files_message, path_bytes};
+use crate::call_log::workspace_id;
 use crate::caller::Caller;
 use crate::context::Marks;
 use crate::error::{Error, Result};
@@ -64,6 +65,7 @@ impl Merging {
         merge.options = options;
         merge.message = request.message.clone();
         let done = caller.walking(|| self.context.workspaces.merge(&self.context.history, &merge, act))?;
+        tracing::info!(%target, sources = sources.len(), how = ?done.how, conflicts = done.conflicts.len(), "workspaces merged");
         let mut message = v1::Merge {
             how: how(done.how).into(),
             target: request.target.clone(),

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::OperationContext;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
-use amalgam_proto::{Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
+use tracing::info;
 
 use super::Merging;
 use super::queue::{AfterMerge, PARALLEL_TARGETS_MAX};
+use crate::call_log::{warn_failure, workspace_id};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::publishing::{Last, Plan, PublishOutcome, SECOND_NANOSECONDS};
@@ -119,6 +121,11 @@ impl Merging {
     fn publish_one(&self, name: &WorkspaceName, plan: &Plan) -> Result<()> {
         let now = self.context.now();
         let outcome = self.publish_planned(name, plan);
+        match &outcome {
+            Ok(Some((_, last))) => info!(workspace = %name, result = ?last.outcome, "published as scheduled"),
+            Ok(None) => {}
+            Err(failure) => warn_failure(failure, &format!("scheduled publish of {name} failed")),
+        }
         let again = now.0.saturating_add(RETRY_DELAY_NANOSECONDS);
         self.publishing.inner.change(|plans| {
             // The plan may have been changed meanwhile.
@@ -201,8 +208,10 @@ impl Merging {
                 }
                 let due = {
                     let _using = self.context.using();
-                    // What cannot be looked at now is tried again at the next look.
-                    self.due_by_target(|target| !busy.lock().contains(target)).unwrap_or_default()
+                    // Tried again at the next look.
+                    let due = self.due_by_target(|target| !busy.lock().contains(target));
+                    due.inspect_err(|failure| warn_failure(failure, "scheduled publishing cannot be read"))
+                        .unwrap_or_default()
                 };
                 for (target, plans) in due {
                     let is_free = busy.lock().len() < PARALLEL_TARGETS_MAX;

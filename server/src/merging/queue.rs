@@ -12,12 +12,14 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{ErrorKind, OperationContext, RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
-use amalgam_proto::{Reason, v1, workspace_id};
+use amalgam_proto::{Reason, v1};
 use parking_lot::{Mutex, MutexGuard};
+use tracing::info;
 
 use super::regenerate::Regenerator;
 use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
 use super::{Merging, conflicts_message, files_message};
+use crate::call_log::{warn_failure, workspace_id};
 use crate::caller::Caller;
 use crate::context::Marks;
 use crate::directory::Released;
@@ -111,6 +113,19 @@ pub(crate) struct Submitted {
     pub(crate) entry: v1::QueueEntry,
     pub(crate) merge: v1::Merge,
     pub(crate) is_ended: bool,
+}
+
+/// Logs the result of a queue entry.
+fn log_folded(folded: &Folded) {
+    let (entry, source, target) = (folded.entry.id.as_str(), &folded.entry.source, &folded.entry.target);
+    match &folded.outcome {
+        EntryOutcome::Landed(head) => info!(entry, %source, %target, head = %head.short(), "merge landed"),
+        EntryOutcome::Already => info!(entry, %source, %target, "nothing to merge"),
+        EntryOutcome::Review(_) => {
+            info!(entry, %source, %target, conflicts = folded.conflicts.len(), "merge waits for a review")
+        }
+        EntryOutcome::Refused(_) => info!(entry, %source, %target, "merge refused"),
+    }
 }
 
 impl Merging {
@@ -292,6 +307,7 @@ impl Merging {
         if fold.done.is_empty() {
             return Ok(None);
         }
+        fold.done.iter().for_each(log_folded);
         let ended: Vec<_> =
             fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.keep_results(fold.done);
@@ -346,7 +362,9 @@ impl Merging {
             }
             let _using = self.context.using();
             // The next request for an entry gets the same failure.
-            let _ = self.fold_all();
+            if let Err(failure) = self.fold_all() {
+                warn_failure(&failure, "the queue could not be merged");
+            }
             turn.wanted.lock().is_folding = false;
         }
     }

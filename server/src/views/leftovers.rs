@@ -10,6 +10,7 @@ use super::Views;
 use super::book::MountRecord;
 use super::kernel;
 use super::mounting::{mode_message, words_of};
+use crate::call_log::warn_problem;
 use crate::error::{Error, Result};
 use crate::messages::path_bytes;
 
@@ -24,7 +25,8 @@ impl Views {
             // Only now: a process that dies in between leaves the record to the next one.
             let removed = self.inner.book.remove_mount(number);
             let words = words.into_iter().chain(removed.err().map(|failure| failure.to_string()));
-            let told = words.map(|words| (record.path.clone(), words));
+            let told: Vec<_> = words.map(|words| (record.path.clone(), words)).collect();
+            told.iter().for_each(|(_, words)| warn_problem(words, "an earlier process left a mount"));
             self.inner.problems.lock().extend(told);
         }
     }

@@ -9,6 +9,7 @@ use amalgam_proto::Reason;
 use amalgam_view::View;
 
 use super::{LiveView, MountedTree, Views};
+use crate::call_log::warn_failure;
 use crate::error::{Error, Result};
 use crate::repeated_problem::RepeatedProblem;
 
@@ -128,7 +129,9 @@ impl Views {
             }
             Ok(())
         };
-        let _ = self.for_each_open(shorten);
+        if let Err(failure) = self.for_each_open(shorten) {
+            warn_failure(&failure, "a journal could not be shortened before a collection");
+        }
     }
 
     /// Runs `work` for every open view, and returns the first error.

@@ -9,6 +9,7 @@ use amalgam_engine::{SnapshotId, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions, unmount, unmount_lazily};
 use amalgam_proto::{Reason, v1};
 use amalgam_view::View;
+use tracing::{debug, info};
 
 use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::LocalPathKind;
@@ -93,6 +94,8 @@ impl Views {
         self.inner.problems.lock().retain(|(place, _)| place != path);
         drop(locked);
         let mount = self.mount_message(number)?;
+        info!(mount = number, workspace = mount.workspace, mode = ?mount.mode(), "mounted");
+        debug!(mount = number, path = %path.display(), "mount point");
         let (recovered_edits, warnings) = self.recovered(number);
         Ok(v1::MountResponse { mount: Some(mount), recovered_edits, made_directory, warnings })
     }
@@ -102,7 +105,7 @@ impl Views {
         let asked = request.options.as_ref();
         match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
-                let workspace = amalgam_proto::workspace_id(&request.workspace)?;
+                let workspace = crate::call_log::workspace_id(&request.workspace)?;
                 self.await_private_end(&workspace)?;
                 let locked = self.open_for_mount(&workspace)?;
                 self.place_local(&locked, asked, LocalPathKind::Link)?;
@@ -119,7 +122,7 @@ impl Views {
             }
             v1::MountMode::Follow => {
                 self.refuse_local(asked)?;
-                let workspace = amalgam_proto::workspace_id(&request.workspace)?;
+                let workspace = crate::call_log::workspace_id(&request.workspace)?;
                 let head = self.context.head(&workspace)?.ok_or_else(|| {
                     let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
                     Error::new(Reason::NotFound, message)
@@ -398,7 +401,7 @@ impl Views {
                 found.ok_or_else(|| nothing(format!("nothing of ours is mounted at {}", path.display())))
             }
             Some(Target::Workspace(name)) => {
-                let workspace = amalgam_proto::workspace_id(name)?;
+                let workspace = crate::call_log::workspace_id(name)?;
                 let state = self.inner.state.lock();
                 let of_it = state.mounts.iter().filter(|(_, mounted)| mounted.record.workspace == workspace.as_str());
                 let numbers: Vec<_> = of_it.map(|(number, _)| *number).collect();
@@ -463,6 +466,7 @@ impl Views {
         let Mounted { mount, shows, record, leaving, .. } = mounted;
         // No process answers, so the unmount cannot be refused.
         let _ = mount.unmount();
+        info!(mount = number, workspace = record.workspace, "unmounted");
         // One whose connection was cut is still in the tree of directories, and answers nothing.
         if !leaving && is_there && kernel::is_dead(&record.path) {
             let _ = unmount_lazily(&record.path);

@@ -8,16 +8,16 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
+use super::listing::{json_line, line, list, read, state, tree_paths};
 use super::tool::{self, Files};
-use super::{json_line, line, list, read, state, tree_paths};
+use crate::attached::AttachedDirectory;
 use crate::command::capture::report_notices;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::place::Place;
-use crate::session::{Session, here, workspace_name};
+use crate::session::{Session, current_workspace, workspace_name};
 use crate::text;
 
 /// Resolve conflicts: take the result as a new snapshot, and write it into the directory
@@ -118,7 +118,7 @@ struct How {
     /// Edit the file with markers in $VISUAL or $EDITOR
     #[arg(long)]
     edit: bool,
-    /// Run a merge tool [default: the setting merge_tool]
+    /// Run a merge tool [default: the setting merge-tool]
     #[arg(long, value_name = "COMMAND", num_args = 0..=1, default_missing_value = "")]
     tool: Option<String>,
     /// Resolve conflicts that were resolved before in the same way; leave the others
@@ -142,14 +142,14 @@ impl How {
 impl Resolve {
     pub(super) async fn run(self, session: &mut Session) -> Outcome {
         let place = match &self.workspace {
-            Some(_) => session.place_if_any().await?,
-            None => Some(session.place().await?),
+            Some(_) => session.attached_directory_if_any().await?,
+            None => Some(session.attached_directory().await?),
         };
         // Paths are seen from the directory only where it is the workspace's own.
         let place = place.filter(|place| self.workspace.as_deref().is_none_or(|name| name == place.workspace_id()));
         let workspace = match &self.workspace {
             Some(name) => workspace_name(name),
-            None => here(place.as_ref()),
+            None => current_workspace(place.as_ref()),
         };
         let mut client = session.client().await?;
         let paths = tree_paths(session, place.as_ref(), &self.paths)?;
@@ -183,16 +183,16 @@ impl Resolve {
         &self,
         session: &mut Session,
         client: &mut Client,
-        place: Option<&Place>,
+        place: Option<&AttachedDirectory>,
         request: v1::ResolveConflictsRequest,
     ) -> Outcome {
         let command = match &self.how.tool {
             None => None,
             Some(command) if command.is_empty() => {
                 let unset = || {
-                    CliError::usage("no merge tool is set").hint("`amalgam config set merge_tool COMMAND`, or name one")
+                    CliError::usage("no merge tool is set").hint("`amalgam config set merge-tool COMMAND`, or name one")
                 };
-                Some(session.config.text("merge_tool").ok_or_else(unset)?.to_owned())
+                Some(session.config.text("merge-tool").ok_or_else(unset)?.to_owned())
             }
             Some(command) => Some(command.clone()),
         };
@@ -245,7 +245,7 @@ impl Resolve {
     }
 }
 
-/// How many versions compete, without a draft of a resolution.
+/// Returns the number of competing versions, without a draft of a resolution.
 fn competing(conflict: &v1::Conflict) -> usize {
     conflict.versions.iter().step_by(2).filter(|version| version.name != "draft").count()
 }

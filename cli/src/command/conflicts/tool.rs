@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use tokio::process::Command;
 
 use crate::error::CliError;
-use crate::namespace::TOKEN;
+use crate::namespace::TOKEN_VARIABLE;
 
 /// The editor is found by the shell, which knows what the user has set.
 const EDITOR: &str = "${VISUAL:-${EDITOR:-vi}} \"$MERGED\"";
@@ -21,7 +21,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Writes what is shown, the base, ours and theirs. The names end as the conflict's does, so that programs know the language.
+    /// Writes the files of the conflict: with markers, base, ours and theirs. Their names keep the extension, so that tools know the language.
     pub(super) fn write(path: &[u8], versions: &[Vec<u8>]) -> Result<Self, CliError> {
         let failed = |error: std::io::Error| CliError::machine("could not write the versions", &error);
         let place = tempfile::Builder::new().prefix("amalgam-conflict-").tempdir().map_err(failed)?;
@@ -41,7 +41,7 @@ impl Files {
         &self.paths[0]
     }
 
-    /// The result, if it is one. What is none stays where it is, and its place is told.
+    /// Reads the result of the tool. A result with markers stays where it is, and the error names its path.
     pub(super) fn take(self, status: ExitStatus, before: &[u8]) -> Result<Vec<u8>, CliError> {
         let bytes =
             std::fs::read(self.merged()).map_err(|error| CliError::machine("could not read the result", &error));
@@ -67,7 +67,7 @@ impl Files {
 pub(super) async fn run(files: &Files, command: Option<&str>) -> Result<ExitStatus, CliError> {
     let mut child = Command::new("sh");
     child.arg("-c").arg(command.unwrap_or(EDITOR));
-    child.env_remove(TOKEN).envs(NAMES.iter().zip(&files.paths));
+    child.env_remove(TOKEN_VARIABLE).envs(NAMES.iter().zip(&files.paths));
     child.status().await.map_err(|error| CliError::machine("could not start a shell", &error))
 }
 

@@ -1,12 +1,13 @@
-//! What the machine offers: room, kinds of file systems, limits.
+//! Checks of the machine: free space, file systems, limits.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
-use rustix::fs::{ioctl_ficlone, statfs, statvfs};
+use rustix::fs::{statfs, statvfs};
 use rustix::process::{Resource, getrlimit};
 
-use super::Finding;
+use super::finding::Finding;
+use crate::cloning::{nearest_directory, try_clone_in};
 use crate::text;
 
 const FREE_BYTES_LOW: u64 = 2_000_000_000;
@@ -37,15 +38,10 @@ enum Clones {
     Far,
 }
 
-/// Where the store lies: room, kind, cloning.
+/// Checks the disk of the store: free space, file system, cloning.
 pub fn of_store(home: &Path) -> Vec<Finding> {
-    let Some(place) = nearest(home) else { return Vec::new() };
+    let Some(place) = nearest_directory(home) else { return Vec::new() };
     vec![room(&place), file_system("store_file_system", &place), cloning(&place)]
-}
-
-/// The nearest directory above that is there.
-fn nearest(path: &Path) -> Option<PathBuf> {
-    path.ancestors().find(|path| path.is_dir()).map(Path::to_owned)
 }
 
 fn room(place: &Path) -> Finding {
@@ -83,38 +79,16 @@ pub fn file_system(subject: &'static str, place: &Path) -> Finding {
     }
 }
 
-/// Whether files can be cloned where a store lies, or will lie.
-pub fn can_clone(home: &Path) -> bool {
-    nearest(home).is_some_and(|place| tried_clone(&place).unwrap_or(false))
-}
-
-fn tried_clone(place: &Path) -> std::io::Result<bool> {
-    let name = |part: &str| place.join(format!(".amalgam-doctor-{}-{part}", std::process::id()));
-    let (from, to) = (name("from"), name("to"));
-    let tried = try_clone(&from, &to);
-    for path in [&from, &to] {
-        // What could not be made need not be removed.
-        drop(fs::remove_file(path));
-    }
-    tried
-}
-
 /// Whether a file can be cloned here, tried out.
 fn cloning(place: &Path) -> Finding {
-    match tried_clone(place) {
+    match try_clone_in(place) {
         Ok(true) => Finding::fine("cloning", "files are cloned, not copied"),
         Ok(false) => Finding::note("cloning", "not possible: files are copied; btrfs or xfs would clone them"),
         Err(error) => Finding::failure("cloning", error.to_string(), "the directory of the store must be writable"),
     }
 }
 
-fn try_clone(from: &Path, to: &Path) -> std::io::Result<bool> {
-    fs::write(from, [7; 4_096])?;
-    let (source, target) = (File::open(from)?, File::create(to)?);
-    Ok(ioctl_ficlone(&target, &source).is_ok())
-}
-
-/// What the system allows.
+/// Checks the limits of the system.
 pub fn limits() -> Vec<Finding> {
     vec![watches(), open_files()]
 }
@@ -152,13 +126,7 @@ mod tests {
     use std::env;
 
     use super::*;
-    use crate::command::doctor::Grade;
-
-    #[test]
-    fn a_home_that_is_not_there_yet_is_judged_by_what_is_above_it() {
-        let around = env::temp_dir();
-        assert_eq!(nearest(&around.join("amalgam-not-there/store")), Some(around));
-    }
+    use crate::command::doctor::finding::Grade;
 
     #[test]
     fn a_place_where_nothing_can_be_written_is_a_failure() {

@@ -1,12 +1,14 @@
-//! What can be mounted on this machine, by whom, and how to enable the rest.
+//! Checks which mounts work on this machine, and how to enable the others.
 
 use std::fs;
 use std::path::PathBuf;
 
-use super::Finding;
-use crate::command::backend::{device, helper, namespaces, private, shared};
+use super::finding::Finding;
+use crate::command::backend::{
+    check_device, check_private_mounts, check_shared_mounts, check_user_namespaces, find_mount_helper,
+};
 
-/// All of it.
+/// Returns all findings.
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![of_device(), of_helper(), of_namespaces(), of_others(), of_ways()];
     findings.extend(of_dead());
@@ -14,14 +16,14 @@ pub fn findings() -> Vec<Finding> {
 }
 
 fn of_device() -> Finding {
-    match device() {
+    match check_device() {
         Ok(()) => Finding::fine("fuse_device", "/dev/fuse can be opened"),
         Err(why) => Finding::warning("fuse_device", why, "sudo modprobe fuse && sudo chmod 666 /dev/fuse"),
     }
 }
 
 fn of_helper() -> Finding {
-    match helper() {
+    match find_mount_helper() {
         Ok(path) => Finding::fine("fuse_helper", format!("{} mounts for everybody", path.display())),
         Err(why) if rustix::process::geteuid().is_root() => {
             Finding::note("fuse_helper", format!("{why}; root needs it not"))
@@ -31,7 +33,7 @@ fn of_helper() -> Finding {
 }
 
 fn of_namespaces() -> Finding {
-    match namespaces() {
+    match check_user_namespaces() {
         Ok(()) => Finding::fine("user_namespaces", "available"),
         Err(why) => {
             let advice = match fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") {
@@ -56,9 +58,9 @@ fn of_others() -> Finding {
     }
 }
 
-/// What follows from all of it.
+/// Returns the backends that work.
 fn of_ways() -> Finding {
-    match (shared(), private()) {
+    match (check_shared_mounts(), check_private_mounts()) {
         (Ok(()), Ok(())) => Finding::fine("mounts", "`amalgam mount` and `amalgam run --in` work"),
         (Err(why), Ok(())) => Finding::warning(
             "mounts",
@@ -76,7 +78,7 @@ fn of_ways() -> Finding {
     }
 }
 
-/// Mounts that nobody answers for.
+/// Mounts whose process has died.
 fn of_dead() -> Vec<Finding> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = [" - fuse.amalgam amalgam ", " - fuse amalgam "];

@@ -1,4 +1,4 @@
-//! `amalgam restore --patch`: asks hunk by hunk what is to be restored.
+//! `amalgam restore --patch`: asks for each hunk whether to restore it.
 
 use std::io::{self, BufRead as _, Write as _};
 
@@ -6,12 +6,12 @@ use amalgam_proto::v1;
 use tonic::codegen::Bytes;
 
 use super::hunks::{Hunk, apply, parse};
+use crate::attached::AttachedDirectory;
 use crate::command::diff::{named, patch_style};
 use crate::connect::Client;
 use crate::error::CliError;
 use crate::output::style::{self, paint};
-use crate::place::Place;
-use crate::session::{Session, here, live, revision};
+use crate::session::{Session, current_workspace, directory_state, revision_state};
 use crate::text;
 
 /// Larger files are restored as a whole or not at all.
@@ -27,12 +27,12 @@ d - leave this hunk and all that follow in this file
 q - leave this hunk and everything that follows
 ? - print this";
 
-/// What is to be restored.
+/// The paths and hunks to restore.
 #[derive(Default)]
 pub struct Choice {
     /// Files as a whole, and those in parts.
     pub paths: Vec<Bytes>,
-    /// Files in parts, with what they will hold.
+    /// Files of which only some hunks are restored, with their new contents.
     pub contents: Vec<v1::FileContents>,
 }
 
@@ -50,15 +50,15 @@ enum Answer {
 pub async fn choose(
     session: &mut Session,
     client: &mut Client,
-    place: &Place,
+    place: &AttachedDirectory,
     name: &str,
     paths: &[Bytes],
     with_git: bool,
 ) -> Result<Choice, CliError> {
     let request = v1::DiffStatesRequest {
-        before: Some(live(place)),
-        after: Some(revision(name)),
-        workspace: here(Some(place)),
+        before: Some(directory_state(place)),
+        after: Some(revision_state(name)),
+        workspace: current_workspace(Some(place)),
         paths: paths.to_vec(),
         times: false,
         renames: false,
@@ -118,7 +118,7 @@ async fn ask_whole(session: &mut Session, change: &v1::Change, choice: &mut Choi
 async fn ask_hunks(
     session: &mut Session,
     client: &mut Client,
-    place: &Place,
+    place: &AttachedDirectory,
     name: &str,
     change: &v1::Change,
     choice: &mut Choice,
@@ -161,11 +161,11 @@ async fn ask_hunks(
     Ok(answer)
 }
 
-async fn patch(client: &mut Client, place: &Place, name: &str, path: &Bytes) -> Result<Vec<u8>, CliError> {
+async fn patch(client: &mut Client, place: &AttachedDirectory, name: &str, path: &Bytes) -> Result<Vec<u8>, CliError> {
     let request = v1::GetPatchRequest {
-        before: Some(live(place)),
-        after: Some(revision(name)),
-        workspace: here(Some(place)),
+        before: Some(directory_state(place)),
+        after: Some(revision_state(name)),
+        workspace: current_workspace(Some(place)),
         paths: vec![path.clone()],
         context_lines: None,
         without_git: false,
@@ -178,10 +178,10 @@ async fn patch(client: &mut Client, place: &Place, name: &str, path: &Bytes) -> 
     Ok(patch)
 }
 
-async fn read(client: &mut Client, place: &Place, path: &Bytes) -> Result<Vec<u8>, CliError> {
+async fn read(client: &mut Client, place: &AttachedDirectory, path: &Bytes) -> Result<Vec<u8>, CliError> {
     let request = v1::ReadFileRequest {
-        state: Some(live(place)),
-        workspace: here(Some(place)),
+        state: Some(directory_state(place)),
+        workspace: current_workspace(Some(place)),
         path: path.clone(),
         offset: 0,
         length: 0,

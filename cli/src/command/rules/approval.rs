@@ -4,12 +4,12 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::target;
-use crate::command::confirm;
+use super::target::target;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
+use crate::prompt::confirm;
 use crate::session::Session;
 use crate::text;
 
@@ -67,7 +67,7 @@ pub struct Revoke {
 }
 
 impl Commands {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let workspace = target(session, self.into.as_deref()).await?;
         let commands = list(session, workspace).await?;
@@ -83,7 +83,7 @@ impl Commands {
 }
 
 impl Approve {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let workspace = target(session, self.into.as_deref()).await?;
         let listed = list(session, workspace.clone()).await?;
@@ -124,7 +124,7 @@ impl Approve {
 }
 
 impl Revoke {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let listed = list(session, String::new()).await?;
         let mut client = session.client().await?;
@@ -188,7 +188,7 @@ fn json_line(command: &v1::RuleCommand) -> Value {
 fn say(session: &mut Session, command: &v1::RuleCommand) -> Result<(), CliError> {
     let state = match command.approved {
         true => {
-            let time = text::moment(command.approve_time.as_ref());
+            let time = text::timestamp(command.approve_time.as_ref());
             let who = text::printable(&command.approver).into_owned();
             paint(style::GOOD, format!("approved by {who}, {}", text::ago(time, session.now)))
         }

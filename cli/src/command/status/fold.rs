@@ -1,4 +1,4 @@
-//! What changed in a directory as a short list: a directory that is new, gone or renamed as a whole is one line, and what lies in a
+//! The changes of a directory as a short list: a directory that is new, gone or renamed as a whole is one line, and what lies in a
 //! `.git` is counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -10,22 +10,22 @@ use crate::text;
 /// A line of the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What happened.
+    /// The kind of change.
     pub letter: char,
     /// To what.
     pub text: String,
 }
 
-/// What changed.
+/// The changes of a directory, folded.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// The short list.
     pub folded: Vec<Line>,
     /// Every path, those in `.git` too.
     pub every_path: Vec<Line>,
-    /// How many paths differ in each `.git`.
+    /// Number of changed paths in each `.git`.
     pub git: BTreeMap<Vec<u8>, u64>,
-    /// How many files outside of `.git` changed; a directory counts if nothing in it does.
+    /// Number of changed files outside of `.git`; a directory counts if nothing in it does.
     pub count: u64,
 }
 
@@ -116,7 +116,7 @@ impl Changes {
             let files = below.get(path).copied().unwrap_or_default();
             match directories.contains(path) {
                 false => self.push(letter, text::path(path).into_owned(), 1),
-                // A rename tells of it, and of what is left in it each path for itself.
+                // A line about the rename covers it; paths that are left in it are listed each.
                 true if renamed_below.contains(path) => {}
                 true => {
                     inside = Some(path);
@@ -137,7 +137,7 @@ struct Covered<'a> {
     folded: BTreeSet<(&'a [u8], &'a [u8])>,
 }
 
-/// What came and what went outside of `.git`.
+/// Added and removed paths outside of `.git`.
 struct Sides<'a> {
     added: BTreeSet<&'a [u8]>,
     deleted: BTreeSet<&'a [u8]>,
@@ -154,7 +154,7 @@ impl<'a> Sides<'a> {
     }
 
     /// The uppermost directories of a renamed file that went and came with it: equal names at the end of both paths are stripped for as
-    /// long as what is left is gone on one side and new on the other.
+    /// long as the remaining paths are gone on one side and new on the other.
     fn renamed_directory(&self, from: &'a [u8], to: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (mut from, mut to) = (from, to);
         let mut found = None;

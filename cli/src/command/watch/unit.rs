@@ -55,7 +55,7 @@ pub fn remove(home: &Path) -> Result<bool, CliError> {
     Ok(true)
 }
 
-/// Where the unit of a store lies. Its name is that of the store's socket.
+/// The path of a store's unit. Its name is that of the store's socket.
 fn place(home: &Path) -> Result<PathBuf, CliError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
@@ -101,7 +101,7 @@ fn quoted(word: &Path) -> String {
     quoted
 }
 
-/// Asks the systemd of this user; what it complains of, if it does.
+/// Calls `systemctl --user`. Returns its error output if it fails.
 fn systemctl(words: &[&str]) -> Result<(), String> {
     let told = Command::new("systemctl").arg("--user").args(words).output().map_err(|error| error.to_string())?;
     match told.status.success() {

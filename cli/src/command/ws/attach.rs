@@ -7,13 +7,13 @@ use amalgam_proto::{Reason, v1};
 use clap::Args;
 use tonic::codegen::Bytes;
 
-use super::workspace;
 use crate::command::init::confirm_wide;
+use crate::command::workspaces::workspace;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
 use crate::output::style::{self, paint};
-use crate::session::{Session, incomplete, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// Attach a directory to a workspace, without taking a snapshot
@@ -43,7 +43,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
         confirm_wide(session, &path, self.yes).await?;
@@ -56,7 +56,7 @@ impl Attach {
             ..Default::default()
         };
         let attached = match client.directories.attach_directory(request.clone()).await.map_err(CliError::from) {
-            // Nobody knew it: then it is new.
+            // The directory belongs to no workspace yet.
             Err(error) if error.is(Reason::NoDirectory) && !self.again => {
                 let mut exclude = session.config.list("exclude");
                 exclude.extend(request.exclude);
@@ -65,7 +65,7 @@ impl Attach {
             }
             other => other?,
         };
-        let directory = attached.into_inner().directory.ok_or_else(|| incomplete("directory"))?;
+        let directory = attached.into_inner().directory.ok_or_else(|| missing_field("directory"))?;
         session.output.emit(&json::directory(&directory))?;
         let workspace = paint(style::WORKSPACE, text::id(&directory.workspace));
         session.output.done(format!("{} belongs to {workspace}", text::path(&directory.path)))?;
@@ -83,13 +83,13 @@ pub struct Detach {
 }
 
 impl Detach {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let directories = match self.name {
             Some(name) => workspace(&mut client, &workspace_name(&name)).await?.directories,
             None => {
-                let directory = session.place().await?.directory;
+                let directory = session.attached_directory().await?.directory;
                 vec![v1::WorkspaceDirectory { name: directory.name, path: directory.path }]
             }
         };

@@ -1,22 +1,16 @@
 //! Removing a workspace, and a directory that was made for it.
 
-use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
 use amalgam_proto::v1;
-use amalgam_server::remove_tree;
 use clap::Args;
 use serde_json::json;
 
-use super::workspace;
-use crate::command::capture::{About, capture};
-use crate::command::forks::{Logs, Unsaved, abandoned, clean_up};
+use crate::command::delete_directory::{Keep, delete_directory};
+use crate::command::work_folders::{FolderLogs, UncommittedChanges, abandoned, clean_up};
+use crate::command::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::{Output, json as lines};
+use crate::output::json as lines;
 use crate::session::{Session, workspace_name};
 use crate::text;
 
@@ -46,7 +40,7 @@ pub struct Remove {
 }
 
 impl Remove {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         if self.ended {
@@ -82,7 +76,7 @@ impl Remove {
     ) -> Result<(), CliError> {
         for directory in &workspace.directories {
             if self.dir {
-                delete_directory(&mut session.output, client, &directory.name, Keep::WhatNoSnapshotHolds).await?;
+                delete_directory(&mut session.output, client, &directory.name, Keep::Unsaved).await?;
                 session.output.done(format!("{} is gone", text::path(&directory.path)))?;
             } else {
                 let request = v1::DetachDirectoryRequest { name: directory.name.clone() };
@@ -106,7 +100,7 @@ async fn remove_ended(session: &mut Session) -> Outcome {
     let mut exit = Exit::OK;
     let (mut folders, mut workspaces) = (0, Vec::new());
     for left in abandoned(session.home()) {
-        match clean_up(session, &left.path, Unsaved::Capture, Logs::Remove).await {
+        match clean_up(session, &left.path, UncommittedChanges::Capture, FolderLogs::Remove).await {
             Ok(removed) => {
                 folders += 1;
                 workspaces.extend(removed);
@@ -127,84 +121,4 @@ async fn remove_ended(session: &mut Session) -> Outcome {
         None => {}
     }
     Ok(exit)
-}
-
-/// Asks on the terminal. Whoever cannot answer has to say yes beforehand.
-pub async fn confirm(session: &mut Session, question: &str) -> Result<(), CliError> {
-    if session.no_input || session.output.is_json() || !io::stdin().is_terminal() {
-        let why = match (session.no_input, session.output.is_json()) {
-            (true, _) => "prompts are disabled (--no-input)",
-            (_, true) => "--json asks nothing",
-            _ => "standard input is no terminal",
-        };
-        return Err(CliError::usage(format!("{question} Confirmation is needed, but {why}")).hint("pass --yes"));
-    }
-    session.output.flush()?;
-    write!(io::stderr(), "{question} [y/N] ")?;
-    let read = || {
-        let mut line = String::new();
-        io::stdin().read_line(&mut line).map(|_| line)
-    };
-    let line = tokio::task::spawn_blocking(read).await.expect("reading a line does not panic");
-    match line?.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(CliError::refused("nothing was changed")),
-    }
-}
-
-/// What is spared when a directory goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// The directory stays if it holds anything that is in no snapshot.
-    WhatNoSnapshotHolds,
-    /// Nothing: this program made the directory for itself.
-    Nothing,
-}
-
-/// Removes a directory that a checkout made. A snapshot of it is taken first.
-pub async fn delete_directory(
-    output: &mut Output,
-    client: &mut Client,
-    name: &str,
-    keep: Keep,
-) -> Result<(), CliError> {
-    let directory = find(client, name).await?;
-    let path = Path::new(OsStr::from_bytes(&directory.path));
-    let refused = |why: String| {
-        CliError::refused(format!("{} stays: {why}", path.display())).hint("remove it by hand if that is what you want")
-    };
-    if !directory.made_by_checkout {
-        return Err(refused("it was not made by a checkout".to_owned()));
-    }
-    if !directory.problem.is_empty() && path.exists() {
-        return Err(refused(directory.problem));
-    }
-    if path.exists() && keep == Keep::WhatNoSnapshotHolds {
-        let captured = capture(output, client, name, About::message("before the directory was removed")).await?;
-        if let Some(notice) = captured.notices.first() {
-            return Err(refused(format!("{} is in no snapshot: {}", text::path(&notice.path), notice.message)));
-        }
-        let ignored = captured.counts.unwrap_or_default().ignored;
-        if ignored > 0 {
-            return Err(refused(format!("{} in no snapshot", text::plural(ignored, "ignored path"))));
-        }
-    }
-    client.directories.detach_directory(v1::DetachDirectoryRequest { name: name.to_owned() }).await?;
-    remove_tree(path).map_err(|error| CliError::machine(path.display(), &error))?;
-    let line = lines::line("directory_removed", json!({"id": text::id(name)}));
-    output.emit(&lines::with_path(line, &directory.path))
-}
-
-async fn find(client: &mut Client, name: &str) -> Result<v1::Directory, CliError> {
-    let mut request = v1::ListDirectoriesRequest { page_size: 500, page_token: String::new() };
-    loop {
-        let page = client.directories.list_directories(request.clone()).await?.into_inner();
-        if let Some(found) = page.directories.into_iter().find(|directory| directory.name == name) {
-            return Ok(found);
-        }
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            return Err(CliError::refused(format!("{name} is no longer known")));
-        }
-    }
 }

@@ -9,22 +9,22 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-use super::run::code_of;
 use crate::error::CliError;
-use crate::namespace::TOKEN;
+use crate::exit::Exit;
+use crate::namespace::TOKEN_VARIABLE;
 
 /// A command to run apart.
 #[derive(Clone, Debug)]
-pub struct Apart<'a> {
+pub struct IsolatedCommand<'a> {
     /// Its words.
     pub words: &'a [OsString],
-    /// Where it runs.
+    /// Its working directory.
     pub directory: &'a Path,
-    /// What it finds in its environment beside the rest.
+    /// Environment variables to add.
     pub environment: &'a [(&'a str, String)],
 }
 
-impl Apart<'_> {
+impl IsolatedCommand<'_> {
     /// Runs it, with everything it says in a file. Its code.
     pub async fn with_log(&self, log: &Path) -> Result<u8, CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
@@ -38,7 +38,7 @@ impl Apart<'_> {
         self.run(Stdio::from(io::stderr()), Stdio::inherit()).await
     }
 
-    /// Runs it and reads what it prints; what it complains of goes into a file.
+    /// Runs it and returns its standard output; its standard error goes into a file.
     pub async fn read(&self, log: &Path) -> Result<(u8, String), CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
@@ -62,7 +62,7 @@ impl Apart<'_> {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).current_dir(self.directory).process_group(0);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-        command.env_remove(TOKEN).envs(self.environment.iter().map(|(key, value)| (*key, value)));
+        command.env_remove(TOKEN_VARIABLE).envs(self.environment.iter().map(|(key, value)| (*key, value)));
         let failed = |error| CliError::machine(self.words[0].to_string_lossy(), &error);
         let child = command.spawn().map_err(failed)?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -80,11 +80,11 @@ impl Group {
     async fn wait(&mut self, words: &[OsString]) -> Result<u8, CliError> {
         let status = self.child.wait().await;
         let status = status.map_err(|error| CliError::machine(words[0].to_string_lossy(), &error))?;
-        Ok(code_of(status))
+        Ok(Exit::of_status(status).0)
     }
 }
 
-/// Nobody is left behind: neither when this program is interrupted, nor by a command that has ended.
+/// Kills the process group, when this program is interrupted as well as after the command has ended.
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(id) = self.id {
@@ -111,7 +111,7 @@ pub fn new_folder(home: &Path, start: &str) -> Result<PathBuf, CliError> {
 }
 
 /// A command line of the shell as words.
-pub fn of_shell(line: &str) -> [OsString; 3] {
+pub fn shell_command(line: &str) -> [OsString; 3] {
     ["sh".into(), "-c".into(), line.into()]
 }
 

@@ -1,7 +1,7 @@
-//! The folders in the store's `forks` in which `explore` and `bisect` work: what was made for them, and how it is removed.
+//! The folders in the store's `forks` in which `explore` and `bisect` work: lists the workspaces made for them, and removes them.
 //!
 //! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a note
-//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes what it left.
+//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its leftovers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,25 +16,26 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::attempt::new_folder;
-use super::capture::{About, capture};
+use super::capture::{SnapshotInfo, capture};
+use super::delete_directory::{Keep, delete_directory};
+use super::isolated_command::new_folder;
 use super::mounts::mounts;
 use super::umount::unmount;
-use super::ws::{Keep, delete_directory, workspaces};
+use super::workspaces::workspaces;
 use crate::connect::Client;
 use crate::error::CliError;
-use crate::output::drive;
+use crate::output::progress::drive;
 use crate::session::Session;
 use crate::text;
 
-/// The one command that removes what was left behind.
+/// The command that removes leftovers.
 pub const REMOVE_ENDED: &str = "amalgam ws rm --ended";
-/// What the processes of a folder have in their environment: its path.
-pub const VARIABLE: &str = "AMALGAM_WORK_FOLDER";
-/// The file that lists what was made.
-const NOTE: &str = "note.json";
-/// How often the processes of a folder are looked for: one that was just being started may be missed.
-const PROCESS_LOOKS: usize = 10;
+/// Environment variable of a folder's processes: the path of the folder.
+pub const FOLDER_VARIABLE: &str = "AMALGAM_WORK_FOLDER";
+/// The file that lists the workspaces that were made for a folder.
+const NOTE_FILE: &str = "note.json";
+/// Attempts to kill the processes of a folder: one that was just being started may be missed.
+const KILL_ATTEMPTS_MAX: usize = 10;
 
 /// A folder of a command that runs.
 pub struct WorkFolder {
@@ -43,38 +44,38 @@ pub struct WorkFolder {
     note: File,
 }
 
-/// A folder of a command that has ended without removing what it made.
-pub struct Abandoned {
+/// A folder of a command that ended without cleaning up.
+pub struct AbandonedFolder {
     /// The folder.
     pub path: PathBuf,
-    made: Vec<Made>,
+    made: Vec<CreatedWorkspace>,
     /// Holds the lock, so that two do not remove the same.
     _note: File,
 }
 
 /// A workspace that was made for a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Made {
+struct CreatedWorkspace {
     name: String,
     /// When; nothing as long as it is only about to be made.
     created: Option<String>,
 }
 
-/// What becomes of changes in the forks that are in no snapshot.
+/// Whether changes in forks that are in no snapshot are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsaved {
+pub enum UncommittedChanges {
     /// They are captured, so that `ws undelete` brings them back.
     Capture,
-    /// They go.
+    /// They are discarded.
     Discard,
 }
 
-/// What becomes of the folder itself.
+/// Whether the folder with the logs of commands is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Logs {
-    /// It stays, with what the commands said.
+pub enum FolderLogs {
+    /// The folder stays, with the output of the commands.
     Keep,
-    /// It goes.
+    /// The folder is removed.
     Remove,
 }
 
@@ -87,43 +88,43 @@ impl WorkFolder {
         let apart = path.join("note.new");
         let note = File::options().read(true).write(true).create_new(true).open(&apart).map_err(failed)?;
         flock(&note, FlockOperation::NonBlockingLockExclusive).map_err(|error| failed(error.into()))?;
-        fs::rename(&apart, path.join(NOTE)).map_err(failed)?;
+        fs::rename(&apart, path.join(NOTE_FILE)).map_err(failed)?;
         let mut folder = Self { path, note };
         folder.write(&[])?;
         Ok(folder)
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Notes that workspaces are about to be made.
     pub fn expect(&mut self, names: &[String]) -> Result<(), CliError> {
-        let made: Vec<_> = names.iter().map(|name| Made { name: name.clone(), created: None }).collect();
+        let made: Vec<_> = names.iter().map(|name| CreatedWorkspace { name: name.clone(), created: None }).collect();
         self.write(&made)
     }
 
     /// Notes which workspaces were made.
     pub fn note_made(&mut self, workspaces: &[v1::Workspace]) -> Result<(), CliError> {
-        let made = |workspace: &v1::Workspace| Made {
+        let made = |workspace: &v1::Workspace| CreatedWorkspace {
             name: text::id(&workspace.name).to_owned(),
             created: Some(created(workspace)),
         };
         self.write(&workspaces.iter().map(made).collect::<Vec<_>>())
     }
 
-    /// Nobody removes it: it is kept on purpose.
+    /// Keeps the folder: `ws rm --ended` does not remove it.
     pub fn keep(&self) -> Result<(), CliError> {
-        fs::remove_file(self.path.join(NOTE)).map_err(|error| CliError::machine(self.path.display(), &error))
+        fs::remove_file(self.path.join(NOTE_FILE)).map_err(|error| CliError::machine(self.path.display(), &error))
     }
 
-    fn write(&mut self, made: &[Made]) -> Result<(), CliError> {
+    fn write(&mut self, made: &[CreatedWorkspace]) -> Result<(), CliError> {
         write_note(&mut self.note, made).map_err(|error| CliError::machine(self.path.display(), &error))
     }
 }
 
-fn write_note(note: &mut File, made: &[Made]) -> io::Result<()> {
+fn write_note(note: &mut File, made: &[CreatedWorkspace]) -> io::Result<()> {
     let workspaces: Vec<_> = made.iter().map(|made| json!({"name": made.name, "created": made.created})).collect();
     let text = format!("{}\n", json!({ "workspaces": workspaces }));
     note.rewind()?;
@@ -131,8 +132,8 @@ fn write_note(note: &mut File, made: &[Made]) -> io::Result<()> {
     note.set_len(text.len() as u64)
 }
 
-/// What a note lists; nothing where it cannot be read.
-fn read_note(note: &mut File) -> Vec<Made> {
+/// Reads the workspaces of a note; none if it cannot be read.
+fn read_note(note: &mut File) -> Vec<CreatedWorkspace> {
     let mut text = String::new();
     if note.rewind().and_then(|()| note.read_to_string(&mut text)).is_err() {
         return Vec::new();
@@ -140,7 +141,7 @@ fn read_note(note: &mut File) -> Vec<Made> {
     let note: Value = serde_json::from_str(&text).unwrap_or_default();
     let made = |made: &Value| {
         let created = made["created"].as_str().map(str::to_owned);
-        Some(Made { name: made["name"].as_str()?.to_owned(), created })
+        Some(CreatedWorkspace { name: made["name"].as_str()?.to_owned(), created })
     };
     note["workspaces"].as_array().into_iter().flatten().filter_map(made).collect()
 }
@@ -151,22 +152,22 @@ fn created(workspace: &v1::Workspace) -> String {
     format!("{}.{:09}", time.seconds, time.nanos)
 }
 
-/// The folders of commands that have ended without removing what they made.
-pub fn abandoned(home: &Path) -> Vec<Abandoned> {
+/// Returns the folders of commands that ended without cleaning up.
+pub fn abandoned(home: &Path) -> Vec<AbandonedFolder> {
     let Ok(folders) = fs::read_dir(home.join("forks")) else { return Vec::new() };
     let mut found: Vec<_> = folders.flatten().filter_map(|folder| locked(&folder.path())).collect();
     found.sort_by(|one, other| one.path.cmp(&other.path));
     found
 }
 
-/// A folder whose note nobody holds a lock on.
-fn locked(path: &Path) -> Option<Abandoned> {
-    let mut note = File::options().read(true).write(true).open(path.join(NOTE)).ok()?;
+/// Returns a folder if its note is not locked, and locks it.
+fn locked(path: &Path) -> Option<AbandonedFolder> {
+    let mut note = File::options().read(true).write(true).open(path.join(NOTE_FILE)).ok()?;
     flock(&note, FlockOperation::NonBlockingLockExclusive).ok()?;
-    Some(Abandoned { path: path.to_owned(), made: read_note(&mut note), _note: note })
+    Some(AbandonedFolder { path: path.to_owned(), made: read_note(&mut note), _note: note })
 }
 
-/// What commands that were cut off left, in words for people; nothing where nothing is left.
+/// Describes the leftovers of killed commands; `None` if there are none.
 pub fn abandoned_words(home: &Path) -> Option<String> {
     let left: Vec<_> = abandoned(home).into_iter().filter(|folder| !folder.made.is_empty()).collect();
     let names: Vec<_> = left.iter().filter_map(|folder| folder.path.file_name()).map(OsStr::to_string_lossy).collect();
@@ -176,7 +177,7 @@ pub fn abandoned_words(home: &Path) -> Option<String> {
         .then(|| format!("{} {were} cut off and left {}", names.join(", "), text::plural(number, "workspace")))
 }
 
-/// Says what commands that were cut off left, and what removes it.
+/// Prints the leftovers of killed commands, and the command that removes them.
 pub fn remark_abandoned(session: &mut Session) -> Result<(), CliError> {
     match abandoned_words(session.home()) {
         Some(words) => session.output.remark(format!("{words}; `{REMOVE_ENDED}` removes them")),
@@ -189,12 +190,12 @@ pub fn remark_abandoned(session: &mut Session) -> Result<(), CliError> {
 pub async fn clean_up(
     session: &mut Session,
     folder: &Path,
-    unsaved: Unsaved,
-    logs: Logs,
+    unsaved: UncommittedChanges,
+    logs: FolderLogs,
 ) -> Result<Vec<String>, CliError> {
     let failed = |error: io::Error| CliError::machine(folder.display(), &error);
     end_processes(folder);
-    let mut note = match File::options().read(true).write(true).open(folder.join(NOTE)) {
+    let mut note = match File::options().read(true).write(true).open(folder.join(NOTE_FILE)) {
         // It was removed already.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         note => note.map_err(failed)?,
@@ -208,7 +209,7 @@ pub async fn clean_up(
             removed.push(text::id(&workspace.name).to_owned());
         }
     }
-    if logs == Logs::Keep {
+    if logs == FolderLogs::Keep {
         write_note(&mut note, &[]).map_err(failed)?;
         return Ok(removed);
     }
@@ -220,8 +221,8 @@ pub async fn clean_up(
     Ok(removed)
 }
 
-/// Whether a workspace was made for a folder, and not by somebody else who took a name that is free again.
-fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[Made]) -> bool {
+/// Whether a workspace was made for a folder. Another command may have taken a name that became free.
+fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[CreatedWorkspace]) -> bool {
     let directories = workspace.directories.iter().map(|directory| &directory.path);
     let mut places = directories.chain(&workspace.mounts).map(|path| Path::new(OsStr::from_bytes(path)));
     if places.clone().any(|place| place.starts_with(folder)) {
@@ -231,7 +232,7 @@ fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[Made]) -> bool 
     let noted = made.iter().find(|made| made.name == text::id(&workspace.name));
     match noted.map(|made| &made.created) {
         Some(Some(time)) => *time == created(workspace) && !is_elsewhere,
-        // Nobody noted that it was made: it is what it was forked from, or another one.
+        // The note has no creation time: a workspace with changes may belong to another command.
         Some(None) => !is_elsewhere && workspace.live.is_empty() && workspace.head == workspace.base,
         None => false,
     }
@@ -242,7 +243,7 @@ async fn remove(
     client: &mut Client,
     workspace: &v1::Workspace,
     folder: &Path,
-    unsaved: Unsaved,
+    unsaved: UncommittedChanges,
 ) -> Result<(), CliError> {
     if !workspace.live.is_empty() {
         settle(session, client, &workspace.live, unsaved).await?;
@@ -254,7 +255,7 @@ async fn remove(
         }
     }
     for directory in &workspace.directories {
-        if unsaved == Unsaved::Capture {
+        if unsaved == UncommittedChanges::Capture {
             settle(session, client, &directory.name, unsaved).await?;
         }
         delete_directory(&mut session.output, client, &directory.name, Keep::Nothing).await?;
@@ -264,20 +265,25 @@ async fn remove(
     Ok(())
 }
 
-/// Captures or discards what is in no snapshot.
-async fn settle(session: &Session, client: &mut Client, name: &str, unsaved: Unsaved) -> Result<(), CliError> {
+/// Captures or discards changes that are in no snapshot.
+async fn settle(
+    session: &Session,
+    client: &mut Client,
+    name: &str,
+    unsaved: UncommittedChanges,
+) -> Result<(), CliError> {
     let done = match unsaved {
-        Unsaved::Capture => {
-            let about = About::message("cut off");
+        UncommittedChanges::Capture => {
+            let about = SnapshotInfo::message("cut off");
             capture(&session.output, client, name, about).await.map(drop)
         }
-        Unsaved::Discard => {
+        UncommittedChanges::Discard => {
             let request = v1::RestoreDirectoryRequest { name: name.to_owned(), ..Default::default() };
             drive(&session.output, client.directories.restore_directory(request)).await.map(drop)
         }
     };
     match done {
-        // Its files were not written to their end, so nobody worked in it; or it is gone.
+        // Its checkout was cut off, so it has no changes; or the directory is gone.
         Err(error) if error.is(Reason::StaleHead) || error.is(Reason::DirectoryGone) => Ok(()),
         done => done,
     }
@@ -285,9 +291,9 @@ async fn settle(session: &Session, client: &mut Client, name: &str, unsaved: Uns
 
 /// Ends the processes that were started for a folder and are still in it.
 fn end_processes(folder: &Path) {
-    let mut variable = format!("{VARIABLE}=").into_bytes();
+    let mut variable = format!("{FOLDER_VARIABLE}=").into_bytes();
     variable.extend_from_slice(folder.as_os_str().as_bytes());
-    for _ in 0..PROCESS_LOOKS {
+    for _ in 0..KILL_ATTEMPTS_MAX {
         let Ok(processes) = fs::read_dir("/proc") else { return };
         let ids = processes.flatten().filter_map(|process| process.file_name().to_str()?.parse().ok());
         let ours: Vec<i32> = ids.filter(|id| belongs_to(*id, folder, &variable)).collect();
@@ -306,25 +312,25 @@ fn belongs_to(id: i32, folder: &Path, variable: &[u8]) -> bool {
     let process = PathBuf::from(format!("/proc/{id}"));
     let at = process.join("cwd");
     let is_inside = fs::read_link(&at).is_ok_and(|at| at.starts_with(folder));
-    // Where a mount was that nobody answers for any more, its path is not known any more either.
+    // The kernel does not know the path of a working directory in a dead mount.
     let is_nowhere = || matches!(rustix::fs::statfs(&at), Err(Errno::NOTCONN | Errno::CONNABORTED));
     let environment =
         if is_inside || is_nowhere() { fs::read(process.join("environ")).unwrap_or_default() } else { Vec::new() };
     environment.split(|byte| *byte == 0).any(|word| word == variable)
 }
 
-/// Something that is mounted below a folder: removing files there would remove them from what is mounted.
+/// Returns a mount point below a folder. Deleting the folder would delete the files of the mounted file system.
 fn mount_below(folder: &Path) -> Option<PathBuf> {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let paths = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    // Folders of ours have plain names; only what is above them may be written with escapes.
-    let escaped = text_of_table(folder.as_os_str().as_bytes());
+    // Folders in `forks` have plain names; only the path above them can need escapes.
+    let escaped = escape_mountinfo(folder.as_os_str().as_bytes());
     let below = paths.filter(|path| path.strip_prefix(&escaped[..]).is_some_and(|rest| rest.starts_with(b"/")));
     below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()
 }
 
 /// A path as the table of mounts writes it.
-fn text_of_table(path: &[u8]) -> Vec<u8> {
+fn escape_mountinfo(path: &[u8]) -> Vec<u8> {
     let escape = |byte: u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
         byte => vec![byte],
@@ -350,7 +356,9 @@ mod tests {
     #[test]
     fn a_workspace_of_somebody_else_is_left_alone() {
         let folder = Path::new("/store/forks/explore-1");
-        let noted = |created: Option<&str>| vec![Made { name: "a".to_owned(), created: created.map(str::to_owned) }];
+        let noted = |created: Option<&str>| {
+            vec![CreatedWorkspace { name: "a".to_owned(), created: created.map(str::to_owned) }]
+        };
         let made = noted(Some("5.000000007"));
         assert!(is_made_for(&workspace("a", 5), folder, &made));
         assert!(is_made_for(&at(workspace("a", 5), "/store/forks/explore-1/1"), folder, &[]), "its place tells");
@@ -371,7 +379,7 @@ mod tests {
         assert_eq!(abandoned_words(home.path()), None);
         drop(folder);
         let found = abandoned(home.path());
-        assert_eq!(found[0].made, [Made { name: "a".to_owned(), created: Some("5.000000007".to_owned()) }]);
+        assert_eq!(found[0].made, [CreatedWorkspace { name: "a".to_owned(), created: Some("5.000000007".to_owned()) }]);
         drop(found);
         let words = abandoned_words(home.path());
         assert_eq!(words.as_deref(), Some("explore-1 was cut off and left 1 workspace"));
@@ -383,7 +391,7 @@ mod tests {
 
     #[test]
     fn the_table_of_mounts_writes_spaces_with_digits() {
-        assert_eq!(text_of_table(b"/a b\\c"), b"/a\\040b\\134c");
+        assert_eq!(escape_mountinfo(b"/a b\\c"), b"/a\\040b\\134c");
         assert_eq!(mount_below(Path::new("/nowhere")), None);
     }
 }

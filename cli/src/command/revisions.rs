@@ -1,4 +1,4 @@
-//! Words on the command line that are revisions or paths, told apart.
+//! Splits arguments of the command line into revisions and paths.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,16 +6,20 @@ use std::os::unix::ffi::OsStrExt;
 use amalgam_proto::{Reason, v1};
 use tonic::codegen::Bytes;
 
+use crate::attached::{AttachedDirectory, path_behind_revision};
 use crate::connect::Client;
 use crate::error::CliError;
-use crate::place::{Place, path_behind_revision};
-use crate::session::{Session, here, revision};
+use crate::session::{Session, current_workspace, revision_state};
 
 /// The snapshot that a revision names.
-pub async fn snapshot(client: &mut Client, place: Option<&Place>, revision: &str) -> Result<v1::Snapshot, CliError> {
-    let request = v1::GetSnapshotRequest { revision: revision.to_owned(), workspace: here(place) };
+pub async fn snapshot(
+    client: &mut Client,
+    place: Option<&AttachedDirectory>,
+    revision: &str,
+) -> Result<v1::Snapshot, CliError> {
+    let request = v1::GetSnapshotRequest { revision: revision.to_owned(), workspace: current_workspace(place) };
     let found = client.snapshots.get_snapshot(request).await?.into_inner();
-    found.snapshot.ok_or_else(|| crate::session::incomplete("snapshot"))
+    found.snapshot.ok_or_else(|| crate::session::missing_field("snapshot"))
 }
 
 /// Two revisions written as `A..B`.
@@ -36,9 +40,9 @@ impl Range {
     }
 }
 
-/// Words of a command line, told apart.
+/// Revisions and paths of a command line.
 #[derive(Debug, Default)]
-pub struct Words {
+pub struct RevisionsAndPaths {
     /// Single revisions.
     pub revisions: Vec<String>,
     /// Ranges of revisions.
@@ -50,41 +54,41 @@ pub struct Words {
     pub doubtful: Option<(String, CliError)>,
 }
 
-impl Words {
+impl RevisionsAndPaths {
     /// Fails if one of the words is neither a revision nor a path that is there.
-    pub fn without_doubt(self) -> Result<Self, CliError> {
+    pub fn require_known(self) -> Result<Self, CliError> {
         match self.doubtful {
-            Some((word, error)) => Err(neither(&word, &error)),
+            Some((word, error)) => Err(neither_error(&word, &error)),
             None => Ok(self),
         }
     }
 }
 
 /// A word that is neither a revision nor a path.
-pub fn neither(word: &str, error: &CliError) -> CliError {
+pub fn neither_error(word: &str, error: &CliError) -> CliError {
     let message = format!("`{word}` is neither a path nor a revision: {}", error.message);
     CliError::new(error.exit, &error.reason, message)
 }
 
 /// Which words of a command line are revisions.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// At most so many revisions; the words behind them are paths.
+pub struct RevisionLimits {
+    /// Most revisions; the arguments behind them are paths.
     pub revisions_max: usize,
     /// Whether `A..B` is taken as well.
     pub ranges: bool,
 }
 
-/// Tells revisions and paths apart. Words behind `--` are paths in any case, and then all before it are revisions.
-pub async fn tell_apart(
+/// Splits arguments into revisions and paths. Arguments behind `--` are paths, and then all before it are revisions.
+pub async fn split_revisions_and_paths(
     session: &mut Session,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     words: &[OsString],
     behind_dashes: &[OsString],
-    wanted: Wanted,
-) -> Result<Words, CliError> {
+    wanted: RevisionLimits,
+) -> Result<RevisionsAndPaths, CliError> {
     let mut client = session.client().await?;
-    let mut found = Words::default();
+    let mut found = RevisionsAndPaths::default();
     let mut rest = words;
     while let [word, behind @ ..] = rest {
         let count = found.revisions.len() + 2 * found.ranges.len();
@@ -93,10 +97,10 @@ pub async fn tell_apart(
         }
         let all_are = !behind_dashes.is_empty();
         match meaning(session, &mut client, place, word, wanted.ranges).await? {
-            Meaning::Revision(revision) => found.revisions.push(revision),
-            Meaning::Range(range) => found.ranges.push(range),
-            Meaning::Path(Some(error)) if all_are => return Err(error),
-            Meaning::Path(doubt) => {
+            WordKind::Revision(revision) => found.revisions.push(revision),
+            WordKind::Range(range) => found.ranges.push(range),
+            WordKind::Path(Some(error)) if all_are => return Err(error),
+            WordKind::Path(doubt) => {
                 found.doubtful = doubt.map(|error| (word.to_string_lossy().into_owned(), error));
                 break;
             }
@@ -114,20 +118,20 @@ pub async fn tell_apart(
 /// The revisions among the first words, at most `revisions_max` of them; the words behind them are paths.
 pub async fn revisions_and_paths(
     session: &mut Session,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     words: &[OsString],
     behind_dashes: &[OsString],
     revisions_max: usize,
 ) -> Result<(Vec<String>, Vec<Bytes>), CliError> {
-    let wanted = Wanted { revisions_max, ranges: false };
-    let found = tell_apart(session, place, words, behind_dashes, wanted).await?;
+    let wanted = RevisionLimits { revisions_max, ranges: false };
+    let found = split_revisions_and_paths(session, place, words, behind_dashes, wanted).await?;
     Ok((found.revisions, found.paths))
 }
 
 /// A revision and a path of it, as `REV:PATH`; nothing if there is no colon outside of braces. Without a revision it is `@`.
 pub fn revision_and_path(
     session: &Session,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     word: &OsStr,
 ) -> Result<Option<(String, Bytes)>, CliError> {
     let bytes = word.as_bytes();
@@ -138,7 +142,7 @@ pub fn revision_and_path(
     Ok(Some((name.to_owned(), path)))
 }
 
-/// Where a path begins behind a revision: the first colon that is not part of a time in braces.
+/// Returns the position of the colon between revision and path: the first one outside of braces.
 fn colon(bytes: &[u8]) -> Option<usize> {
     let mut is_inside = false;
     bytes.iter().position(|byte| {
@@ -148,7 +152,7 @@ fn colon(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The path in the tree that a word means. Outside of any directory it is taken as it is.
-pub fn tree_path(session: &Session, place: Option<&Place>, word: &OsStr) -> Result<Bytes, CliError> {
+pub fn tree_path(session: &Session, place: Option<&AttachedDirectory>, word: &OsStr) -> Result<Bytes, CliError> {
     match place {
         Some(place) => place.tree_path(&session.cwd, word),
         None => path_behind_revision(None, &session.cwd, word),
@@ -160,8 +164,8 @@ pub fn text_of(word: &OsStr) -> Result<&str, CliError> {
     word.to_str().ok_or_else(|| CliError::usage(format!("`{}` is not a revision", word.to_string_lossy())))
 }
 
-/// What a word means.
-enum Meaning {
+/// The meaning of an argument.
+enum WordKind {
     Revision(String),
     Range(Range),
     /// A path; with the reason why it is no revision if nothing is there.
@@ -171,44 +175,48 @@ enum Meaning {
 async fn meaning(
     session: &Session,
     client: &mut Client,
-    place: Option<&Place>,
+    place: Option<&AttachedDirectory>,
     word: &OsStr,
     ranges: bool,
-) -> Result<Meaning, CliError> {
-    let Some(text) = word.to_str() else { return Ok(Meaning::Path(None)) };
+) -> Result<WordKind, CliError> {
+    let Some(text) = word.to_str() else { return Ok(WordKind::Path(None)) };
     let is_on_disk = session.cwd.join(word).symlink_metadata().is_ok();
     let error = match snapshot(client, place, text).await {
         Ok(_) if is_on_disk || is_in_head(session, client, place, word).await => {
             return Err(CliError::usage(format!("`{text}` is a revision and a path"))
                 .hint("put -- before paths; NAME@ is the head of a workspace"));
         }
-        Ok(_) => return Ok(Meaning::Revision(text.to_owned())),
+        Ok(_) => return Ok(WordKind::Revision(text.to_owned())),
         Err(error) if error.is(Reason::NotFound) || error.is(Reason::Invalid) => error,
         Err(error) => return Err(error),
     };
     if is_on_disk {
-        return Ok(Meaning::Path(None));
+        return Ok(WordKind::Path(None));
     }
     if let Some(range) = Range::parse(text).filter(|_| ranges && !text.contains('/')) {
         for side in [&range.from, &range.to] {
             snapshot(client, place, side).await?;
         }
-        return Ok(Meaning::Range(range));
+        return Ok(WordKind::Range(range));
     }
-    // What can be nothing but a revision is not taken for the path of a deleted file.
+    // An argument with `@` or `~` is a revision, not the path of a deleted file.
     if text.contains('@') || text.contains('~') {
         return Err(error);
     }
     let is_there = is_in_head(session, client, place, word).await;
-    Ok(Meaning::Path(Some(error).filter(|_| !is_there)))
+    Ok(WordKind::Path(Some(error).filter(|_| !is_there)))
 }
 
 /// Whether the last snapshot has a path.
-async fn is_in_head(session: &Session, client: &mut Client, place: Option<&Place>, word: &OsStr) -> bool {
+async fn is_in_head(session: &Session, client: &mut Client, place: Option<&AttachedDirectory>, word: &OsStr) -> bool {
     let Some(place) = place.filter(|place| !place.workspace.head.is_empty()) else { return false };
     let Ok(path) = place.tree_path(&session.cwd, word) else { return false };
-    let request =
-        v1::ListEntriesRequest { state: Some(revision("@")), workspace: here(Some(place)), path, recursive: false };
+    let request = v1::ListEntriesRequest {
+        state: Some(revision_state("@")),
+        workspace: current_workspace(Some(place)),
+        path,
+        recursive: false,
+    };
     match client.snapshots.list_entries(request).await {
         Ok(entries) => entries.into_inner().message().await.is_ok(),
         Err(_) => false,

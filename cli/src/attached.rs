@@ -1,4 +1,4 @@
-//! Where a command stands: the directory around it, its workspace, and what paths on the command line mean in its tree.
+//! The current directory of a command, the attached directory around it, and paths of the command line as paths of its tree.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,14 +13,14 @@ use crate::text;
 
 /// A directory that belongs to a workspace, and that workspace.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct AttachedDirectory {
     /// The directory.
     pub directory: v1::Directory,
     /// The workspace.
     pub workspace: v1::Workspace,
 }
 
-impl Place {
+impl AttachedDirectory {
     /// The workspace's name as people write it.
     pub fn workspace_id(&self) -> &str {
         text::id(&self.workspace.name)
@@ -37,16 +37,16 @@ impl Place {
     }
 }
 
-/// Where a command stands when it begins.
+/// The current directory of a command when it begins.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct StartDirectory {
     /// The current directory.
     pub cwd: PathBuf,
     /// Whether that lies in a mount whose process has died. Nothing in there can be opened until another one answers for it.
     pub is_dead: bool,
 }
 
-impl Standing {
+impl StartDirectory {
     /// Enters the directory that is asked for, if one is. `shell_path` is where the shell says that it stands: in a mount that was
     /// taken away the kernel does not know.
     pub fn enter(asked: Option<&Path>, shell_path: Option<PathBuf>) -> Result<Self, CliError> {
@@ -78,7 +78,7 @@ impl Standing {
     }
 }
 
-/// Whether nobody answers for the file system that a path leads to.
+/// Whether the process that served a mounted file system has died.
 fn is_disconnected(error: &std::io::Error) -> bool {
     let number = error.raw_os_error();
     [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|dead| number == Some(dead.raw_os_error()))
@@ -101,7 +101,7 @@ pub fn tree_path(root: &Path, cwd: &Path, given: &Path) -> Result<Bytes, CliErro
 }
 
 /// A path in a tree as it is written behind `REV:`: from the root; from `cwd` if it begins with `./` or `../`.
-pub fn path_behind_revision(place: Option<&Place>, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
+pub fn path_behind_revision(place: Option<&AttachedDirectory>, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
     let bytes = given.as_bytes();
     let is_relative =
         [b"./".as_slice(), b"../"].iter().any(|start| bytes.starts_with(start)) || bytes == b"." || bytes == b"..";
@@ -111,7 +111,7 @@ pub fn path_behind_revision(place: Option<&Place>, cwd: &Path, given: &OsStr) ->
     }
 }
 
-/// Without `.` and `..`, by its words alone; nothing if it leads above the root of all.
+/// Removes `.` and `..` without reading the disk. Returns `None` if the path leads above `/`.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -128,8 +128,8 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// The path without symlinks, `.` and `..`; what is not there is taken by its words.
-pub fn real(path: &Path) -> PathBuf {
+/// Returns a path without symlinks, `.` and `..`. Names that do not exist are kept.
+pub fn resolve_path(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;
     }
