@@ -37,7 +37,7 @@ const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 /// The engine's modules from the ground up. Each uses only those before it.
 const MODULES: [&str; 36] = [
     "progress",
-    "random",
+    "split_mix",
     "time",
     "name",
     "id",

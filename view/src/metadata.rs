@@ -231,6 +231,7 @@ fn update_acl(fs: &mut FileSystem, ino: Ino, now: Time, mode: u32) -> Result<()>
 }
 
 /// One attribute to change.
+#[derive(Clone, Copy)]
 enum AttributeChange {
     Mode(u32),
     Owner(Option<Owner>),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Choice, Problem, SearchOptions, Selection, Statistics, Widening};
 use crate::error::{Error, Result};
-use crate::random::SplitMix64;
+use crate::split_mix::SplitMix64;
 
 /// The number of a state in a search; 0 for the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
