@@ -67,6 +67,8 @@ pub async fn serve_unix(
     ended: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     raise_descriptor_limit();
+    // Before the socket for calls: a client that reaches that one may hand over a device.
+    let door = take_devices(&service, &socket.with_extension("door"))?;
     make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
@@ -121,7 +123,6 @@ pub async fn serve_unix(
         })
     };
     service.directories.resume_watches();
-    let door = take_devices(&service, &socket.with_extension("door"))?;
     let folder = {
         let service = service.clone();
         std::thread::spawn(move || service.merging.keep_folding())

@@ -47,7 +47,7 @@ pub struct BackupReport {
 /// The store may be in use. Every chunk is hashed on its way out, so damaged bytes fail the backup rather than its restore. A
 /// part counts once the manifest names it; a partial one that a crash left is overwritten.
 pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) -> Result<BackupReport> {
-    fs::create_dir_all(directory).map_err(|source| failed("make", directory, source))?;
+    files::create_directory(directory)?;
     let _lock = lock(directory)?;
     let mut manifest = Manifest::read(directory)?.unwrap_or_default();
     for part in &manifest.parts {
@@ -172,7 +172,7 @@ fn part_error(part: &Part, error: Error) -> Error {
 /// Locks a backup while a part is written.
 fn lock(directory: &Path) -> Result<File> {
     let path = directory.join("LOCK");
-    let file = File::create(&path).map_err(|source| failed("open", &path, source))?;
+    let file = files::open_lock(&path).map_err(|source| failed("open", &path, source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => {

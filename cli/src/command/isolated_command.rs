@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::namespace::TOKEN_VARIABLE;
+
+/// The most bytes of standard output that are kept.
+const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
 /// A command to run apart.
 #[derive(Clone, Debug)]
@@ -38,19 +42,15 @@ impl IsolatedCommand<'_> {
         self.run(Stdio::from(io::stderr()), Stdio::inherit()).await
     }
 
-    /// Runs it and returns its standard output; its standard error goes into a file.
+    /// Runs it and returns the end of its standard output, at most [`OUTPUT_BYTES_MAX`]; its standard error goes into a file.
     pub async fn read(&self, log: &Path) -> Result<(u8, String), CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
         let mut group = self.spawn(Stdio::piped(), Stdio::from(file))?;
         let stdout = group.child.stdout.take().expect("it was asked for");
-        let mut text = Vec::new();
-        let mut stdout = tokio::io::BufReader::new(stdout);
         let wait = group.wait(self.words);
-        let read = tokio::io::AsyncReadExt::read_to_end(&mut stdout, &mut text);
-        let (code, read) = tokio::join!(wait, read);
-        read.map_err(failed)?;
-        Ok((code?, String::from_utf8_lossy(&text).into_owned()))
+        let (code, read) = tokio::join!(wait, read_end(stdout));
+        Ok((code?, String::from_utf8_lossy(&read.map_err(failed)?).into_owned()))
     }
 
     async fn run(&self, stdout: Stdio, stderr: Stdio) -> Result<u8, CliError> {
@@ -67,6 +67,20 @@ impl IsolatedCommand<'_> {
         let child = command.spawn().map_err(failed)?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         Ok(Group { child, id })
+    }
+}
+
+/// Reads to the end and returns the last bytes.
+async fn read_end(mut from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
+    let (mut end, mut block) = (Vec::new(), vec![0; OUTPUT_BYTES_MAX]);
+    loop {
+        let read = from.read(&mut block).await?;
+        if read == 0 {
+            return Ok(end);
+        }
+        end.extend_from_slice(&block[..read]);
+        let surplus = end.len().saturating_sub(OUTPUT_BYTES_MAX);
+        end.drain(..surplus);
     }
 }
 

@@ -152,6 +152,53 @@ fn redo_after_an_edit_names_a_way_that_works() {
 }
 
 #[test]
+fn redo_of_uncommitted_edits_after_another_edit_names_the_snapshot_that_has_them() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo 1 >a; echo k >k; amalgam init; echo precious >a; amalgam undo; echo built >k");
+    let (said, code) = say(&scratch, &place, "amalgam redo");
+    assert!(code == 1 && said.contains("changed since the undo"), "{said}");
+    let hint = said.split('`').find(|part| part.starts_with("amalgam restore ")).expect("a command").to_owned();
+    shell(&scratch, &place, &hint);
+    assert_eq!((read(&scratch, "a").as_str(), read(&scratch, "k").as_str()), ("precious\n", "k\n"));
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!((read(&scratch, "a").as_str(), read(&scratch, "k").as_str()), ("1\n", "built\n"));
+}
+
+#[test]
+fn redo_follows_an_undo_that_skipped_a_path() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    // The undo cannot put the file back, because the directory in its place holds an ignored file.
+    shell(&scratch, &place, "echo '*.o' >.amalgamignore; echo 1 >a; echo 1 >x; amalgam init");
+    shell(&scratch, &place, "echo precious >a; rm x; mkdir x; echo y >x/y; echo o >x/z.o");
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert!(code == 3 && read(&scratch, "a") == "1\n", "{code}: {said}");
+    shell(&scratch, &place, "amalgam redo");
+    assert_eq!((read(&scratch, "a").as_str(), read(&scratch, "x/y").as_str()), ("precious\n", "y\n"));
+}
+
+#[test]
+fn an_undo_that_can_write_no_file_leaves_the_head() {
+    if !rustix::process::geteuid().is_root() {
+        return amalgam_test_support::skip("root", "only root can make a directory read-only by a mount");
+    }
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo 1 >a; amalgam init; echo 2 >a; amalgam commit -m two");
+    shell(&scratch, &scratch.path(), "mount --bind project project && mount -o remount,ro,bind project");
+    let undone = [say(&scratch, &place, "amalgam undo"), say(&scratch, &place, "amalgam undo")];
+    shell(&scratch, &scratch.path(), "umount project");
+    for (said, code) in undone {
+        assert!(code == 1 && said.contains("Read-only file system"), "{code}: {said}");
+    }
+    let (said, _) = say(&scratch, &place, "amalgam log -n1; amalgam status");
+    assert!(said.contains("two"), "{said}");
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!(read(&scratch, "a"), "1\n");
+}
+
+#[test]
 fn what_rules_leave_out_stays_on_the_disk_through_undo_and_redo() {
     let scratch = Scratch::new();
     let place = scratch.project();

@@ -161,16 +161,29 @@ fn open(path: &Path, options: &GitExport) -> Result<Option<TargetRepository>> {
         why: format!("{}: {error}; name the top of a work tree, or a bare repository", path.display()),
     })?;
     let repository = repository.to_thread_local();
+    if options.branch == "HEAD" {
+        return Err(Error::Invalid { what: "branch", why: "`HEAD` is no name for a branch".to_owned() });
+    }
     let head = repository.head_name().ok().flatten();
-    if !repository.is_bare() && head.is_some_and(|head| head.as_bstr() == branch.as_str()) {
+    let is_head = !repository.is_bare() && head.is_some_and(|head| head.as_bstr() == branch.as_str());
+    if is_head || is_in_worktree(&repository, &branch) {
         let why = format!(
-            "`{}` is checked out in {}, whose files would not follow; export to another branch and merge it there",
+            "`{}` is checked out in {} or in a worktree of it, whose files would not follow; export to another branch and merge it there",
             options.branch,
             path.display()
         );
         return Err(Error::Invalid { what: "branch", why });
     }
     Ok(Some(TargetRepository { repository }))
+}
+
+/// Returns whether a linked worktree of a repository has a branch checked out.
+fn is_in_worktree(repository: &gix::Repository, branch: &str) -> bool {
+    let Ok(worktrees) = std::fs::read_dir(repository.common_dir().join("worktrees")) else { return false };
+    worktrees.flatten().any(|worktree| {
+        let head = std::fs::read_to_string(worktree.path().join("HEAD")).unwrap_or_default();
+        head.strip_prefix("ref: ").is_some_and(|name| name.trim_end() == branch)
+    })
 }
 
 impl TargetRepository {
@@ -335,7 +348,7 @@ impl Exporter<'_> {
         }
         let mut notes = Report::default();
         let blobs = &self.blobs;
-        changes(self.store, before, after, &mut notes, &mut |path, change| {
+        changes(self.store, before, after, progress, &mut notes, &mut |path, change| {
             progress.add_items(1);
             progress.check()?;
             let path = quoted(path.as_bytes());
@@ -379,7 +392,7 @@ impl Exporter<'_> {
         }
         let store = self.store;
         let mut batch = Vec::new();
-        changes(store, before, after, &mut Report::default(), &mut |path, change| {
+        changes(store, before, after, progress, &mut Report::default(), &mut |path, change| {
             let (Change::Set(GitEntry::File { size, content, .. })
             | Change::Set(GitEntry::OddSymlink { size, content })) = change
             else {
@@ -514,11 +527,13 @@ fn changes(
     store: &Store,
     before: Option<DirectoryRef>,
     after: Option<DirectoryRef>,
+    progress: &Progress,
     notes: &mut Report,
     tell: &mut impl FnMut(&TreePath, Change) -> Result<()>,
 ) -> Result<()> {
     let mut open = vec![(TreePath::root(), before, after)];
     while let Some((above, before, after)) = open.pop() {
+        progress.check()?;
         if before.map(|it| it.bare) == after.map(|it| it.bare) {
             continue;
         }

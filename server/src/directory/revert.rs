@@ -7,7 +7,7 @@ use amalgam_proto::{Reason, v1};
 use super::restore::{Target, add_skipped};
 use super::{Directories, LockedDirectory};
 use crate::context::Marks;
-use crate::error::{Error, Result};
+use crate::error::{Error, PARTLY, Result};
 use crate::states::{Direction, GitScope, Renaming, Reverted};
 use crate::views::ViewRevert;
 
@@ -22,7 +22,7 @@ impl Directories {
     ) -> Result<v1::RevertResult> {
         if let Some(id) = self.live_named(&request.name)? {
             return match self.views.undo_view(id, request.with_git, act)? {
-                ViewRevert::Done(result) => Ok(result),
+                ViewRevert::Done(result) => Ok(*result),
                 ViewRevert::Renaming(renaming) => self.revert_renaming(&renaming, act),
             };
         }
@@ -55,7 +55,7 @@ impl Directories {
     ) -> Result<v1::RevertResult> {
         if let Some(id) = self.live_named(&request.name)? {
             return match self.views.redo_view(id, request.with_git, act)? {
-                ViewRevert::Done(result) => Ok(result),
+                ViewRevert::Done(result) => Ok(*result),
                 ViewRevert::Renaming(renaming) => self.revert_renaming(&renaming, act),
             };
         }
@@ -101,7 +101,8 @@ impl Directories {
             Ok(())
         })?;
         let (by, of) = (by.expect("the operation was reverted"), renaming.operation.clone());
-        let reverted = Reverted { by, of, git: GitScope::LeaveAlone, set_id: false };
+        let (steps, direction) = (vec![sequence], renaming.direction);
+        let reverted = Reverted { by, of, steps, direction, git: GitScope::LeaveAlone, set_id: false };
         self.states.revert_result(&reverted, v1::RestoreResult::default())
     }
 
@@ -123,9 +124,14 @@ impl Directories {
         })?;
         let target = Target { root, paths: None, with_git: reverted.git.includes(), set_id: reverted.set_id };
         let times = if there.counts.ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
-        let brought = self.bring_to(locked, &target, times, progress);
-        let (brought, captured) =
-            brought.map_err(|error| error.with_hint_if_partly("run the command again to go on"))?;
+        let (brought, captured) = match self.bring_to(locked, &target, times, progress) {
+            // No file was changed, so the workspace must not stay at the other state either.
+            Err(error) if !error.details().contains_key(PARTLY) => {
+                self.states.take_back(reverted, act)?;
+                return Err(error);
+            }
+            brought => brought.map_err(|error| error.with_hint_if_partly("run the command again to go on"))?,
+        };
         locked.record.in_step(workspace.head, act.time);
         if workspace.working.is_none() {
             self.note_conflicts(locked)?;

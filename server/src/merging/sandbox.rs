@@ -49,7 +49,8 @@ pub(super) fn words(tree: &Path, command: &str, toolchain: &[PathBuf]) -> Vec<Os
     let mut add = |more: &[&OsStr]| words.extend(more.iter().map(|word| (*word).to_owned()));
     let plain = |text: &'static str| OsStr::new(text);
     add(&["--die-with-parent", "--new-session", "--unshare-all", "--cap-drop", "ALL", "--clearenv"].map(plain));
-    add(&["--dev", "/dev", "--proc", "/proc"].map(plain));
+    // Files of /proc/sys belong to root, so a root without capabilities could write them.
+    add(&["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"].map(plain));
     if knows_sizes() {
         add(&["--size", TMP_BYTES_MAX].map(plain));
     }

@@ -23,7 +23,7 @@ impl GitScope {
         self == Self::Include
     }
 
-    fn covers(self, path: &TreePath) -> bool {
+    pub(super) fn covers(self, path: &TreePath) -> bool {
         self.includes() || !path.is_in_git()
     }
 }

@@ -1,8 +1,12 @@
 //! Undo and redo of the operations of a workspace, as far as they concern its recorded states.
 
+use std::collections::HashSet;
+
 use amalgam_engine::reference::{Operation, RefChange};
-use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{OperationContext, RootId, SnapshotId, operation};
+use amalgam_engine::workspace::{Workspace, WorkspaceName};
+use amalgam_engine::{
+    Change, DiffOptions, Entry, EntryKind, OperationContext, RootId, SnapshotId, What, diff_roots, operation,
+};
 use amalgam_gc::retention::AUTOMATIC_KEY;
 use amalgam_proto::{Reason, v1};
 
@@ -10,6 +14,8 @@ use super::{CAPTURE, GitScope, States, wrote_git};
 use crate::error::{Error, Result};
 use crate::messages::operation_message;
 
+/// The most paths that a redo compares; with more edits it is refused.
+const EDITED_PATHS_MAX: usize = 100_000;
 /// The action in the operation log for a rename of a workspace.
 const RENAME: &str = "rename";
 
@@ -26,6 +32,9 @@ pub(crate) struct Reverted {
     pub(crate) by: Operation,
     /// The operation that was undone or redone.
     pub(crate) of: Operation,
+    /// The numbers of all operations that were undone or redone, in that order.
+    pub(crate) steps: Vec<u64>,
+    pub(crate) direction: Direction,
     /// Whether `.git` is written, too.
     pub(crate) git: GitScope,
     /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
@@ -66,18 +75,67 @@ impl States {
     /// The operation that a redo does again, if nothing but `.git` changed since the undo.
     pub(crate) fn next_to_redo(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
         let next = self.next_to_revert(workspace, Direction::Redo)?;
-        let setting = self.default_git_scope(workspace)?;
-        if !self.differs(self.state_root(workspace)?, Some(there), setting)? {
+        let (setting, state) = (self.default_git_scope(workspace)?, self.state_root(workspace)?);
+        if !self.differs(state, Some(there), setting)? {
             return Ok(next);
         }
         let after = next.changes.iter().find(|change| change.name == workspace.reference());
-        let snapshot = after.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
-        let id = snapshot.map(|id| SnapshotId::from_bytes(id.hash).short()).unwrap_or_default();
+        let redone = match after.and_then(|change| change.after.clone()) {
+            Some(value) => Workspace::read(workspace.clone(), value)?.state(),
+            None => None,
+        };
+        // An undo that skipped a path left it as the redo makes it.
+        if let Some(redone) = redone.and_then(|id| self.context.store.snapshot(id).ok())
+            && !self.overwrites(state, there, redone.root, setting)?
+        {
+            return Ok(next);
+        }
+        let id = redone.map(|id| id.short()).unwrap_or_default();
         let message = format!(
             "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
              undo` then brings them back"
         );
         Err(Error::new(Reason::UncommittedChanges, message))
+    }
+
+    /// Returns whether going to a tree overwrites a path that differs from the recorded state. Times of directories do not count.
+    fn overwrites(&self, state: Option<RootId>, there: RootId, target: RootId, git: GitScope) -> Result<bool> {
+        let store = &self.context.store;
+        let is_edit = |change: &Change| {
+            let is_directory =
+                |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind() == EntryKind::Directory);
+            let is_time = change.what == What::Metadata && is_directory(&change.before) && is_directory(&change.after);
+            !is_time && git.covers(&change.path)
+        };
+        let mut edited = HashSet::new();
+        for change in diff_roots(store, state, Some(there), DiffOptions::default())? {
+            let change = change?;
+            if is_edit(&change) {
+                edited.insert(change.path);
+            }
+            if edited.len() > EDITED_PATHS_MAX {
+                return Ok(true);
+            }
+        }
+        for change in diff_roots(store, Some(there), Some(target), DiffOptions::default())? {
+            let change = change?;
+            if is_edit(&change) && edited.contains(&change.path) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes an undo or a redo back whose files could not be written.
+    pub(crate) fn take_back(&self, reverted: &Reverted, act: &OperationContext) -> Result<()> {
+        let (store, act) = (&self.context.store, OperationContext { request: None, ..act.clone() });
+        for sequence in reverted.steps.iter().rev() {
+            match reverted.direction {
+                Direction::Undo => operation::redo_operation(store, *sequence, &act)?,
+                Direction::Redo => operation::undo_operation(store, *sequence, &act)?,
+            };
+        }
+        Ok(())
     }
 
     /// Undoes or redoes an operation. An automatic snapshot with changes in `.git` alone would look like no step at all: the next
@@ -92,7 +150,9 @@ impl States {
         act: &OperationContext,
     ) -> Result<Reverted> {
         let (store, mut next, mut act) = (&self.context.store, next, act.clone());
+        let mut steps = Vec::new();
         loop {
+            steps.push(next.sequence);
             let by = match direction {
                 Direction::Undo => operation::undo_operation(store, next.sequence, &act),
                 Direction::Redo => operation::redo_operation(store, next.sequence, &act),
@@ -101,10 +161,9 @@ impl States {
             let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
             let is_seen =
                 !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
-            let reverted = Reverted { by, of: next, git, set_id: false };
             match self.next_to_revert(workspace, direction) {
                 Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
-                _ => return Ok(reverted),
+                _ => return Ok(Reverted { by, of: next, steps, direction, git, set_id: false }),
             }
             // The request belongs to the first.
             act.request = None;

@@ -18,7 +18,7 @@ const PLAN_PART: usize = 500;
 
 /// The result of an undo or a redo in a mounted workspace.
 pub(crate) enum ViewRevert {
-    Done(v1::RevertResult),
+    Done(Box<v1::RevertResult>),
     /// A renaming, which the caller reverts: it concerns more than the view.
     Renaming(Box<Renaming>),
 }
@@ -186,7 +186,7 @@ impl Views {
     pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<ViewRevert> {
         let locked = self.lock_view(id)?;
         if self.states.is_replayed(act)? {
-            return Ok(ViewRevert::Done(v1::RevertResult::default()));
+            return Ok(ViewRevert::Done(Box::default()));
         }
         let git = self.states.git_scope(&locked.workspace, with_git)?;
         let looked = self.look_at(&locked).and_then(|live| {
@@ -195,7 +195,7 @@ impl Views {
         });
         let (live, recorded) = match looked {
             Err(failure) if failure.reason() == Reason::Full => {
-                return self.undo_without_room(&locked, git, failure).map(ViewRevert::Done);
+                return self.undo_without_room(&locked, git, failure).map(|result| ViewRevert::Done(Box::new(result)));
             }
             looked => looked?,
         };
@@ -206,7 +206,7 @@ impl Views {
         let reverted = self.states.revert_visibly(&locked.workspace, next, live.edited, git, Direction::Undo, act)?;
         let mut result = self.view_reverted(&locked, &reverted, &live, act)?;
         result.took_back_changes = recorded.is_some();
-        Ok(ViewRevert::Done(result))
+        Ok(ViewRevert::Done(Box::new(result)))
     }
 
     /// Takes back uncommitted changes where there is no space to keep them: the journal frees their bytes, and they
@@ -254,7 +254,7 @@ impl Views {
     pub(crate) fn redo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<ViewRevert> {
         let locked = self.lock_view(id)?;
         if self.states.is_replayed(act)? {
-            return Ok(ViewRevert::Done(v1::RevertResult::default()));
+            return Ok(ViewRevert::Done(Box::default()));
         }
         let git = self.states.git_scope(&locked.workspace, with_git)?;
         let live = self.look_at(&locked)?;
@@ -274,7 +274,7 @@ impl Views {
             restored.safety = Some(self.context.snapshot_message(safety, &Marks::default())?);
             self.states.drop_aside(&locked.workspace, act)?;
         }
-        Ok(ViewRevert::Done(result))
+        Ok(ViewRevert::Done(Box::new(result)))
     }
 
     /// Brings a mount to the state that its workspace has after an undo or a redo.
