@@ -9,6 +9,7 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 
 use crate::args::Arguments;
 use crate::error::CliError;
+use crate::text;
 
 /// The commands, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 10] = [
@@ -74,7 +75,7 @@ A revision names a snapshot. Every command that takes one takes all of these:
   @{yesterday 14:00}       units: seconds, minutes, hours, days, weeks, months, years;
   @{14:00}                 days: today, yesterday, 2026-01-31; a day without a time is its end;
   main@{2026-01-31 09:30}  times are local, unless they end with Z or an offset such as +02:00
-  @{op:123}                the last snapshot of the workspace right after operation 123;
+  @{op:123}                the files of the workspace right after operation 123;
                            `amalgam op log` lists operations
 
 `diff` and `log` take ranges:
@@ -161,7 +162,9 @@ pub fn page(words: &[String]) -> Result<String, CliError> {
 
 fn answer(error: &clap::Error, command: &Command) -> ParseAnswer {
     let text = render(&error.render());
-    let text = text.trim_end();
+    // Clap prints arguments as they are.
+    let text = text::line(text.trim_end());
+    let text = text.as_ref();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ParseAnswer::Text(text.to_owned()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

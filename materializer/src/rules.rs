@@ -111,7 +111,13 @@ impl Chain {
     }
 
     /// Returns whether a path is excluded. The directories above it are not.
+    ///
+    /// An `.amalgamignore` file is never excluded: a merge would remove the files that its patterns protect from the other
+    /// directory, whose rules do not know these patterns.
     pub(crate) fn excludes(&self, path: &[u8], is_directory: bool) -> bool {
+        if !is_directory && path.rsplit(|byte| *byte == b'/').next() == Some(RULES_FILE) {
+            return false;
+        }
         let mut here = self;
         while let Some(level) = &here.0 {
             let inside = Path::new(OsStr::from_bytes(&path[level.skip..]));

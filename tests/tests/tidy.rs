@@ -233,20 +233,20 @@ fn no_module_of_the_engine_uses_one_above_it() {
 /// The most files of each crate that may be in import circles. A ceiling may only fall. Two circles are natural, because a value
 /// contains itself: an entry may be a conflict of entries, and a node of a document contains nodes.
 const CIRCULAR_FILES_MAX: [(&str, usize); 14] = [
-    ("cli", 41),
+    ("cli", 0),
     ("conflicts", 0),
     ("engine", 2),
-    ("exchange", 5),
-    ("fuse", 3),
-    ("gc", 4),
-    ("materializer", 19),
+    ("exchange", 0),
+    ("fuse", 0),
+    ("gc", 0),
+    ("materializer", 0),
     ("merge", 2),
-    ("nfs", 7),
+    ("nfs", 0),
     ("proto", 0),
-    ("server", 40),
+    ("server", 0),
     ("textdiff", 0),
-    ("transfer", 4),
-    ("view", 20),
+    ("transfer", 0),
+    ("view", 0),
 ];
 
 /// Crates with more files in import circles than their ceilings allow.

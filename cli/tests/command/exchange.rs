@@ -93,3 +93,16 @@ fn set_user_id_bits_of_an_archive_are_withheld() {
     let archive = scratch.run("amalgam export tar foreign@ | tar -tv");
     assert!(archive.contains("-rwsr-xr-x"), "{archive}");
 }
+
+#[test]
+fn an_export_does_not_move_a_branch_that_a_worktree_has_checked_out() {
+    let scratch = project();
+    scratch.run(
+        "git init -q ../repo; cd ../repo; git config user.email a@b; git config user.name a; echo 1 > a; git add a; \
+         git commit -qm a; git worktree add -q ../worktree -b agent",
+    );
+    let refused = "amalgam export git @ --to ../repo --branch agent";
+    fails(&scratch.output(refused), 1, "is checked out in");
+    fails(&scratch.output("amalgam export git @ --to ../repo --branch HEAD"), 1, "is no name for a branch");
+    scratch.run("git -C ../worktree diff --quiet HEAD; amalgam export git @ --to ../repo --branch other");
+}

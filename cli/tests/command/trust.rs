@@ -164,6 +164,8 @@ fn escape_sequences_of_others_do_not_reach_the_terminal() {
         "amalgam blame plain",
         "amalgam undo --dry-run",
         &format!("amalgam show {argument}"),
+        &format!("amalgam log -n {argument}"),
+        &format!("amalgam ws rm --{argument}"),
         &format!("amalgam cat {argument}"),
         &format!("amalgam {argument}"),
         &format!("amalgam --{argument}"),

@@ -282,3 +282,22 @@ fn a_mount_leaves_git_alone_as_a_directory_does() {
     assert_ne!(Copy::of(&place).git, git, "what Git did since the commit is undone");
     assert_eq!(fs::read_to_string(place.join("a")).expect("it is there"), "b\n");
 }
+
+#[test]
+fn ignored_files_stay_through_a_merge_even_if_the_rules_match_their_own_file() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(
+        &scratch,
+        &place,
+        "mkdir data; echo code >main.c; echo SECRET=1 >.env; echo big >data/model.bin; amalgam init",
+    );
+    shell(&scratch, &place, "amalgam fork fork --dir ../fork");
+    let fork = scratch.path().join("fork");
+    shell(&scratch, &fork, "printf 'data/\\n.*\\n' >.amalgamignore; echo better >main.c; amalgam commit -m x");
+    let (listed, _) = say(&scratch, &fork, "amalgam ls @");
+    assert!(listed.contains(".amalgamignore"), "{listed}");
+    let workspace = shell(&scratch, &place, "amalgam merge fork");
+    assert_eq!(read(&scratch, "main.c"), "better\n", "{workspace}");
+    assert_eq!((read(&scratch, ".env").as_str(), read(&scratch, "data/model.bin").as_str()), ("SECRET=1\n", "big\n"));
+}

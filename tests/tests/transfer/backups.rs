@@ -193,3 +193,28 @@ fn a_backup_goes_into_a_new_store_only() {
     let nothing = restored(&directory.path().join("nowhere")).err().expect("there is no backup");
     assert!(nothing.to_string().contains("BACKUP"), "{nothing}");
 }
+
+/// A backup holds private files: only its owner reads it, and nothing outside of its directory is written.
+#[test]
+fn a_backup_is_private_and_follows_no_planted_symlinks() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let directory = tempfile::tempdir().expect("a directory");
+    let (place, outside) = (directory.path().join("backup"), directory.path().join("outside"));
+    fs::write(&outside, "precious").expect("written");
+    let store = Store::in_memory();
+    live(&store, &mut Random::new(6), 6).expect("a life");
+    fs::create_dir(&place).expect("made");
+    for name in ["000001.stream.new", "000001.tips.new", "BACKUP.new", "LOCK"] {
+        symlink(&outside, place.join(name)).expect("planted");
+    }
+    backup(&store, &place, Time(1), &Progress::default()).expect("backup");
+    assert_eq!(fs::read_to_string(&outside).expect("there"), "precious");
+    let mode = |path: &std::path::Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    for name in ["000001.stream", "000001.tips", "BACKUP"] {
+        assert_eq!(mode(&place.join(name)), 0o600, "{name}");
+    }
+    let new = directory.path().join("new");
+    backup(&store, &new, Time(1), &Progress::default()).expect("backup");
+    assert_eq!((mode(&new), mode(&new.join("LOCK"))), (0o700, 0o600));
+    assert_eq!(refs(&restored(&place).expect("restore")), refs(&store));
+}
