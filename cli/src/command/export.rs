@@ -97,7 +97,7 @@ struct Git {
     /// How many snapshots to export along each line of history, or `all`
     #[arg(long, value_name = "N|all", default_value = "all", value_parser = parse_history)]
     history: u64,
-    /// Name and address that git records for an author: AUTHOR=Name <address>; repeatable
+    /// Name and address that git records for an author: `AUTHOR=Name <address>`; repeatable
     #[arg(long, value_name = "AUTHOR=WHO")]
     identity: Vec<String>,
     /// Push the branch to this remote of the repository afterwards, with `git push`
