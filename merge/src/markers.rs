@@ -34,7 +34,7 @@ pub struct Labels {
     pub base: String,
     /// The label of theirs.
     pub theirs: String,
-    /// Whether marker lines carry a tag. Without tags, [`parse`] only checks the marker's length.
+    /// Whether marker lines carry a tag. Without tags, the parser only checks the marker's length.
     pub tagged: bool,
 }
 
