@@ -4,10 +4,15 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views bench-scale conformance soak daily powercut fuzz clean
+.PHONY: help demo demo-server image packaging tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance integration sdk-python sdk-typescript bench-sdks test-cloud soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
+# Installed once, and again when the package asks for other libraries.
+python_sdk = [[ -x $$venv/bin/python ]] || python3 -m venv "$$venv"; \
+	[[ $$venv/installed -nt sdks/python/pyproject.toml ]] || { "$$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+	--editable 'sdks/python[dev,integrations]' && touch "$$venv/installed"; }
+typescript_sdk = { [[ node_modules/.package-lock.json -nt package-lock.json ]] || npm ci --no-audit --no-fund --silent; }
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,12 +22,23 @@ demo: ## a story with the real command, in a scratch directory
 	cargo build --locked -p amalgam-cli
 	scripts/demo "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
 
+demo-server: ## the server's first ten minutes, by curl, in a scratch directory
+	@$(call ready)
+	cargo build --locked -p amalgam-cli
+	scripts/demo-server "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+
+image: dist ## a container image of the server, from Debian packages: target/image/amalgam.tar
+	@scripts/image "$${CARGO_TARGET_DIR:-target}/dist/amalgam" target/image/amalgam.tar
+
+packaging: ## check the systemd unit and the compose file
+	@scripts/check-packaging
+
 tour: ## the same through the engine's own interface, on a throw-away store
 	@$(call ready)
 	cargo run --release --locked -q -p amalgam-engine --example tour
 
-test: ## build, then every test, doc tests included; lists the skipped ones (AMALGAM_REQUIRE=fuse,root,...)
-	@$(call ready,test)
+test: ## build, then every test, doc tests and SDKs included; lists the skipped ones (AMALGAM_REQUIRE=fuse,root,...)
+	@$(call ready,test sdk-python sdk-typescript)
 	$(call title,build)
 	cargo build --workspace --locked
 	$(call title,test)
@@ -30,6 +46,8 @@ test: ## build, then every test, doc tests included; lists the skipped ones (AMA
 	rm -f "$$AMALGAM_SKIPPED"
 	failed=0
 	cargo test --workspace --locked || failed=$$?
+	program="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
+	AMALGAM_BIN=$$program $(MAKE) --no-print-directory sdk-python sdk-typescript || failed=$$?
 	$(call title,skipped)
 	if [[ -s $$AMALGAM_SKIPPED ]]; then sort -u "$$AMALGAM_SKIPPED"; else echo "no test was skipped"; fi
 	exit $$failed
@@ -49,7 +67,7 @@ lint: ## formatting, clippy, docs, licences and sources
 
 dist: ## the programs as they are installed, stripped: target/dist
 	@$(call ready)
-	cargo build --profile dist --locked -p amalgam-cli -p amalgam-gc
+	cargo build --profile dist --locked -p amalgam-cli -p amalgam-gc -p amalgam-agent
 	scripts/stage "$${CARGO_TARGET_DIR:-target}/dist" target/dist-root
 
 PREFIX ?= /usr/local
@@ -66,7 +84,7 @@ deb: dist ## a Debian package: target/debian
 	@$(call ready,deb)
 	cargo deb --locked --no-build --profile dist -p amalgam-cli --output target/debian/
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views bench-scale ## every benchmark
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -89,18 +107,99 @@ bench-scale: ## 1 k to 100 k workspaces, 1 M operations and references (ARGS=...
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-scale -- $(ARGS)
 
+bench-policy: ## permissions: decisions, and walks of a view with and without rules (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-policy -- $(ARGS)
+
+bench-server: ## the network server and its clients on loopback (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-server -- $(ARGS)
+
 bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-transfer -- $(ARGS)
+
+bench-exchange: ## git, tar and images in and out, a served repository, beside git and GNU tar (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-exchange -- $(ARGS)
 
 bench-views: ## mounted workspaces, beside ext4 and fuse-overlayfs (needs root; ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-views -- $(ARGS)
 
+bench-nfs: ## exports over NFS on loopback, beside a FUSE mount (ARGS=...)
+	@$(call ready,bench)
+	cargo build --release --locked -q -p amalgam-cli
+	cargo run --release --locked -q -p amalgam-benches --bin bench-nfs -- $(ARGS)
+
 conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng, real programs, in containers (needs root; ARGS=SUITE...)
 	@$(call ready,conformance)
 	cargo build --locked -p amalgam-tests --bin mounter
 	MOUNTER="$${CARGO_TARGET_DIR:-target}/debug/mounter" scripts/conformance $(ARGS)
+
+integration: ## images in and out of a real Docker engine, which is started and ended (needs root)
+	@$(call ready,integration)
+	cargo build --locked -p amalgam-cli
+	scripts/integration "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+
+# Keeps its files in target/sdk-python: the environment and the wheel. pip reads PyPI, or the index of PIP_INDEX_URL.
+# With AMALGAM_BIN no Rust is needed: the tests start that program.
+sdk-python: ## the Python SDK: wheel, ruff, mypy, tests against a real server (ARGS=... for pytest, AMALGAM_BIN=...)
+	@if [[ -z $${AMALGAM_BIN:-} ]]; then
+	  $(call ready,sdk-python)
+	  $(call title,build)
+	  cargo build --locked -p amalgam-cli
+	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
+	fi
+	venv=$$PWD/target/sdk-python/venv
+	$(python_sdk)
+	cd sdks/python
+	$(call title,wheel)
+	rm -rf ../../target/sdk-python/dist
+	"$$venv/bin/python" -m build --outdir ../../target/sdk-python/dist .
+	$(call title,ruff)
+	"$$venv/bin/ruff" check .
+	"$$venv/bin/ruff" format --check .
+	$(call title,mypy)
+	"$$venv/bin/mypy"
+	$(call title,test)
+	"$$venv/bin/pytest" $(ARGS)
+
+# Keeps the compiler in sdks/typescript/node_modules and the tarball in target/sdk-typescript. npm reads its registry.
+sdk-typescript: ## the TypeScript SDK: strict compile, tarball, tests against a real server (AMALGAM_BIN=...)
+	@if [[ -z $${AMALGAM_BIN:-} ]]; then
+	  $(call ready,sdk-typescript)
+	  $(call title,build)
+	  cargo build --locked -p amalgam-cli
+	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
+	fi
+	cd sdks/typescript
+	$(typescript_sdk)
+	$(call title,tarball)
+	mkdir -p ../../target/sdk-typescript
+	npm pack --silent --pack-destination ../../target/sdk-typescript
+	$(call title,test)
+	node --test --test-concurrency=2 dist/test/
+
+# AMALGAM_BIN measures another program, so that none is built.
+bench-sdks: ## the Python and TypeScript SDKs, the LangGraph saver and the MCP tool list (ARGS=--quick, AMALGAM_BIN=...)
+	@if [[ -z $${AMALGAM_BIN:-} ]]; then
+	  $(call ready,sdk-python sdk-typescript)
+	  cargo build --release --locked -q -p amalgam-cli
+	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/release/amalgam"
+	fi
+	venv=$$PWD/target/sdk-python/venv
+	$(python_sdk)
+	(cd sdks/typescript && $(typescript_sdk) && npm run --silent build)
+	export GPT_TOKENIZER_ROOT=$$PWD/target/bench-sdks
+	[[ -d $$GPT_TOKENIZER_ROOT/node_modules/gpt-tokenizer ]] || npm install --silent --no-audit --no-fund --prefix "$$GPT_TOKENIZER_ROOT" gpt-tokenizer@4
+	"$$venv/bin/python" sdks/bench/bench.py $(ARGS)
+	node sdks/bench/bench.mjs $(ARGS)
+
+test-cloud: ## the store of many nodes on PostgreSQL and a real S3 store, SeaweedFS, which is started and ended
+	@$(call ready,test cloud)
+	cargo test --locked -p amalgam-cloud --no-run
+	scripts/test-cloud cargo test --locked -p amalgam-cloud
 
 bench-merge: ## contents, trees and the queue merged, beside git (ARGS=...)
 	@$(call ready,bench)

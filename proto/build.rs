@@ -1,8 +1,12 @@
 //! Compiles the .proto files without any tool beside cargo.
 
 use std::error::Error;
+use std::path::Path;
+use std::{env, fs};
 
-const FILES: [&str; 12] = [
+use prost::Message as _;
+
+const FILES: [&str; 23] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -13,8 +17,19 @@ const FILES: [&str; 12] = [
     "amalgam/v1/collection.proto",
     "amalgam/v1/conflicts.proto",
     "amalgam/v1/mounts.proto",
+    "amalgam/v1/exports.proto",
     "amalgam/v1/merges.proto",
     "amalgam/v1/exchange.proto",
+    "amalgam/v1/projects.proto",
+    "amalgam/v1/keys.proto",
+    "amalgam/v1/files.proto",
+    "amalgam/v1/states.proto",
+    "amalgam/v1/episodes.proto",
+    "amalgam/v1/requests.proto",
+    "amalgam/v1/events.proto",
+    "amalgam/v1/webhooks.proto",
+    "amalgam/v1/policy.proto",
+    "amalgam/v1/sandboxes.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,8 +37,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let files = protox::compile(FILES, ["."])?;
-    let sorted = ".amalgam.v1.CaptureDirectoryRequest.metadata";
+    let out = env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
+    fs::write(Path::new(&out).join("descriptors.bin"), files.encode_to_vec())?;
     // Sorted, so that equal requests are equal bytes.
-    tonic_prost_build::configure().bytes(".").btree_map(sorted).compile_fds(files)?;
+    let sorted = [
+        ".amalgam.v1.CaptureDirectoryRequest.metadata",
+        ".amalgam.v1.CommitEditsRequest.metadata",
+        ".amalgam.v1.CommitWorkspaceRequest.metadata",
+        ".amalgam.v1.AttributesEdit.set_xattrs",
+        ".amalgam.v1.BeginEpisodeRequest.metadata",
+        ".amalgam.v1.RecordStepRequest.metadata",
+    ];
+    let compiler =
+        sorted.iter().fold(tonic_prost_build::configure().bytes("."), |compiler, map| compiler.btree_map(map));
+    compiler.compile_fds(files)?;
     Ok(())
 }

@@ -41,6 +41,9 @@ pub struct Global {
     /// Directory of the store [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
     #[arg(long, global = true, value_name = "PATH", env = "AMALGAM_STORE", hide_env_values = true)]
     pub store: Option<PathBuf>,
+    /// Work on a server instead of the store of this machine: https://HOST[:PORT][/PROJECT], a context, or `local`
+    #[arg(long, global = true, value_name = "URL|CONTEXT", env = "AMALGAM_SERVER", hide_env_values = true)]
+    pub server: Option<String>,
     /// Print one JSON object per line instead of text
     #[arg(long, global = true)]
     pub json: bool,

@@ -7,10 +7,13 @@ mod blame;
 mod capture;
 mod cat;
 mod checkout;
+mod clone;
 mod commit;
 mod completions;
 mod config;
 mod conflicts;
+mod connection;
+mod context;
 mod delete_directory;
 mod diff;
 mod doctor;
@@ -18,26 +21,37 @@ mod du;
 mod enter;
 mod explore;
 mod export;
+mod export_nfs;
+mod exports;
 mod find;
 mod fork;
 mod gc;
 mod grep;
 mod help;
+mod hooks;
 mod import;
 mod init;
 mod isolated_command;
+mod key;
 mod label;
 mod log;
+mod login;
 mod logs;
+mod mcp;
 mod merge;
 mod mount;
+mod mount_nfs;
 mod mounts;
 mod op;
 mod pipe;
+mod policy;
 mod publish;
+mod pull;
 mod purge;
+mod push;
 mod queue;
 mod receive;
+mod remote_copy;
 mod restore;
 mod revert;
 mod review;
@@ -46,12 +60,15 @@ mod rules;
 mod run;
 mod send;
 mod serve;
+mod server_backup;
 mod show;
 mod status;
 mod supervise;
 mod umount;
+mod unexport;
 mod verify;
 mod watch;
+mod webhook;
 mod work_folders;
 mod workspaces;
 mod ws;
@@ -88,6 +105,8 @@ pub enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Mounts(mounts::Mounts),
+    Exports(exports::Exports),
+    Unexport(unexport::Unexport),
     Run(run::Run),
     Watch(watch::Watch),
     Merge(merge::Merge),
@@ -96,6 +115,7 @@ pub enum Command {
     Queue(queue::Queue),
     Review(review::Review),
     Rules(rules::Rules),
+    Policy(policy::Policy),
     Explore(explore::Explore),
     Bisect(bisect::Bisect),
     Blame(blame::Blame),
@@ -121,12 +141,114 @@ pub enum Command {
     #[command(hide = true)]
     Enter(enter::Enter),
     #[command(hide = true)]
+    Connection(connection::Connection),
     Serve(serve::Serve),
+    Key(key::Key),
+    Login(login::Login),
+    Push(push::Push),
+    Pull(pull::Pull),
+    Clone(clone::Clone),
+    Context(context::Context),
+    Mcp(mcp::Mcp),
+    Hooks(hooks::Hooks),
+    Webhook(webhook::Webhook),
     #[command(hide = true)]
     Supervise(supervise::Supervise),
 }
 
+/// The place that a command works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The store of this machine, or the server that is named instead.
+    AnyStore,
+    /// Directories, mounts, processes or files of this machine; `instead` says what to do with a server.
+    ThisMachine { name: &'static str, instead: &'static str },
+    /// The store of this machine and a server.
+    Both,
+    /// No store, or one that the command chooses by itself: a server that is named makes no difference.
+    Neither,
+}
+
+/// What to do with a server instead of working in a directory.
+const CLONE: &str = "`amalgam clone URL/PROJECT/WORKSPACE DIR` gets a directory to work in";
+/// What to do instead of an act on the machine of the server.
+const ON_SERVER: &str = "run it on the machine of the server";
+
 impl Command {
+    /// The place that the command works on.
+    pub fn subject(&self) -> Subject {
+        let here = |name, instead| Subject::ThisMachine { name, instead };
+        match self {
+            Self::Init(_) => here("init", CLONE),
+            Self::Status(status) if status.names_workspace() => Subject::AnyStore,
+            Self::Status(_) => here("status", "name a workspace with -w, or clone it"),
+            Self::Checkout(_) => here("checkout", CLONE),
+            Self::Mount(_) => here("mount", CLONE),
+            Self::Umount(_) => here("umount", CLONE),
+            Self::Mounts(_) => here("mounts", CLONE),
+            Self::Run(_) => here("run", CLONE),
+            Self::Watch(_) => here("watch", CLONE),
+            Self::Explore(_) => here("explore", CLONE),
+            Self::Bisect(_) => here("bisect", CLONE),
+            Self::Mcp(_) => here("mcp", CLONE),
+            Self::Exports(_) => here("exports", ON_SERVER),
+            Self::Unexport(_) => here("unexport", ON_SERVER),
+            Self::Backup(backup) if backup.is_of_server() => Subject::Neither,
+            Self::RestoreBackup(restore) if restore.is_of_server() => Subject::Neither,
+            Self::Backup(_) => here("backup", ON_SERVER),
+            Self::RestoreBackup(_) => here("restore-backup", ON_SERVER),
+            Self::Commit(_)
+            | Self::Log(_)
+            | Self::Diff(_)
+            | Self::Show(_)
+            | Self::Ls(_)
+            | Self::Cat(_)
+            | Self::Grep(_)
+            | Self::Find(_)
+            | Self::Restore(_)
+            | Self::Undo(_)
+            | Self::Redo(_)
+            | Self::Op(_)
+            | Self::Fork(_)
+            | Self::Ws(_)
+            | Self::Merge(_)
+            | Self::Complete(_)
+            | Self::Publish(_)
+            | Self::Queue(_)
+            | Self::Review(_)
+            | Self::Rules(_)
+            | Self::Policy(_)
+            | Self::Blame(_)
+            | Self::Label(_)
+            | Self::Conflicts(_)
+            | Self::Du(_)
+            | Self::Gc(_)
+            | Self::Verify(_)
+            | Self::Send(_)
+            | Self::Receive(_)
+            | Self::Import(_)
+            | Self::Export(_)
+            | Self::Purge(_) => Subject::AnyStore,
+            Self::Push(_) | Self::Pull(_) | Self::Clone(_) => Subject::Both,
+            Self::Logs(_)
+            | Self::Config(_)
+            | Self::Doctor(_)
+            | Self::Completions(_)
+            | Self::Help(_)
+            | Self::Man(_)
+            | Self::Stop(_)
+            | Self::Enter(_)
+            | Self::Serve(_)
+            | Self::Key(_)
+            | Self::Webhook(_)
+            | Self::Login(_)
+            | Self::Context(_)
+            | Self::Connection(_)
+            | Self::Hooks(_)
+            | Self::Supervise(_) => Subject::Neither,
+        }
+    }
+
     /// Runs the command. Futures of commands differ widely in size, so each is boxed.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self {
@@ -151,6 +273,8 @@ impl Command {
             Self::Mount(mount) => Box::pin(mount.run(session)).await,
             Self::Umount(umount) => Box::pin(umount.run(session)).await,
             Self::Mounts(mounts) => Box::pin(mounts.run(session)).await,
+            Self::Exports(exports) => Box::pin(exports.run(session)).await,
+            Self::Unexport(unexport) => Box::pin(unexport.run(session)).await,
             Self::Run(run) => Box::pin(run.run(session)).await,
             Self::Watch(watch) => Box::pin(watch.run(session)).await,
             Self::Merge(merge) => Box::pin(merge.run(session)).await,
@@ -159,6 +283,7 @@ impl Command {
             Self::Queue(queue) => Box::pin(queue.run(session)).await,
             Self::Review(review) => Box::pin(review.run(session)).await,
             Self::Rules(rules) => Box::pin(rules.run(session)).await,
+            Self::Policy(policy) => Box::pin(policy.run(session)).await,
             Self::Explore(explore) => Box::pin(explore.run(session)).await,
             Self::Bisect(bisect) => Box::pin(bisect.run(session)).await,
             Self::Blame(blame) => Box::pin(blame.run(session)).await,
@@ -177,6 +302,16 @@ impl Command {
             Self::Config(config) => config.run(session),
             Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
+            Self::Key(key) => Box::pin(key.run(session)).await,
+            Self::Push(push) => Box::pin(push.run(session)).await,
+            Self::Pull(pull) => Box::pin(pull.run(session)).await,
+            Self::Clone(clone) => Box::pin(clone.run(session)).await,
+            Self::Login(login) => Box::pin(login.run(session)).await,
+            Self::Context(context) => context.run(session),
+            Self::Connection(connection) => Box::pin(connection.run(session)).await,
+            Self::Mcp(mcp) => Box::pin(mcp.run(session)).await,
+            Self::Hooks(hooks) => Box::pin(hooks.run(session)).await,
+            Self::Webhook(webhook) => Box::pin(webhook.run(session)).await,
             Self::Completions(_)
             | Self::Help(_)
             | Self::Man(_)

@@ -44,7 +44,7 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 27] = [
+pub const KEYS: [Key; 28] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -207,12 +207,19 @@ pub const KEYS: [Key; 27] = [
         default: "no limit",
         doc: "most bytes that a workspace may add to the store, its history included",
     },
+    Key {
+        name: SERVER,
+        kind: Kind::Text,
+        default: "the current context",
+        doc: "server that `push` and `pull` use: https://HOST[:PORT]/PROJECT, or the name of a context; `clone` sets it",
+    },
 ];
 
 /// Prefix of keys that can be set for one workspace.
 const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
 const GIT: &str = "workspace.git";
+const SERVER: &str = "workspace.server";
 const LOG_SIZE: &str = "log.max-size";
 const LOCAL: &str = "mount.local";
 const ENVIRONMENT: &str = "commands.environment";
@@ -280,6 +287,7 @@ fn of_workspace(key: &Key) -> &'static str {
     match key.name {
         QUOTA => "quota",
         GIT => "git",
+        SERVER => "server",
         name => name,
     }
 }
@@ -560,7 +568,8 @@ pub fn find_key(name: &str) -> Result<NamedKey, CliError> {
     if let Some(key) = KEYS.iter().find(|key| key.name == plain) {
         return Ok(NamedKey { key, workspace: None });
     }
-    let own = KEYS.iter().filter(|key| [QUOTA, GIT].contains(&key.name) || key.name.starts_with(FOR_WORKSPACES));
+    let own =
+        KEYS.iter().filter(|key| [QUOTA, GIT, SERVER].contains(&key.name) || key.name.starts_with(FOR_WORKSPACES));
     let found = own.into_iter().find_map(|key| {
         let workspace = name.strip_prefix("workspace.")?.strip_suffix(of_workspace(key))?.strip_suffix('.')?;
         (!workspace.is_empty()).then(|| NamedKey { key, workspace: Some(workspace.to_owned()) })

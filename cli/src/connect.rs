@@ -1,4 +1,4 @@
-//! Connects to the process that holds the store: finds it, starts it, or opens the store in this process.
+//! Connects to the process that holds the store (finds it, starts it, or opens the store in this process), or to a server.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -13,9 +13,13 @@ use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::conflict_service_client::ConflictServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
 use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
+use amalgam_proto::v1::export_service_client::ExportServiceClient;
+use amalgam_proto::v1::file_service_client::FileServiceClient;
+use amalgam_proto::v1::key_service_client::KeyServiceClient;
 use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
+use amalgam_proto::v1::policy_service_client::PolicyServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
@@ -34,11 +38,13 @@ use tonic::{Request, Status};
 use tracing::debug;
 
 use crate::config::Config;
+use crate::contexts::KEY_VARIABLE;
 use crate::environment;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::logging::{LogOptions, LogOwner};
 use crate::namespace::TOKEN_VARIABLE;
+use crate::remote::Server;
 
 /// Timeout for a process to answer after it was started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -48,6 +54,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(3);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// The header that names the project of a call to a server.
+const PROJECT_HEADER: &str = "amalgam-project";
 
 /// How to connect to a store.
 #[derive(Clone, Debug)]
@@ -64,53 +72,98 @@ pub struct ConnectOptions {
     pub log: LogOptions,
 }
 
-/// Adds the caller's name to every request.
+/// Adds the caller's name to every request; for a server, the key and the project too.
 #[derive(Clone)]
-pub struct Actor(MetadataValue<Ascii>);
+pub struct CallHeaders {
+    actor: MetadataValue<Ascii>,
+    authorization: Option<MetadataValue<Ascii>>,
+    project: Option<MetadataValue<Ascii>>,
+}
 
-impl Interceptor for Actor {
+impl CallHeaders {
+    /// The headers of calls to the process of a store.
+    fn local(actor: &str) -> Self {
+        // Characters that a header cannot hold are replaced.
+        let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
+        let actor = MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown"));
+        Self { actor, authorization: None, project: None }
+    }
+
+    /// The headers of calls to a server.
+    fn of_server(server: &Server, actor: &str) -> Result<Self, CliError> {
+        let header = |text: String, what: &str| {
+            MetadataValue::try_from(text)
+                .map_err(|_| CliError::usage(format!("the {what} has characters that none has")))
+        };
+        let key = server.key.as_ref().map(|key| header(format!("Bearer {}", key.reveal()), "key")).transpose()?;
+        let authorization = key.map(|mut key| {
+            key.set_sensitive(true);
+            key
+        });
+        let project = server.url.project.clone().map(|project| header(project, "project")).transpose()?;
+        Ok(Self { authorization, project, ..Self::local(actor) })
+    }
+}
+
+impl Interceptor for CallHeaders {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert(api::ACTOR_HEADER, self.0.clone());
+        let headers = request.metadata_mut();
+        headers.insert(api::ACTOR_HEADER, self.actor.clone());
+        if let Some(authorization) = &self.authorization {
+            headers.insert("authorization", authorization.clone());
+        }
+        if let Some(project) = &self.project {
+            headers.insert(PROJECT_HEADER, project.clone());
+        }
         Ok(request)
     }
 }
 
-/// A channel that adds the caller's name to every request.
-pub type ActorChannel = InterceptedService<Channel, Actor>;
+/// A channel that adds the caller's headers to every request.
+pub type CallerChannel = InterceptedService<Channel, CallHeaders>;
 
 /// The clients of all services of a store.
 #[derive(Clone)]
 pub struct Client {
     /// Workspaces.
-    pub workspaces: WorkspaceServiceClient<ActorChannel>,
+    pub workspaces: WorkspaceServiceClient<CallerChannel>,
     /// Snapshots: reading and comparing.
-    pub snapshots: SnapshotServiceClient<ActorChannel>,
+    pub snapshots: SnapshotServiceClient<CallerChannel>,
     /// Operations.
-    pub operations: OperationServiceClient<ActorChannel>,
+    pub operations: OperationServiceClient<CallerChannel>,
     /// Attached directories.
-    pub directories: DirectoryServiceClient<ActorChannel>,
+    pub directories: DirectoryServiceClient<CallerChannel>,
     /// The store and its process.
-    pub store: StoreServiceClient<ActorChannel>,
+    pub store: StoreServiceClient<CallerChannel>,
     /// Transfers between stores.
-    pub transfer: TransferServiceClient<ActorChannel>,
+    pub transfer: TransferServiceClient<CallerChannel>,
     /// Import and export.
-    pub exchange: ExchangeServiceClient<ActorChannel>,
+    pub exchange: ExchangeServiceClient<CallerChannel>,
     /// Merges, the queue and reviews.
-    pub merges: MergeServiceClient<ActorChannel>,
+    pub merges: MergeServiceClient<CallerChannel>,
     /// Garbage collection.
-    pub collections: CollectionServiceClient<ActorChannel>,
+    pub collections: CollectionServiceClient<CallerChannel>,
     /// Conflicts.
-    pub conflicts: ConflictServiceClient<ActorChannel>,
+    pub conflicts: ConflictServiceClient<CallerChannel>,
     /// Mounts.
-    pub mounts: MountServiceClient<ActorChannel>,
+    pub mounts: MountServiceClient<CallerChannel>,
+    /// Permissions of agents.
+    pub policy: PolicyServiceClient<CallerChannel>,
+    /// Exports over NFS.
+    pub exports: ExportServiceClient<CallerChannel>,
+    /// The keys of a server.
+    pub keys: KeyServiceClient<CallerChannel>,
+    /// Files of workspaces, without a directory.
+    pub files: FileServiceClient<CallerChannel>,
 }
 
 impl Client {
-    fn new(connection: &Channel, actor: &str) -> Self {
-        // Characters that a header cannot hold are replaced.
-        let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
-        let actor = Actor(MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown")));
-        let channel = || InterceptedService::new(connection.clone(), actor.clone());
+    fn local(connection: &Channel, actor: &str) -> Self {
+        Self::new(connection, &CallHeaders::local(actor))
+    }
+
+    fn new(connection: &Channel, headers: &CallHeaders) -> Self {
+        let channel = || InterceptedService::new(connection.clone(), headers.clone());
         Self {
             workspaces: WorkspaceServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             snapshots: SnapshotServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
@@ -123,6 +176,10 @@ impl Client {
             collections: CollectionServiceClient::new(channel()),
             conflicts: ConflictServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             mounts: MountServiceClient::new(channel()),
+            policy: PolicyServiceClient::new(channel()),
+            exports: ExportServiceClient::new(channel()),
+            keys: KeyServiceClient::new(channel()),
+            files: FileServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }
 }
@@ -181,17 +238,17 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
         let _ = make_home(&home).and_then(|()| options.log.log_to_file(&home.log_path(), LogOwner::Command));
         let service = open(&home, &runtime)?;
         let channel = serve::in_process(service).await.map_err(|error| fault("open the store", &error))?;
-        return Ok(Client::new(&channel, &options.actor));
+        return Ok(Client::local(&channel, &options.actor));
     }
     let socket = socket_path(&options.home).map_err(|error| fault("find the runtime directory", &error))?;
     for _ in 0..2 {
         if let Some(channel) = try_connect_any(&home, &socket).await
-            && let Some(client) = check_version(Client::new(&channel, &options.actor)).await?
+            && let Some(client) = check_version(Client::local(&channel, &options.actor)).await?
         {
             return Ok(client);
         }
         let channel = start_and_wait(&home, &socket).await?;
-        if let Some(client) = check_version(Client::new(&channel, &options.actor)).await? {
+        if let Some(client) = check_version(Client::local(&channel, &options.actor)).await? {
             return Ok(client);
         }
     }
@@ -199,11 +256,33 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
         .into())
 }
 
+/// Connects to a server on the network.
+pub async fn connect_server(server: &Server, actor: &str) -> Result<Client, CliError> {
+    let headers = CallHeaders::of_server(server, actor)?;
+    Ok(Client::new(&server.connect().await?, &headers))
+}
+
+/// Connects to the operator socket of a server, for calls about one project. `None` if no server answers there.
+pub async fn connect_project(socket: &Path, project: &str, actor: &str) -> Option<Client> {
+    let channel = try_connect(socket).await?;
+    let project = MetadataValue::try_from(project).ok()?;
+    Some(Client::new(&channel, &CallHeaders { project: Some(project), ..CallHeaders::local(actor) }))
+}
+
+/// Opens the store in a home in this process, with the settings in another directory. The store closes with the client.
+pub async fn in_process_client(home: &Path, settings: &Path, actor: &str) -> Result<Client, CliError> {
+    let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
+    let service = open_project(&Home::new(home), settings, &runtime).map_err(Failure::from)?;
+    let channel = serve::in_process(service).await;
+    let channel = channel.map_err(|error| CliError::machine(home.display(), &io::Error::other(error)))?;
+    Ok(Client::local(&channel, actor))
+}
+
 /// Connects to the process that holds the store if it runs.
 pub async fn running(options: &ConnectOptions) -> Option<Client> {
     let socket = socket_path(&options.home).ok()?;
     let found = try_connect_any(&Home::new(&options.home), &socket).await;
-    found.map(|channel| Client::new(&channel, &options.actor))
+    found.map(|channel| Client::local(&channel, &options.actor))
 }
 
 /// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was started with
@@ -250,7 +329,8 @@ async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectErro
     Ok(None)
 }
 
-fn make_home(home: &Home) -> io::Result<()> {
+/// Makes the home of a store, for its user alone.
+pub fn make_home(home: &Home) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(home.path())
 }
 
@@ -270,6 +350,7 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .stdout(Stdio::null())
         .stderr(log)
         .env_remove(TOKEN_VARIABLE)
+        .env_remove(KEY_VARIABLE)
         .spawn()
 }
 
@@ -325,8 +406,13 @@ pub const EXIT_FULL: i32 = 13;
 
 /// Opens a store in this process.
 pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
+    Ok(open_project(home, home.path(), runtime)?)
+}
+
+/// Opens a store in this process, with the settings in another directory.
+pub fn open_project(home: &Home, settings: &Path, runtime: &Path) -> amalgam_server::error::Result<Service> {
     let ours = amalgam_server::identity_of(runtime)?;
-    let place = home.path().to_owned();
+    let place = settings.to_owned();
     // Read whenever they are needed, so that a change applies at once.
     let settings = move || {
         let settings = Config::load(&place).and_then(|config| {

@@ -69,6 +69,15 @@ impl CliError {
         self.exit == Exit::INTERRUPTED
     }
 
+    /// The error of a call to a server: where the background process would have died, the connection broke.
+    #[must_use]
+    pub fn of_server(self, url: &dyn fmt::Display) -> Self {
+        match self.message == DIED {
+            true => Self { message: format!("the connection to {url} broke"), ..self },
+            false => self,
+        }
+    }
+
     /// Whether the API gave this reason.
     pub fn is(&self, reason: Reason) -> bool {
         self.reason == reason.word()
@@ -76,6 +85,8 @@ impl CliError {
 }
 
 const CLOSED: &str = "OUTPUT_CLOSED";
+/// The message about a connection that broke.
+const DIED: &str = "the background process died";
 /// Start of the server's message about a panic.
 const BUG: &str = "a bug in the server";
 
@@ -107,9 +118,7 @@ impl From<Status> for CliError {
             return match is_bug {
                 true => Self::new(Exit::ERROR, "UNAVAILABLE", status.message()),
                 // A status without one of our reasons comes from a broken connection.
-                false => {
-                    Self::new(Exit::ERROR, "UNAVAILABLE", "the background process died").hint("run the command again")
-                }
+                false => Self::new(Exit::ERROR, "UNAVAILABLE", DIED).hint("run the command again"),
             };
         };
         Self::from(failure)
@@ -130,6 +139,10 @@ impl From<Failure> for CliError {
 fn hint_of(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::NoDirectory => Some("`amalgam init` protects a directory, -C DIR names another one"),
+        Reason::Unauthenticated | Reason::KeyExpired | Reason::KeyRevoked => Some("`amalgam login URL` stores a key"),
+        Reason::LocalOnly => {
+            Some("run it on the machine of the server, or with --server local on the store of this machine")
+        }
         Reason::StaleHead => Some("look at `amalgam log`, then try again"),
         Reason::NothingToRevert => Some("`amalgam op log` shows what happened"),
         Reason::MovedSince => Some("`amalgam op log` shows what happened since"),

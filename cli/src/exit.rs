@@ -36,7 +36,8 @@ impl Exit {
     /// The exit code of a failure with this reason.
     pub fn of_reason(reason: Reason) -> Self {
         match reason {
-            Reason::StaleHead | Reason::MovedSince => Self::STALE,
+            Reason::StaleHead | Reason::StaleFile | Reason::MovedSince => Self::STALE,
+            Reason::NotUnique | Reason::PatchFailed => Self::ERROR,
             Reason::Busy => Self::BUSY,
             Reason::Full => Self::FULL,
             Reason::Cancelled => Self::INTERRUPTED,
@@ -44,12 +45,18 @@ impl Exit {
             Reason::NothingToRevert | Reason::UncommittedChanges | Reason::RequestReused | Reason::TooMany => {
                 Self::ERROR
             }
-            Reason::NotFound | Reason::AlreadyExists => Self::ERROR,
+            Reason::NotFound | Reason::AlreadyExists | Reason::OutOfRange => Self::ERROR,
             Reason::NoDirectory | Reason::NestedDirectory => Self::ERROR,
             Reason::DirectoryReplaced | Reason::DirectoryGone => Self::ERROR,
-            Reason::Mounted | Reason::MountRefused | Reason::MountBusy => Self::ERROR,
+            Reason::Mounted | Reason::MountRefused | Reason::MountBusy | Reason::GitLocked => Self::ERROR,
             Reason::DamagedStream | Reason::Purged | Reason::TestNotStarted => Self::ERROR,
+            Reason::Unauthenticated | Reason::KeyExpired | Reason::KeyRevoked => Self::ERROR,
+            Reason::Forbidden | Reason::RateLimited => Self::ERROR,
             Reason::Corrupt | Reason::Fault | Reason::Unsupported | Reason::LocalOnly => Self::ERROR,
+            Reason::SandboxNotFound | Reason::TemplateNotFound | Reason::SandboxLimit => Self::ERROR,
+            Reason::LimitNotEnforced | Reason::NotIsolated | Reason::SandboxNotReady => Self::ERROR,
+            Reason::ProcessTimeout | Reason::CommandFailed | Reason::CommandNotFound => Self::ERROR,
+            Reason::PtyNotFound | Reason::PtyLimit => Self::ERROR,
         }
     }
 

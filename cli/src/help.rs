@@ -12,16 +12,18 @@ use crate::error::CliError;
 use crate::text;
 
 /// The commands, grouped by purpose.
-const GROUPS: [(&str, &[&str]); 10] = [
+const GROUPS: [(&str, &[&str]); 12] = [
     ("Protect a directory", &["init", "status", "commit", "watch"]),
     ("Compare, read and search", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
     ("Go back", &["restore", "undo", "redo", "op"]),
     ("Workspaces (lines of work) and labels", &["fork", "checkout", "ws", "label"]),
-    ("Mount workspaces and snapshots as file systems", &["mount", "umount", "mounts"]),
+    ("Mount workspaces and snapshots as file systems", &["mount", "umount", "mounts", "exports", "unexport"]),
     ("Run commands", &["run", "explore"]),
     ("Merge workspaces", &["merge", "complete", "publish", "queue", "review", "conflicts", "rules"]),
     ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup"]),
     ("Archives, git repositories, container images", &["import", "export"]),
+    ("Agents and other machines", &["policy", "login", "context", "clone", "push", "pull", "serve", "key", "webhook"]),
+    ("Models and coding agents", &["mcp", "hooks"]),
     (
         "Store, machine, settings, help",
         &["du", "gc", "verify", "purge", "doctor", "logs", "stop", "config", "completions", "help"],
@@ -29,18 +31,15 @@ const GROUPS: [(&str, &[&str]); 10] = [
 ];
 
 /// Commands of Git and other tools, with their counterparts here.
-const HABITS: [(&str, &str); 24] = [
+const HABITS: [(&str, &str); 21] = [
     ("add", "nothing needs to be staged: `amalgam commit` takes everything"),
     ("branch", "`amalgam fork NAME` creates a workspace, a line of work; `amalgam ws` lists them"),
     ("checkpoint", "`amalgam commit` takes a snapshot"),
     ("cherry-pick", "`amalgam restore REV -- PATH` takes paths of another snapshot, `amalgam merge` whole workspaces"),
     ("clean", "`amalgam restore @` restores the directory to the last snapshot"),
-    ("clone", "`amalgam fork NAME --dir DIR` makes a copy to work in, `amalgam send` sends to another store"),
     ("delete", "`amalgam ws rm NAME` removes a workspace"),
     ("history", "`amalgam log` lists snapshots, `amalgam op log` all operations"),
     ("list", "`amalgam log` lists snapshots, `amalgam ws` workspaces"),
-    ("pull", "`amalgam merge NAME` merges another workspace into this one"),
-    ("push", "`amalgam publish` merges a workspace into its origin, `amalgam send` copies snapshots to another store"),
     ("rebase", "`amalgam merge NAME` merges another workspace into this one"),
     ("reflog", "`amalgam op log` lists all operations"),
     ("reset", "`amalgam undo` takes the last thing back, `amalgam restore REV` goes back to a snapshot"),
@@ -138,6 +137,13 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
 /// Whether a command line asks for JSON, found without parsing it.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
+}
+
+/// Whether a command line names a store, found without parsing it. The environment may name one, too, and does not count.
+pub fn names_store(words: &[OsString]) -> bool {
+    let is_option =
+        |word: &OsString| word == "--store" || word.to_str().is_some_and(|word| word.starts_with("--store="));
+    words.iter().take_while(|word| *word != "--").any(is_option)
 }
 
 /// The page about a command or a topic; with no words, the list of commands.
@@ -341,9 +347,9 @@ mod tests {
         assert_eq!(stash.message, "there is no command `stash`");
         assert!(stash.hint.is_some_and(|hint| hint.contains("amalgam commit")));
         assert_eq!(failure("amalgam comit").hint.as_deref(), Some("did you mean `commit`?"));
-        for hidden in ["amalgam serv", "amalgam ente"] {
+        for hidden in ["amalgam supervis", "amalgam ente"] {
             let hint = failure(hidden).hint.unwrap_or_default();
-            assert!(!["serve", "enter"].iter().any(|name| hint.contains(name)), "{hidden}: {hint}");
+            assert!(!["supervise", "enter"].iter().any(|name| hint.contains(name)), "{hidden}: {hint}");
         }
     }
 

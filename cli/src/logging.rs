@@ -63,6 +63,15 @@ impl LogOptions {
         Ok(())
     }
 
+    /// Logs JSON lines to standard error from here on, for a server in the foreground.
+    pub fn log_server(&self) {
+        let layer = fmt::layer().json().flatten_event(true).with_writer(io::stderr);
+        let layer = layer.with_filter(filter_fn(|metadata| is_ours(metadata.target())));
+        let (filter, problem) = parse(self.filter.as_deref());
+        let _ = tracing::subscriber::set_global_default(registry().with(filter).with(layer));
+        problem.iter().for_each(|problem| warn!("{problem}"));
+    }
+
     /// Logs to standard error from here on, if [`VARIABLE`] is set.
     pub fn log_to_stderr(&self) {
         if self.filter.is_none() {

@@ -13,15 +13,23 @@ mod cloning;
 mod command;
 mod config;
 mod connect;
+mod contexts;
 mod environment;
 mod error;
 mod exit;
 mod help;
+mod hooks;
+mod json_file;
 mod logging;
+mod mcp;
 mod namespace;
 mod output;
 mod prompt;
+mod remote;
 mod serve;
+mod serve_network;
+mod serve_rest;
+mod serve_settings;
 mod session;
 mod text;
 mod trust;
@@ -40,14 +48,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use args::{Arguments, Global};
 use attached::StartDirectory;
-use command::{Command, FolderLogs, REMOVE_ENDED, UncommittedChanges, clean_up};
+use command::{Command, FolderLogs, REMOVE_ENDED, Subject, UncommittedChanges, clean_up};
 use config::Config;
 use connect::ConnectOptions;
+use contexts::Contexts;
 use error::{CliError, Outcome};
 use exit::Exit;
 use help::ParseAnswer;
 use logging::LogOptions;
 use output::{Color, Output, OutputOptions};
+use remote::Server;
 use session::Session;
 
 /// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so the
@@ -60,6 +70,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().collect();
+    let is_store_named = help::names_store(&words);
     let bare = OutputOptions { json: help::wants_json(&words), ..OutputOptions::default() };
     let arguments = match help::parse(words) {
         Ok(arguments) => arguments,
@@ -69,7 +80,7 @@ fn main() -> ExitCode {
     if let Command::Supervise(supervise) = &arguments.command {
         return ExitCode::from(supervise.run().0);
     }
-    let outcome = match open_session(&arguments.global) {
+    let outcome = match open_session(&arguments, is_store_named) {
         Ok(session) => run(arguments, session),
         Err(error) => {
             Output::new(bare).failure(&error);
@@ -99,7 +110,8 @@ fn print_answer(answer: ParseAnswer, options: OutputOptions) -> Exit {
     }
 }
 
-fn open_session(global: &Global) -> Result<Session, CliError> {
+fn open_session(arguments: &Arguments, is_store_named: bool) -> Result<Session, CliError> {
+    let global = &arguments.global;
     let standing = StartDirectory::enter(global.directory.as_deref(), env::var_os("PWD").map(PathBuf::from))?;
     let cwd = &standing.cwd;
     // One store has one name, whether it is there already or not.
@@ -119,7 +131,23 @@ fn open_session(global: &Global) -> Result<Session, CliError> {
     let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false, log };
     let mut output = Output::new(options);
     closed.map_or(Ok(()), |closed| output.remark(closed))?;
-    Ok(Session::new(output, config, connect, standing, global.no_input))
+    let server = match arguments.command.subject() {
+        Subject::Neither => None,
+        // Between both: a current context does not stand in for the store of this machine.
+        Subject::Both => find_server(global, true)?,
+        _ => find_server(global, is_store_named)?,
+    };
+    Ok(Session::new(output, config, connect, server, standing, global.no_input))
+}
+
+/// Returns the server that a command works on: `--server`, or the current context unless a store is named.
+fn find_server(global: &Global, is_store_named: bool) -> Result<Option<Server>, CliError> {
+    let contexts = Contexts::load()?;
+    match global.server.as_deref().filter(|word| !word.is_empty()) {
+        Some(word) => contexts.resolve(word),
+        None if is_store_named => Ok(None),
+        None => contexts.current().map_or(Ok(None), |name| contexts.resolve(name)),
+    }
 }
 
 /// Returns the home of the store: `--store`, or a directory in the user's data directory.
@@ -174,7 +202,10 @@ fn pager(config: &Config) -> String {
 fn run(arguments: Arguments, mut session: Session) -> Exit {
     let command = match arguments.command {
         // The background process has a runtime of its own.
-        Command::Serve(serve) => return serve.run(&session),
+        Command::Serve(serve) => {
+            let outcome = serve.run(&session);
+            return conclude(&mut session, outcome);
+        }
         // Only a process with one thread can enter a new namespace.
         Command::Enter(enter) => return conclude(&mut session, Err(enter.run())),
         Command::Completions(completions) => {
@@ -191,6 +222,11 @@ fn run(arguments: Arguments, mut session: Session) -> Exit {
         }
         other => other,
     };
+    if let Subject::ThisMachine { name, instead } = command.subject()
+        && let Err(error) = session.refuse_server(&format!("`amalgam {name}`"), instead)
+    {
+        return conclude(&mut session, Err(error));
+    }
     let in_process = session.connect.in_process;
     if !in_process {
         session.connect.log.log_to_stderr();
@@ -218,6 +254,10 @@ fn conclude(session: &mut Session, outcome: Outcome) -> Exit {
         Ok(exit) => exit,
         Err(error) if error.is_closed_output() => error.exit,
         Err(error) => {
+            let error = match session.server() {
+                Some(server) => error.of_server(&server.url),
+                None => error,
+            };
             session.output.failure(&error);
             error.exit
         }

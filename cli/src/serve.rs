@@ -1,26 +1,30 @@
 //! The background process: one for each store, started on demand, ended when it is idle.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use amalgam_proto::{Failure, Reason};
-use amalgam_server::{Home, serve};
+use amalgam_server::{Home, NfsListen, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::connect::{EXIT_BUSY, EXIT_FULL, open, runtime_directory};
+use crate::connect::{EXIT_BUSY, EXIT_FULL, make_home, open, runtime_directory, socket_path};
 use crate::logging::{LogOptions, LogOwner};
+use crate::serve_network::CATALOG;
+use crate::serve_rest::RestListener;
 
-/// Opens the store and serves its socket until it is idle for long enough or asked to stop. Returns the exit code.
-pub fn run(home: &Home, socket: &Path, idle: Duration, log: &LogOptions) -> i32 {
+/// Opens the store and serves its socket, by default the one where commands look for it, until it is idle for long enough or asked to stop.
+/// Returns the exit code.
+pub fn run(home: &Home, socket: Option<PathBuf>, idle: Duration, nfs: Option<NfsListen>, log: &LogOptions) -> i32 {
     // Its own session: the terminal's hang-up and Ctrl-C are not meant for it.
     let _ = rustix::process::setsid();
     // Without it free memory is given back only while others are at work. Where it cannot be had, that is how it is.
     let _ = tikv_jemalloc_ctl::background_thread::write(true);
-    if let Err(error) = log.log_to_file(&home.log_path(), LogOwner::Background) {
+    if let Err(error) = make_home(home).and_then(|()| log.log_to_file(&home.log_path(), LogOwner::Background)) {
         print_error(&format!("the log cannot be written: {error}"));
     }
-    match serve_store(home, socket, idle) {
+    let socket = socket.map_or_else(|| socket_path(home.path()), Ok).map_err(|error| fault(&error));
+    match socket.and_then(|socket| serve_store(home, &socket, idle, nfs)) {
         Ok(()) => 0,
         Err(failure) => {
             print_error(&failure.message);
@@ -33,10 +37,22 @@ pub fn run(home: &Home, socket: &Path, idle: Duration, log: &LogOptions) -> i32 
     }
 }
 
-fn serve_store(home: &Home, socket: &Path, idle: Duration) -> Result<(), Failure> {
-    let fault = |error: std::io::Error| Failure::new(Reason::Fault, error.to_string());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(fault)?;
-    let service = open(home, &runtime_directory().map_err(fault)?)?;
+fn fault(error: &io::Error) -> Failure {
+    Failure::new(Reason::Fault, error.to_string())
+}
+
+fn serve_store(home: &Home, socket: &Path, idle: Duration, nfs: Option<NfsListen>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| fault(&error))?;
+    let service = open(home, &runtime_directory().map_err(|error| fault(&error))?)?;
+    if let Some(nfs) = nfs {
+        let address = service.listen_nfs(nfs)?;
+        // A closed output keeps nothing from being served.
+        drop(writeln!(io::stdout(), "NFS is served at {address}"));
+    }
     let served = runtime.block_on(async {
         let mut term = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -46,11 +62,15 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration) -> Result<(), Failure
                 _ = interrupt.recv() => {}
             }
         };
-        serve::serve_unix(service, socket, idle, ended).await
+        let calls = serve::Calls::new();
+        let rest = RestListener::start(&service, &calls, home.path().join(CATALOG), socket)?;
+        let served = serve::serve_unix_counted(service, calls, socket, idle, ended).await;
+        rest.end().await;
+        served
     });
     // Abandoned work must not keep the store open.
     runtime.shutdown_timeout(Duration::from_secs(10));
-    served.map_err(fault)
+    served.map_err(|error| fault(&error))
 }
 
 /// Prints an error to standard error, which is the log. The command that started the process reads it there.

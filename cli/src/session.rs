@@ -14,10 +14,12 @@ use tonic::codegen::Bytes;
 
 use crate::attached::{AttachedDirectory, StartDirectory, resolve_path};
 use crate::config::Config;
-use crate::connect::{Client, ConnectOptions, connect, running};
+use crate::connect::{Client, ConnectOptions, connect, connect_server, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
+use crate::remote::Server;
+use crate::text;
 
 /// The session of a command.
 pub struct Session {
@@ -25,8 +27,10 @@ pub struct Session {
     pub output: Output,
     /// The settings.
     pub config: Config,
-    /// Where the store is, and how to connect to it.
+    /// Where the store of this machine is, and how to connect to it.
     pub connect: ConnectOptions,
+    /// The server that the command works on instead.
+    server: Option<Server>,
     /// The current directory.
     pub cwd: PathBuf,
     /// Whether that is in a mount whose process has died.
@@ -98,12 +102,13 @@ impl Session {
         output: Output,
         config: Config,
         connect: ConnectOptions,
+        server: Option<Server>,
         standing: StartDirectory,
         no_input: bool,
     ) -> Self {
         let (now, interrupts) = (Timestamp::now(), Interrupts::default());
         let StartDirectory { cwd, is_dead: is_in_dead_mount } = standing;
-        Self { output, config, connect, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
+        Self { output, config, connect, server, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
     }
 
     /// In a mount whose process has died: starts another process, which mounts it again, and enters the directory.
@@ -134,10 +139,37 @@ impl Session {
         &self.connect.home
     }
 
-    /// Connects to the process of the store. Fails if there is no store.
+    /// The server that the command works on, if it is not the store of this machine.
+    pub fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    /// Takes the server out of the session: from here on it is about the store of this machine.
+    pub fn take_server(&mut self) -> Option<Server> {
+        self.client = None;
+        self.server.take()
+    }
+
+    /// Where the snapshots are, for people: the home of the store, or the URL of the server.
+    pub fn store_words(&self) -> String {
+        self.server.as_ref().map_or_else(|| self.home().display().to_string(), |server| server.url.to_string())
+    }
+
+    /// Refuses something that only the store of this machine can do. `instead` says what to do with a server.
+    pub fn refuse_server(&self, what: &str, instead: &str) -> Result<(), CliError> {
+        let Some(server) = &self.server else { return Ok(()) };
+        let message = format!("{what} works on this machine, and {} is a server", server.url);
+        let error = CliError::new(Exit::ERROR, Reason::LocalOnly.word(), message);
+        Err(error.hint(format!("{instead}; --server local uses the store of this machine")))
+    }
+
+    /// Connects to the process of the store, or to the server. Fails if there is no store.
     pub async fn client(&mut self) -> Result<Client, CliError> {
         if self.client.is_none() {
-            self.client = Some(connect(&self.connect).await?);
+            self.client = Some(match &self.server {
+                Some(server) => connect_server(server, &self.connect.actor).await?,
+                None => connect(&self.connect).await?,
+            });
         }
         Ok(self.client.clone().expect("it was put there"))
     }
@@ -165,11 +197,40 @@ impl Session {
 
     /// Returns the attached directory around the current one. Fails if there is none.
     pub async fn attached_directory(&mut self) -> Result<AttachedDirectory, CliError> {
+        if let Some(server) = &self.server {
+            let message = format!("no directory of this machine belongs to a workspace of {}", server.url);
+            let error = CliError::new(Exit::ERROR, Reason::NoDirectory.word(), message);
+            return Err(error.hint("name a workspace, as in `amalgam log main` or `amalgam fork --from main`"));
+        }
         let mut client = self.client().await?;
         let path = Bytes::copy_from_slice(self.cwd.as_os_str().as_bytes());
         let found = client.directories.find_directory(v1::FindDirectoryRequest { path }).await?.into_inner();
         let directory = found.directory.ok_or_else(|| missing_field("directory"))?;
         let workspace = found.workspace.ok_or_else(|| missing_field("workspace"))?;
+        Ok(AttachedDirectory { directory, workspace })
+    }
+
+    /// Returns the live tree of a workspace: its directory, or its view if it is mounted or exported. Without a name, the attached directory
+    /// around the current one.
+    pub async fn live_tree(&mut self, workspace: Option<&str>) -> Result<AttachedDirectory, CliError> {
+        let Some(name) = workspace else { return self.attached_directory().await };
+        self.refuse_server("the live tree of a workspace", "`amalgam commit -w` and `amalgam restore -w` reach it")?;
+        let mut client = self.client().await?;
+        let request = v1::GetWorkspaceRequest { name: workspace_name(name) };
+        let found = client.workspaces.get_workspace(request).await?.into_inner();
+        let workspace = found.workspace.ok_or_else(|| missing_field("workspace"))?;
+        let (name, path) = match workspace.directories.first() {
+            Some(directory) => (directory.name.clone(), directory.path.clone()),
+            None => (workspace.live.clone(), workspace.mounts.first().cloned().unwrap_or_default()),
+        };
+        if name.is_empty() {
+            let message = format!(
+                "workspace {} has no directory, and is neither mounted nor exported",
+                text::id(&workspace.name)
+            );
+            return Err(CliError::new(Exit::ERROR, Reason::NoDirectory.word(), message));
+        }
+        let directory = v1::Directory { name, path, workspace: workspace.name.clone(), ..Default::default() };
         Ok(AttachedDirectory { directory, workspace })
     }
 

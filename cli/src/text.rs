@@ -302,6 +302,7 @@ pub fn notice_word(kind: v1::NoticeKind) -> &'static str {
         v1::NoticeKind::CacheNotKept => "cache_not_kept",
         v1::NoticeKind::Withheld => "withheld",
         v1::NoticeKind::Damaged => "damaged",
+        v1::NoticeKind::GitFile => "git_file",
         v1::NoticeKind::Unspecified => "unknown",
     }
 }

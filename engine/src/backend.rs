@@ -6,7 +6,6 @@
 
 mod check;
 mod fault;
-#[cfg(feature = "rocksdb")]
 mod group;
 #[cfg(feature = "rocksdb")]
 mod home;
@@ -17,10 +16,11 @@ mod numbers;
 mod reclaim;
 #[cfg(feature = "rocksdb")]
 mod rocks;
-pub(crate) mod rows;
+pub mod rows;
 mod verify;
 
 pub use fault::{Fault, FaultPlan};
+pub use group::Group;
 #[cfg(feature = "rocksdb")]
 pub use home::RESERVE_FILE;
 pub use inspect::{Family, Inspect, Page, PageEnd, RowEdit};
@@ -29,7 +29,7 @@ pub use meter::{Meter, Metered};
 pub use numbers::NumberSet;
 pub use reclaim::{KeptRows, ReclaimProgress, Reclaimed, WatchReclaim};
 #[cfg(feature = "rocksdb")]
-pub use rocks::{Rocks, RocksOptions, recover};
+pub use rocks::{Rocks, RocksOptions, SharedMemory, recover};
 pub use verify::Verify;
 
 use bytes::Bytes;
@@ -214,8 +214,12 @@ pub trait Backend: Send + Sync + 'static {
 
 /// The deletion interface, only for garbage collection.
 pub trait Sweep: Backend {
-    /// Starts a new epoch and returns it.
+    /// Starts a new epoch and returns it. A collection begins with it: a backend that several processes share admits one collector at
+    /// a time, and refuses a second one.
     fn advance_epoch(&self) -> Result<Epoch>;
+
+    /// Ends the collection that [`advance_epoch`](Self::advance_epoch) began, whether it was completed or not.
+    fn end_collection(&self) {}
 
     /// Returns up to `limit` rows of the object index after `after`, in hash order.
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>>;

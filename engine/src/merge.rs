@@ -37,7 +37,7 @@ pub use octopus::{Clash, OctopusPlan, UnmergedSource, plan_octopus};
 pub use open_decisions::{DECIDED_KEY, OpenDecision, undecided_before};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 pub use undecided::{ConflictSubject, Decision, Undecided};
-pub use workspaces::{MergeDone, MergeHeads, MergeHow, MergeRequest};
+pub use workspaces::{AdmitSource, MergeDone, MergeHeads, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;
 

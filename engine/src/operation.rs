@@ -102,6 +102,25 @@ pub fn remove_reference(
     })
 }
 
+/// Sets a reference that belongs to no workspace and no label, or removes it. The caller holds the objects of the value. Returns `None`
+/// if it has this value.
+pub fn set_reference(
+    store: &Store,
+    name: &RefName,
+    value: Option<&RefValue>,
+    context: &OperationContext,
+    action: &str,
+) -> Result<Option<Operation>> {
+    trying(|| {
+        let before = store.read_ref(name)?;
+        if before.as_ref() == value {
+            return Ok(None);
+        }
+        let step = Step { name: name.clone(), before, after: value.cloned() };
+        Ok(Some(recorded(move_refs(store, context, context.draft(action), vec![step])?)))
+    })
+}
+
 /// Maximum number of attempts of an operation that conflicts with a concurrent change.
 const ATTEMPTS_MAX: usize = 16;
 

@@ -9,6 +9,7 @@
 //! Not in this module: threads and waiting. The caller decides when to fold; a [`MergePolicy`] decides how to merge contents and which
 //! changes may be merged.
 
+mod admission;
 mod ancestors;
 mod entry;
 mod fast_path;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::diff::Change;
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::{RootId, SnapshotId};
@@ -80,9 +82,20 @@ pub trait MergePolicy {
     }
 
     /// Returns `None` if an entry's change of a path may be merged, otherwise the reason for the refusal. One refusal holds back
-    /// the whole entry.
-    fn admit(&self, _entry: &QueueEntry, _path: &TreePath) -> Result<Option<String>> {
+    /// the whole entry, unless the policy [takes the rest](Self::takes_rest).
+    fn admit(&self, _entry: &QueueEntry, _change: &Change) -> Result<Option<String>> {
         Ok(None)
+    }
+
+    /// Returns whether an entry of which some changes are refused is merged without them. They stay in the source workspace, and
+    /// the next merge of it tries them again.
+    fn takes_rest(&self, _entry: &QueueEntry) -> bool {
+        false
+    }
+
+    /// Returns whether a file that the entry and the target both added is kept twice: the entry's under another name.
+    fn keeps_both(&self, _entry: &QueueEntry, _path: &TreePath) -> bool {
+        false
     }
 
     /// Returns whether a rule states that a command generates this file.
@@ -99,6 +112,15 @@ pub trait MergePolicy {
     fn test(&self, _entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
         Ok(TestVerdict::Failed("nobody here runs tests".to_owned()))
     }
+}
+
+/// A change of an entry that the policy refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedChange {
+    /// The path.
+    pub path: TreePath,
+    /// The reason.
+    pub why: String,
 }
 
 /// The result of an entry's test.

@@ -178,7 +178,7 @@ impl RequestId {
     }
 
     /// The part that two requests share when they differ in their arguments alone; all of an id without a scope.
-    pub(crate) fn scope(&self) -> &[u8] {
+    pub fn scope(&self) -> &[u8] {
         match self.0.starts_with(&SCOPED_MARK) && self.0.len() == SCOPE_BYTES + DIGEST_BYTES {
             true => &self.0[..SCOPE_BYTES],
             false => &self.0,
@@ -186,7 +186,7 @@ impl RequestId {
     }
 
     /// Whether it has a scope.
-    pub(crate) fn is_scoped(&self) -> bool {
+    pub fn is_scoped(&self) -> bool {
         self.scope().len() < self.0.len()
     }
 }

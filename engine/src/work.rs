@@ -11,6 +11,7 @@ mod file;
 mod freeze;
 mod graft;
 mod group;
+mod identify;
 mod lookup;
 mod loose;
 mod node;
@@ -143,6 +144,12 @@ impl WorkingTree {
     /// Returns the stored root directory of the base.
     pub fn base_directory(&self) -> Option<&crate::object::Entry> {
         self.state.base.root.as_ref().map(|root| &root.directory)
+    }
+
+    /// Returns whether a file of the tree may have several names.
+    pub fn has_hard_links(&self) -> bool {
+        let State { groups, base, .. } = &self.state;
+        !groups.is_empty() || base.root.as_ref().is_some_and(|root| root.links.is_some())
     }
 
     /// Returns whether the tree has no edits since its base. An edit that a later edit reverted still counts as an edit.

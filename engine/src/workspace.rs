@@ -40,7 +40,7 @@ pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
 pub(crate) use name::nearest;
 pub use record::{JournalPlace, Journaled, Workspace, receive_workspace, share_workspace};
-pub use restore::{Taken, with_paths_of};
+pub use restore::{Taken, with_entries_of, with_paths_of};
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -69,6 +69,19 @@ pub struct NewWorkspace {
     /// The project it belongs to.
     pub project: String,
     /// The workspace that its changes will be merged into.
+    pub target: Option<WorkspaceName>,
+}
+
+/// How forks differ from the workspace that they are made of.
+#[derive(Clone, Debug, Default)]
+pub struct ForkOptions {
+    /// The snapshot they start from; the head of the workspace if `None`.
+    pub from: Option<SnapshotId>,
+    /// The agent that owns them; that of the workspace if `None`.
+    pub agent: Option<String>,
+    /// The project they belong to; that of the workspace if `None`.
+    pub project: Option<String>,
+    /// The workspace that their changes will be merged into; the workspace itself if `None`.
     pub target: Option<WorkspaceName>,
 }
 
@@ -129,16 +142,30 @@ impl Workspaces {
 
     /// Creates workspaces that start from the head of another one, all of them or none.
     pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], context: &OperationContext) -> Result<Operation> {
+        self.fork_with(from, into, &ForkOptions::default(), context)
+    }
+
+    /// Creates workspaces from another one, all of them or none.
+    pub fn fork_with(
+        &self,
+        from: &WorkspaceName,
+        into: &[WorkspaceName],
+        options: &ForkOptions,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         let source = self.get(from)?;
-        let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
+        let start = options.from.or(source.head);
+        let _pins = start.map(|start| hold_snapshot(&self.store, start)).transpose()?;
+        let inherited = source.record();
         let record = Record {
+            agent: options.agent.clone().unwrap_or(inherited.agent),
+            project: options.project.clone().unwrap_or(inherited.project),
             created: context.time,
-            target: Some(from.clone()),
+            target: Some(options.target.clone().unwrap_or_else(|| from.clone())),
             journaled: None,
             working: None,
-            ..source.record()
         };
-        let value = record.value(source.head, source.head)?;
+        let value = record.value(start, start)?;
         let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(context, "fork", into.iter().map(step).collect()) {
             Err(Error::Stale { moved }) => {

@@ -74,6 +74,14 @@ pub enum Error {
         /// The problem, and what to do.
         why: String,
     },
+    /// A limited resource is in use.
+    #[error("{what}; {hint}")]
+    Busy {
+        /// The resource.
+        what: &'static str,
+        /// Advice for the caller.
+        hint: &'static str,
+    },
     /// The caller asked to stop.
     #[error("interrupted")]
     Cancelled,
@@ -108,6 +116,7 @@ impl Error {
             Self::Engine(error) => Some(error.kind()),
             Self::Host { source, .. } => Some(ErrorKind::of_io(source)),
             Self::Malformed { .. } => Some(ErrorKind::Corrupt),
+            Self::Busy { .. } => Some(ErrorKind::Busy),
             Self::Program { .. } => Some(ErrorKind::Fault),
             Self::Unsupported { .. } => Some(ErrorKind::Unsupported),
             Self::Refused { .. } | Self::TooLarge { .. } | Self::Invalid { .. } => Some(ErrorKind::Invalid),

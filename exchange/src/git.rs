@@ -11,6 +11,7 @@ mod history;
 mod import;
 mod keys;
 mod objects;
+mod serve;
 mod trees;
 mod walk;
 
@@ -18,3 +19,6 @@ pub use export::{GitExport, GitExportReport, Identity, export_git};
 pub use history::GitHistory;
 pub use import::{GitImport, count_git, import_git};
 pub use keys::{GITLINK_XATTR, GITMODE_XATTR};
+pub use serve::{
+    GitCache, GitRequest, GitResponse, GitRoute, GitServeLimits, SERVED_BRANCH, ServedRepository, git_route,
+};

@@ -16,7 +16,7 @@ mod writer;
 pub use export::{TarExport, export_tar};
 pub use import::{Limits, TarImport, import_tar};
 
-pub(crate) use export::{LayerChange, NOTE_CONFLICT, NOTE_STATE, TarSink};
+pub(crate) use export::{NOTE_CONFLICT, NOTE_STATE, TarSink};
 pub(crate) use import::{MemberOptions, add_members, check_limits};
 pub(crate) use reader::{MemberKind, TarReader};
 pub(crate) use writer::{write_end, write_member};

@@ -2,6 +2,8 @@
 
 #[path = "kit/listing.rs"]
 mod listing;
+#[path = "kit/repository.rs"]
+mod repository;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,46 +16,7 @@ use amalgam_exchange::{
     import_git,
 };
 use listing::run;
-
-fn git(repository: &Path) -> Command {
-    let mut command = Command::new("git");
-    command.arg("-C").arg(repository).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
-    for (key, value) in [
-        ("GIT_AUTHOR_NAME", "Ann Author"),
-        ("GIT_AUTHOR_EMAIL", "ann@example.org"),
-        ("GIT_AUTHOR_DATE", "1600000000 +0200"),
-        ("GIT_COMMITTER_NAME", "Carl Committer"),
-        ("GIT_COMMITTER_EMAIL", "carl@example.org"),
-        ("GIT_COMMITTER_DATE", "1600000100 -0330"),
-    ] {
-        command.env(key, value);
-    }
-    command
-}
-
-fn text(bytes: impl AsRef<[u8]>) -> String {
-    String::from_utf8_lossy(bytes.as_ref()).trim().to_owned()
-}
-
-fn rev(repository: &Path, name: &str) -> String {
-    text(run(git(repository).args(["rev-parse", name])))
-}
-
-/// Feeds a stream to `git fast-import`.
-fn feed(repository: &Path, stream: &[u8]) {
-    use std::io::Write;
-    let mut command = git(repository);
-    command.args(["fast-import", "--quiet", "--force", "--date-format=raw-permissive"]).stdin(Stdio::piped());
-    let mut child = command.spawn().expect("git runs");
-    child.stdin.take().expect("a pipe").write_all(stream).expect("written");
-    assert!(child.wait().expect("ended").success());
-}
-
-fn new_repository(home: &Path, name: &str) -> PathBuf {
-    let path = home.join(name);
-    run(git(home).args(["init", "-q", "--bare", "-b", "main"]).arg(&path));
-    path
-}
+use repository::{feed, git, new_repository, rev, text};
 
 /// A history with every oddity that git allows and fast-import can write.
 fn odd_stream() -> Vec<u8> {
@@ -128,8 +91,10 @@ fn export_options(branch: &str) -> GitExport {
     GitExport {
         branch: branch.to_owned(),
         history: GitHistory::All,
+        since: None,
         identity: Identity::default(),
         create: true,
+        is_mirror: false,
         dry_run: false,
     }
 }

@@ -20,7 +20,7 @@ pub struct CheckoutOptions<'a> {
     /// The ignore rules of a live directory. With them, a path that the target's own rules exclude is not removed: the target
     /// lacks it because it was excluded, not because it did not exist.
     pub rules: Option<&'a Rules>,
-    /// Do not write a `.git` that is a file: it points at a repository elsewhere, which two directories must not share.
+    /// Do not write a `.git` that is a file and points out of the tree: two directories must not share a repository.
     pub leave_git_file: bool,
     /// Withhold rights: set-user-ID and set-group-ID bits of files, file capabilities, devices. For trees from elsewhere,
     /// where they would grant the rights of this directory's owner.

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use amalgam_engine::object::{DirectoryRef, Node, Root};
+use amalgam_engine::content::read_at;
+use amalgam_engine::object::{Content, DirectoryRef, Node, Root};
 use amalgam_engine::{
     DiffOptions, Entry, EntryKind, Name, NameChange, RootId, Store, TreePath, count_differing_paths, diff_directories,
     entry_at,
@@ -21,6 +22,10 @@ use crate::rules::TreeRules;
 
 /// The name of a Git repository.
 const GIT: &[u8] = b".git";
+/// The beginning of a `.git` file; the path of the repository follows.
+const GIT_FILE_PREFIX: &[u8] = b"gitdir: ";
+/// A `.git` file holds one path.
+const GIT_FILE_BYTES_MAX: usize = 8 << 10;
 
 /// The changes that a checkout would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -302,11 +307,11 @@ impl<'a> CheckoutScope<'a> {
         let differing = diff_directories(store, contents.before, contents.after, options)?;
         Ok(differing.filter_map(move |item| match item {
             Err(error) => Some(Err(error.into())),
-            Ok(change) => self.change_of(directory, change).transpose(),
+            Ok(change) => self.change_of(store, directory, change).transpose(),
         }))
     }
 
-    fn change_of(&self, directory: &TreePath, change: NameChange) -> Result<Option<PathChange>> {
+    fn change_of(&self, store: &Store, directory: &TreePath, change: NameChange) -> Result<Option<PathChange>> {
         let NameChange { name, before, after } = change;
         let is_git = name.as_bytes() == GIT;
         let path = directory.join(&name);
@@ -320,8 +325,11 @@ impl<'a> CheckoutScope<'a> {
             }
             PathRelation::Above | PathRelation::Inside => {}
         }
-        let is_file = pair.after.as_ref().is_some_and(|entry| entry.kind() == EntryKind::File);
-        if self.options.leave_git_file && is_git && is_file {
+        if self.options.leave_git_file
+            && is_git
+            && let Some(Entry { node: Node::File { size, content }, .. }) = &pair.after
+            && !leads_inside(store, directory, content, *size)?
+        {
             return Ok(Some(PathChange::Skipped(Notice { path, why: Why::GitFile })));
         }
         if let (Some(rules), Some(_), None) = (&self.rules, &pair.before, &pair.after)
@@ -365,6 +373,31 @@ impl<'a> CheckoutScope<'a> {
         }
         false
     }
+}
+
+/// Returns whether a `.git` file names a repository by a relative path that stays inside of the tree, as that of a submodule does.
+fn leads_inside(store: &Store, directory: &TreePath, content: &Content, size: u64) -> Result<bool> {
+    let Ok(length) = usize::try_from(size) else { return Ok(false) };
+    if length > GIT_FILE_BYTES_MAX {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; length];
+    read_at(store, content, size, 0, &mut bytes)?;
+    let Some(named) = bytes.strip_prefix(GIT_FILE_PREFIX) else { return Ok(false) };
+    let named = named.trim_ascii_end();
+    if named.is_empty() || named.starts_with(b"/") {
+        return Ok(false);
+    }
+    let mut depth = directory.names().count();
+    for name in named.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." if depth == 0 => return Ok(false),
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    Ok(true)
 }
 
 /// Returns the entry that a directory displays. A conflict is displayed as the first of its versions that exists.

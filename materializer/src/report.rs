@@ -50,7 +50,7 @@ pub enum Why {
     OwnerNotSet,
     /// A set-user-ID or set-group-ID bit, a capability or a device of a foreign tree was withheld. Not a failure.
     Withheld,
-    /// A `.git` file, which names a repository that two directories must not share. Not a failure.
+    /// A `.git` file that names a repository outside of the tree, which two directories must not share. Not a failure.
     GitFile,
 }
 
@@ -97,7 +97,10 @@ impl fmt::Display for Why {
                     "withheld: set-user-ID and set-group-ID bits, capabilities and devices of received trees are not written"
                 )
             }
-            Self::GitFile => write!(f, "left out: it names a repository elsewhere (a worktree or submodule)"),
+            Self::GitFile => write!(
+                f,
+                "it names a Git repository outside of this tree (a worktree or submodule), which two directories must not share"
+            ),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A blocking NFS client for tests, benchmarks and health checks. It trusts the server that it connects to.
 
+mod files;
+
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -10,6 +12,12 @@ use nfs3_types::rpc::{
     RPC_VERSION_2, accept_stat_data, auth_unix, call_body, fragment_header, msg_body, opaque_auth, reply_body, rpc_msg,
 };
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
+
+pub use files::{CallError, CallResult};
+/// The types of the protocol.
+pub use nfs3_types::nfs3 as types;
+/// The encoding of the protocol.
+pub use nfs3_types::xdr_codec as xdr;
 
 /// Timeout for one reply.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use amalgam_view::{Caller, Error, View, WatchId};
 use parking_lot::{Mutex, RwLock};
@@ -136,6 +136,8 @@ pub(crate) struct OpenExport {
     /// Serialises changes through this export, so that attributes before and after belong to one change.
     pub(crate) changing: Mutex<()>,
     pub(crate) syncer: Arc<Syncer>,
+    /// Whether a call used the view since the last [`Exports::release_idle`].
+    is_used: AtomicBool,
 }
 
 impl Drop for OpenExport {
@@ -179,11 +181,30 @@ impl Exports {
         }
     }
 
+    /// Drops the views that no call used since the last time this was called. `close` gets the path of each such export, and no request
+    /// opens its view until it returns.
+    pub fn release_idle(&self, mut close: impl FnMut(&str)) {
+        let all: Vec<_> = self.by_number.read().values().cloned().collect();
+        for export in all {
+            // An export whose view is being opened is not idle.
+            if let Some(_one) = export.opening.try_lock()
+                && export.release_if_idle()
+            {
+                close(&export.spec.path);
+            }
+        }
+    }
+
     /// Lists the exports, sorted by path.
     pub fn list(&self) -> Vec<ExportSpec> {
         let mut all: Vec<_> = self.by_number.read().values().map(|export| export.spec.clone()).collect();
         all.sort_by(|one, other| one.path.cmp(&other.path));
         all
+    }
+
+    /// Whether there is an export with this number.
+    pub fn contains(&self, number: u64) -> bool {
+        self.by_number.read().contains_key(&number)
     }
 
     pub(crate) fn by_number(&self, number: u64) -> Option<Arc<Export>> {
@@ -236,7 +257,22 @@ impl Export {
 
     /// Returns the view if it is open.
     pub(crate) fn opened(&self) -> Option<Arc<OpenExport>> {
-        self.opened.read().clone()
+        let opened = self.opened.read().clone();
+        opened.inspect(|opened| opened.is_used.store(true, Ordering::Relaxed))
+    }
+
+    /// Drops the view unless a call used it since the last time, or is using it. Returns whether it did.
+    fn release_if_idle(&self) -> bool {
+        let mut opened = self.opened.write();
+        let is_idle = opened.as_ref().is_some_and(|opened| {
+            let was_used = opened.is_used.swap(false, Ordering::Relaxed);
+            // Calls in progress hold the other references. The lock keeps new ones out.
+            !was_used && Arc::strong_count(opened) == 1
+        });
+        if is_idle {
+            *opened = None;
+        }
+        is_idle
     }
 
     /// Returns the view, and opens it if necessary. May block.
@@ -252,7 +288,8 @@ impl Export {
             counter.fetch_add(1, Ordering::Release);
         }));
         let syncer = Syncer::new(view.clone());
-        let opened = Arc::new(OpenExport { view, watch_id, foreign_changes, changing: Mutex::new(()), syncer });
+        let (changing, is_used) = (Mutex::new(()), AtomicBool::new(true));
+        let opened = Arc::new(OpenExport { view, watch_id, foreign_changes, changing, syncer, is_used });
         *self.opened.write() = Some(Arc::clone(&opened));
         Ok(opened)
     }

@@ -19,6 +19,7 @@ mod handle;
 mod mount;
 mod mount_lines;
 mod network;
+mod offline;
 mod procedures;
 mod reply_cache;
 mod reply_log;
@@ -31,4 +32,5 @@ pub use export::{Credentials, ExportError, ExportSpec, Exports, ViewSource, expo
 pub use mount::{MountChange, MountEvent, MountWatcher};
 pub use mount_lines::MountLines;
 pub use network::{InvalidNetwork, Network};
+pub use offline::OfflineServer;
 pub use server::{Server, ServerOptions, Statistics, listen, listen_or_any_port};

@@ -22,7 +22,8 @@ impl MountLines {
         Self { host: address.ip(), port: address.port(), path: spec.mount_path(), read_only: spec.read_only }
     }
 
-    fn options(&self) -> String {
+    /// Returns the options of `mount -t nfs`.
+    pub fn options(&self) -> String {
         let read_only = if self.read_only { ",ro" } else { "" };
         format!("{OPTIONS},port={0},mountport={0}{read_only}", self.port)
     }
@@ -34,9 +35,14 @@ impl MountLines {
         }
     }
 
+    /// Returns the device of `mount -t nfs`.
+    pub fn device(&self) -> String {
+        format!("{}:{}", self.bracketed_host(), self.path)
+    }
+
     /// Returns the `mount` command.
     pub fn mount(&self, at: &str) -> String {
-        format!("mount -t nfs -o {} {}:{} {at}", self.options(), self.bracketed_host(), self.path)
+        format!("mount -t nfs -o {} {} {at}", self.options(), self.device())
     }
 
     /// Returns the `docker volume create` command.

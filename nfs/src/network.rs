@@ -37,6 +37,23 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Whether the range contains all addresses of another one.
+    pub fn covers(&self, other: &Self) -> bool {
+        other.prefix_bits >= self.prefix_bits && self.contains(other.address)
+    }
+
+    /// Whether the range has loopback addresses only.
+    pub fn is_loopback(&self) -> bool {
+        Self::loopback().iter().any(|loopback| loopback.covers(self))
+    }
+
+    /// Returns an address of the range.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+}
+
 impl FromStr for Network {
     type Err = InvalidNetwork;
 
@@ -81,6 +98,20 @@ mod tests {
             let parsed: Network = network.parse().expect("a network");
             assert_eq!(parsed.contains(address.parse().expect("an address")), expected, "{network} {address}");
         }
+        for (network, other, expected) in [
+            ("10.0.0.0/8", "10.1.0.0/16", true),
+            ("10.1.0.0/16", "10.0.0.0/8", false),
+            ("10.0.0.0/8", "10.0.0.0/8", true),
+            ("0.0.0.0/0", "fd00::/8", false),
+            ("127.0.0.0/8", "127.0.0.1", true),
+        ] {
+            let [network, other]: [Network; 2] = [network, other].map(|text| text.parse().expect("a network"));
+            assert_eq!(network.covers(&other), expected, "{network} {other}");
+        }
+        let is_loopback = |text: &str| text.parse::<Network>().expect("a network").is_loopback();
+        assert!(
+            is_loopback("127.0.0.1") && is_loopback("::1") && !is_loopback("0.0.0.0/0") && !is_loopback("126.0.0.0/7")
+        );
         for text in ["", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8", "fd00::/129", "host", "10.0.0.0/"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }

@@ -17,6 +17,7 @@ use crate::connection::{Connection, Timeouts, UNIT_BYTES};
 use crate::dispatch::{Counters, Dispatcher};
 use crate::export::Exports;
 use crate::mount::{MountWatcher, Mounts};
+use crate::network::Network;
 use crate::reply_cache::ReplyCache;
 use crate::reply_log::ReplyLog;
 
@@ -51,6 +52,8 @@ pub struct ServerOptions {
     pub idle_timeout: Duration,
     /// Accepts only source ports below 1024, which only root can bind on the client.
     pub reserved_ports_only: bool,
+    /// Addresses that may connect, in addition to the lists of the exports. Empty: all.
+    pub allow: Vec<Network>,
     /// File that keeps replies of changes across restarts of the server.
     pub reply_log: Option<PathBuf>,
     /// Callback for mount events.
@@ -70,6 +73,7 @@ impl ServerOptions {
             reply_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(600),
             reserved_ports_only: false,
+            allow: Vec::new(),
             reply_log: None,
             on_mount: None,
         }
@@ -247,6 +251,12 @@ struct Acceptor {
 }
 
 impl Acceptor {
+    fn may_connect(&self, peer: SocketAddr) -> bool {
+        let Self { options: ServerOptions { reserved_ports_only, allow, .. }, .. } = self;
+        (!reserved_ports_only || peer.port() < 1_024)
+            && (allow.is_empty() || allow.iter().any(|network| network.contains(peer.ip())))
+    }
+
     async fn run(self) {
         let mut ending = self.ending.clone();
         loop {
@@ -258,7 +268,7 @@ impl Acceptor {
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             };
-            if self.options.reserved_ports_only && peer.port() >= 1_024 {
+            if !self.may_connect(peer) {
                 continue;
             }
             let Ok(slot) = Arc::clone(&self.connections).try_acquire_owned() else { continue };

@@ -36,6 +36,12 @@ macro_rules! reasons {
 reasons! {
     /// A workspace's head is not where the caller's work began. Look at what it has now, then decide anew.
     StaleHead = "STALE_HEAD", Aborted;
+    /// A file or a state value is not the one that the caller read: its etag differs. Read it again, then decide anew.
+    StaleFile = "STALE_FILE", Aborted;
+    /// A text to replace is not exactly once in the file.
+    NotUnique = "NOT_UNIQUE", FailedPrecondition;
+    /// A hunk of a patch fits nowhere in the file.
+    PatchFailed = "PATCH_FAILED", FailedPrecondition;
     /// Something that an operation touched has moved since, so it cannot be taken back.
     MovedSince = "MOVED_SINCE", FailedPrecondition;
     /// There is nothing to take back or to do again.
@@ -50,6 +56,8 @@ reasons! {
     NotFound = "NOT_FOUND", NotFound;
     /// What was to be made is there already.
     AlreadyExists = "ALREADY_EXISTS", AlreadyExists;
+    /// The log or the list no longer has this position.
+    OutOfRange = "OUT_OF_RANGE", OutOfRange;
     /// The request is wrong.
     Invalid = "INVALID", InvalidArgument;
     /// A name stands for several things.
@@ -68,6 +76,8 @@ reasons! {
     MountRefused = "MOUNT_REFUSED", FailedPrecondition;
     /// Somebody uses what is mounted.
     MountBusy = "MOUNT_BUSY", FailedPrecondition;
+    /// A Git command works in a repository that this would write.
+    GitLocked = "GIT_LOCKED", FailedPrecondition;
     /// The test of a merge could not be started, so it says nothing about the merged files.
     TestNotStarted = "TEST_NOT_STARTED", FailedPrecondition;
     /// Stored bytes are damaged or gone.
@@ -86,8 +96,40 @@ reasons! {
     Unsupported = "UNSUPPORTED", Unimplemented;
     /// The caller went away or asked to stop.
     Cancelled = "CANCELLED", Cancelled;
+    /// The call has no valid API key.
+    Unauthenticated = "UNAUTHENTICATED", Unauthenticated;
+    /// The API key has expired.
+    KeyExpired = "KEY_EXPIRED", Unauthenticated;
+    /// The API key was revoked.
+    KeyRevoked = "KEY_REVOKED", Unauthenticated;
+    /// The API key does not permit the call.
+    Forbidden = "FORBIDDEN", PermissionDenied;
+    /// The API key has made as many calls as it may for now.
+    RateLimited = "RATE_LIMITED", ResourceExhausted;
     /// The call exists only for the same user on the same machine.
     LocalOnly = "LOCAL_ONLY", PermissionDenied;
+    /// There is no such sandbox.
+    SandboxNotFound = "SANDBOX_NOT_FOUND", NotFound;
+    /// There is no such template.
+    TemplateNotFound = "TEMPLATE_NOT_FOUND", NotFound;
+    /// The key or the server has as many sandboxes as it may have.
+    SandboxLimit = "SANDBOX_LIMIT_EXCEEDED", ResourceExhausted;
+    /// Nothing on the server enforces a limit that was asked for.
+    LimitNotEnforced = "LIMIT_NOT_ENFORCED", FailedPrecondition;
+    /// The server cannot isolate processes, so it starts no sandbox.
+    NotIsolated = "NOT_ISOLATED", FailedPrecondition;
+    /// The sandbox does not run, or its agent is not connected.
+    SandboxNotReady = "SANDBOX_NOT_READY", FailedPrecondition;
+    /// The command did not end in time.
+    ProcessTimeout = "PROCESS_TIMEOUT", DeadlineExceeded;
+    /// The command could not be started.
+    CommandFailed = "COMMAND_FAILED", FailedPrecondition;
+    /// There is no such command.
+    CommandNotFound = "COMMAND_NOT_FOUND", NotFound;
+    /// There is no such terminal.
+    PtyNotFound = "PTY_NOT_FOUND", NotFound;
+    /// The sandbox has as many terminals as it may have.
+    PtyLimit = "PTY_LIMIT_EXCEEDED", ResourceExhausted;
 }
 
 /// The longest message. It goes into the trailers twice, once with up to three bytes for each, and clients take 16 KiB of those.

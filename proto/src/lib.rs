@@ -18,10 +18,14 @@ pub mod v1 {
 pub use convert::{change_kind, entry, entry_kind, instant, timestamp};
 pub use failure::{DOMAIN, Failure, Reason};
 pub use names::{
-    directory_id, directory_name, label_id, label_name, mount_name, mount_number, operation_name, operation_sequence,
-    snapshot_id, snapshot_name, workspace_id, workspace_name,
+    directory_id, directory_name, episode_id, episode_name, export_name, export_number, label_id, label_name,
+    mount_name, mount_number, operation_name, operation_sequence, snapshot_id, snapshot_name, workspace_id,
+    workspace_name,
 };
-pub use request::Identified;
+pub use request::{IDENTIFIED_METHODS, Identified};
+
+/// The API's descriptors, encoded: every message, service and method. For reflection, and for checks that cover all methods.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The version of the API, told at the handshake. A client and a server of different ones do not talk.
 pub const API_VERSION: u32 = 1;

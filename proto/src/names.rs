@@ -1,7 +1,7 @@
 //! Resource names: what a thing is called on the wire.
 
 use amalgam_engine::workspace::{LabelName, WorkspaceName};
-use amalgam_engine::{Error, Result, SnapshotId};
+use amalgam_engine::{EpisodeName, Error, Result, SnapshotId};
 
 const WORKSPACES: &str = "workspaces/";
 const SNAPSHOTS: &str = "snapshots/";
@@ -9,6 +9,8 @@ const LABELS: &str = "labels/";
 const OPERATIONS: &str = "operations/";
 const DIRECTORIES: &str = "directories/";
 const MOUNTS: &str = "mounts/";
+const EPISODES: &str = "episodes/";
+const EXPORTS: &str = "exports/";
 
 /// `workspaces/{workspace}`.
 pub fn workspace_name(name: &WorkspaceName) -> String {
@@ -71,6 +73,27 @@ pub fn mount_name(number: u64) -> String {
 pub fn mount_number(name: &str) -> Result<u64> {
     let wrong = |_| Error::Invalid { what: "mount name", why: format!("`{name}` has no number") };
     stripped(name, MOUNTS)?.parse().map_err(wrong)
+}
+
+/// `episodes/{episode}`.
+pub fn episode_name(name: &EpisodeName) -> String {
+    format!("{EPISODES}{name}")
+}
+
+/// The episode that is called so.
+pub fn episode_id(name: &str) -> Result<EpisodeName> {
+    EpisodeName::new(stripped(name, EPISODES)?)
+}
+
+/// `exports/{number}`.
+pub fn export_name(number: u64) -> String {
+    format!("{EXPORTS}{number}")
+}
+
+/// The number of the export that is called so.
+pub fn export_number(name: &str) -> Result<u64> {
+    let wrong = |_| Error::Invalid { what: "export name", why: format!("`{name}` has no number") };
+    stripped(name, EXPORTS)?.parse().map_err(wrong)
 }
 
 fn stripped<'a>(name: &'a str, prefix: &str) -> Result<&'a str> {

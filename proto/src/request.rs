@@ -18,6 +18,9 @@ pub trait Identified {
 
 macro_rules! identified {
     ($($request:ident = $method:literal),+ $(,)?) => {
+        /// The methods whose requests may carry an id.
+        pub const IDENTIFIED_METHODS: &[&str] = &[$($method),+];
+
         $(impl Identified for v1::$request {
             const METHOD: &'static str = $method;
 
@@ -35,29 +38,38 @@ macro_rules! identified {
 identified! {
     AcceptReviewRequest = "AcceptReview",
     AttachDirectoryRequest = "AttachDirectory",
+    BeginEpisodeRequest = "BeginEpisode",
     CaptureDirectoryRequest = "CaptureDirectory",
+    CommitEditsRequest = "CommitEdits",
+    CommitWorkspaceRequest = "CommitWorkspace",
     CompleteWorkspaceRequest = "CompleteWorkspace",
     CreateWorkspaceRequest = "CreateWorkspace",
     DeleteLabelRequest = "DeleteLabel",
     DeleteWorkspaceRequest = "DeleteWorkspace",
+    DropEpisodeRequest = "DropEpisode",
+    FinishEpisodeRequest = "FinishEpisode",
     ForgetResolutionsRequest = "ForgetResolutions",
     ForkWorkspaceRequest = "ForkWorkspace",
     MergeWorkspacesRequest = "MergeWorkspaces",
     PublishWorkspaceRequest = "PublishWorkspace",
+    RecordStepRequest = "RecordStep",
     RedoDirectoryRequest = "RedoDirectory",
     RedoOperationRequest = "RedoOperation",
     RejectReviewRequest = "RejectReview",
+    ReleaseEpisodeRequest = "ReleaseEpisode",
     ReleaseQueueEntryRequest = "ReleaseQueueEntry",
     RenameWorkspaceRequest = "RenameWorkspace",
     ResolveConflictsRequest = "ResolveConflicts",
     RestoreDirectoryRequest = "RestoreDirectory",
     RestoreWorkspaceRequest = "RestoreWorkspace",
     SetLabelRequest = "SetLabel",
+    SetPolicyRequest = "SetPolicy",
     TakeReviewRequest = "TakeReview",
     UndeleteWorkspaceRequest = "UndeleteWorkspace",
     UndoDirectoryRequest = "UndoDirectory",
     UndoOperationRequest = "UndoOperation",
     UpdateWorkspaceRequest = "UpdateWorkspace",
+    UpdateStepsRequest = "UpdateSteps",
     WithdrawQueueEntryRequest = "WithdrawQueueEntry",
 }
 

@@ -3,31 +3,39 @@
 mod collection;
 mod conflicts;
 mod directories;
+mod episodes;
+mod events;
 mod exchange;
+mod exports;
+mod files;
 mod merges;
 mod mounts;
 mod operations;
+mod policy;
+mod requests;
 mod snapshots;
+mod states;
 mod status;
 mod store;
 mod transfer;
 mod workspaces;
 
-pub use crate::call_log::ACTOR_HEADER;
+pub use crate::call_log::{ACTOR_HEADER, ADMIN_HEADER};
+pub use crate::caller::Origin;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_materializer::Progress;
-use amalgam_proto::{Reason, v1};
+use amalgam_proto::{Identified, Reason, v1};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
-use crate::call_log::{CurrentCall, in_call, task_in_call};
+use crate::call_log::{CurrentCall, in_call, keep_running, task_in_call};
 use crate::caller::{Caller, ends, gone};
 use crate::calls::{Calls, Kind};
 use crate::error::{Error, Result};
@@ -45,12 +53,12 @@ const SLOW_READER_AFTER: Duration = Duration::from_secs(1);
 /// A stream of answers.
 pub type Answers<T> = ReceiverStream<Result<T, Status>>;
 
-/// The services, for one listener. Calls with host paths are answered only where `local` says so.
+/// The services, for one listener. Calls with host paths are answered only for local callers.
 #[derive(Clone)]
 pub struct Api {
     pub(crate) service: Service,
     pub(crate) calls: Arc<Calls>,
-    pub(crate) local: bool,
+    pub(crate) origin: Origin,
 }
 
 /// The methods that run a call's work on a thread that may block.
@@ -59,8 +67,17 @@ pub struct Api {
 /// changes nothing: it ends in the middle when its caller goes away. Work that changes something asks for itself where it may end.
 impl Api {
     /// The face of a service.
-    pub fn new(service: Service, calls: Arc<Calls>, local: bool) -> Self {
-        Self { service, calls, local }
+    pub fn new(service: Service, calls: Arc<Calls>, origin: Origin) -> Self {
+        Self { service, calls, origin }
+    }
+
+    /// Returns the caller of a request that may carry an id, and the request. It counts as running from now on.
+    pub(crate) fn identified<R: Identified>(&self, request: Request<R>) -> (String, R) {
+        let (actor, request) = (actor(&request), request.into_inner());
+        if !request.request_id().is_empty() {
+            keep_running(self.service.context.requests.begin(&actor, R::METHOD, request.request_id()));
+        }
+        (actor, request)
     }
 
     /// Does something short.
@@ -273,7 +290,7 @@ impl Api {
 
     /// Refuses calls that name paths of the host where they are not allowed.
     pub(crate) fn local_only(&self) -> Result<(), Status> {
-        if self.local {
+        if self.origin == Origin::Local {
             return Ok(());
         }
         let message = "calls with paths of the host exist only on the Unix socket, for the same user";
@@ -389,7 +406,7 @@ mod tests {
 
     fn api(around: &std::path::Path) -> Api {
         let service = Service::open(&Home::new(around.join("home")), || Time(5), &[]).expect("opened");
-        Api::new(service, Calls::new(), true)
+        Api::new(service, Calls::new(), Origin::Local)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

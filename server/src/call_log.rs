@@ -5,8 +5,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -18,10 +18,15 @@ use tonic::{Code, Status};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, debug, info_span, warn};
 
+use crate::caller::Origin;
 use crate::error::Error;
+use crate::running_requests::RunningRequest;
 
 /// The request header that names the caller.
 pub const ACTOR_HEADER: &str = "amalgam-actor";
+/// The request header with which a listener says that its caller is an admin of the project (`1`). Without it, the policy of the project
+/// applies to a caller from the network.
+pub const ADMIN_HEADER: &str = "amalgam-admin";
 /// The gRPC header and trailer that holds the result code.
 const STATUS: &str = "grpc-status";
 /// The start of the path of every method.
@@ -37,8 +42,31 @@ tokio::task_local! {
 /// The span of a call, and which of its fields are recorded.
 struct CallSpan {
     span: Span,
+    origin: Origin,
+    /// The agent of a caller from the network who is no admin.
+    agent: Option<String>,
     has_workspace: AtomicBool,
     has_request_id: AtomicBool,
+    /// Counts the request of the call as running until the call has ended.
+    request: OnceLock<RunningRequest>,
+}
+
+/// Whether the current call comes from the network, whose callers learn no path of the host.
+pub(crate) fn is_from_network() -> bool {
+    // Background threads belong to no call.
+    CALL.try_with(|call| call.origin == Origin::Network).unwrap_or(false)
+}
+
+/// The agent of the caller to whom the project's policy applies; nothing for the store's user, for an admin, and in background threads.
+pub(crate) fn restricted_agent() -> Option<String> {
+    CALL.try_with(|call| call.agent.clone()).ok().flatten()
+}
+
+/// The agent of a request from the network to whom the project's policy applies; nothing for an admin.
+pub(crate) fn restricted_agent_of(headers: &http::HeaderMap) -> Option<&str> {
+    let is_admin = headers.get(ADMIN_HEADER).is_some_and(|value| value.as_bytes() == b"1");
+    let named = || headers.get(ACTOR_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
+    (!is_admin).then(named)
 }
 
 /// Records which workspace the current call is about. The first workspace of a call stays.
@@ -60,6 +88,11 @@ pub(crate) fn record_request_id(id: &str) {
         }
     };
     CALL.try_with(record).ok();
+}
+
+/// Keeps the request of the current call as running until the call has ended: its work, and its answer.
+pub(crate) fn keep_running(request: RunningRequest) {
+    CALL.try_with(|call| drop(call.request.set(request))).ok();
 }
 
 /// Parses the resource name of a workspace and records it as the workspace of the current call.
@@ -111,14 +144,14 @@ impl CurrentCall {
 }
 
 /// Adds [`CallLog`] to a server.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CallLogLayer;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallLogLayer(pub(crate) Origin);
 
 impl<S> tower::Layer<S> for CallLogLayer {
     type Service = CallLog<S>;
 
     fn layer(&self, inner: S) -> CallLog<S> {
-        CallLog { inner }
+        CallLog { inner, origin: self.0 }
     }
 }
 
@@ -126,6 +159,7 @@ impl<S> tower::Layer<S> for CallLogLayer {
 #[derive(Clone, Debug)]
 pub(crate) struct CallLog<S> {
     inner: S,
+    origin: Origin,
 }
 
 impl<S, B> tower::Service<http::Request<B>> for CallLog<S>
@@ -152,8 +186,15 @@ where
             workspace = Empty,
             request_id = Empty,
         );
-        let call =
-            Arc::new(CallSpan { span, has_workspace: AtomicBool::default(), has_request_id: AtomicBool::default() });
+        let agent = restricted_agent_of(request.headers()).filter(|_| self.origin == Origin::Network);
+        let call = Arc::new(CallSpan {
+            agent: agent.map(str::to_owned),
+            span,
+            origin: self.origin,
+            has_workspace: AtomicBool::default(),
+            has_request_id: AtomicBool::default(),
+            request: OnceLock::new(),
+        });
         let mut end = CallEnd { call: Arc::clone(&call), began: Instant::now(), code: None };
         let answered = CALL.scope(Arc::clone(&call), self.inner.call(request)).instrument(call.span.clone());
         Box::pin(async move {

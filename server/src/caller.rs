@@ -1,4 +1,4 @@
-//! The caller of a call that runs: whether the client still waits for the answer.
+//! The caller of a call that runs: where it is, and whether it still waits for the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +7,15 @@ use amalgam_engine::Cancellation;
 use amalgam_proto::Reason;
 
 use crate::error::{Error, Result};
+
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The store's user on the same machine, through the Unix socket or in the same process.
+    Local,
+    /// The network. No call may name a path of the host, and no answer does.
+    Network,
+}
 
 /// The client of a call that runs. It can disconnect at any time.
 #[derive(Clone, Default)]

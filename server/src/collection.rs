@@ -49,7 +49,7 @@ const ITSELF: &str = "amalgam";
 #[derive(Clone)]
 pub(crate) struct Collections {
     context: Arc<Context>,
-    quota: DiskQuota,
+    pub(crate) quota: DiskQuota,
     views: Views,
     inner: Arc<Inner>,
 }
@@ -272,6 +272,8 @@ impl Collections {
         );
         let mut result = result_message(how, &prepared, &done, thinned, [&before, &after]);
         result.warnings.extend(self.lived().jump().map(|jump| jump.words()));
+        let is_waiting = done.young.total().objects > 0;
+        result.waiting_since = self.quota.oldest_incoming().filter(|_| is_waiting).map(amalgam_proto::timestamp);
         if !how.dry_run && done.ended_in.is_none() {
             let freed = done.freed.total();
             self.inner.change(|state| {
@@ -443,6 +445,7 @@ fn result_message(
         ended_in: done.ended_in.map(|stage| stage.word().to_owned()).unwrap_or_default(),
         grace_seconds: prepared.grace.duration().map_or(u64::MAX, |grace| grace.as_secs()),
         warnings: Vec::new(),
+        waiting_since: None,
     }
 }
 

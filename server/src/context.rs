@@ -2,16 +2,20 @@
 //!
 //! It holds no state of a feature. A part (an owner) keeps its own state and takes the context by `Arc`.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::conflict::CONFLICTS_KEY;
+use amalgam_engine::episode::Episodes;
 use amalgam_engine::history::History;
 use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
+use amalgam_engine::merge::MERGE_RECORD_KEY;
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::queue::Queue;
 use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
+use amalgam_engine::{Error as EngineError, operation};
 use amalgam_engine::{Now, OperationContext, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::{FilePool, Identity};
 use amalgam_proto::{Identified, Reason, operation_name, v1, workspace_id};
@@ -20,7 +24,9 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::error::{Error, Result};
 use crate::feed::OperationFeed;
 use crate::home::Home;
+use crate::permissions::Permissions;
 use crate::registry::Registry;
+use crate::running_requests::RunningRequests;
 use crate::settings::{Settings, SettingsSource};
 
 /// Returns the present time.
@@ -58,12 +64,15 @@ pub(crate) struct Context {
     pub(crate) workspaces: Workspaces,
     pub(crate) labels: Labels,
     pub(crate) history: History,
+    pub(crate) episodes: Episodes,
     pub(crate) queue: Queue,
+    pub(crate) permissions: Permissions,
     pub(crate) registry: Registry,
     pub(crate) settings: SettingsSource,
     /// Directories that are never captured: the home of the store, and the directory of its socket.
     pub(crate) ours: Vec<Identity>,
     pub(crate) operations: Arc<OperationFeed>,
+    pub(crate) requests: RunningRequests,
     pub(crate) started: Time,
     /// Returns the seconds by which local time is ahead of UTC at a time.
     pub(crate) utc_offset: OnceLock<fn(Time) -> i64>,
@@ -84,8 +93,10 @@ impl Context {
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         Self {
             queue: Queue::of(&workspaces, &history),
+            permissions: Permissions::new(&store, &workspaces),
             workspaces,
             labels: Labels::of(&store),
+            episodes: Episodes::of(&store),
             history,
             home: home.clone(),
             clock,
@@ -93,6 +104,7 @@ impl Context {
             settings,
             ours,
             operations: Arc::default(),
+            requests: RunningRequests::default(),
             started: clock(),
             utc_offset: OnceLock::new(),
             gate: RwLock::new(()),
@@ -155,6 +167,20 @@ impl Context {
         Ok(found.map(Option::flatten)?)
     }
 
+    /// Returns the operation that a caller's request came to, whatever its arguments were.
+    pub(crate) fn find_done(&self, caller: &str, method: &str, id: &str) -> Result<Option<Operation>> {
+        let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
+        let scoped = RequestId::scoped(caller, method, id, &[]).map_err(wrong)?;
+        match self.store.find_request(&scoped) {
+            // The arguments of this lookup are none, and it had some.
+            Err(EngineError::RequestReused { operation }) => match operation::operation(&self.store, operation) {
+                Err(EngineError::Trimmed { .. }) => Ok(None),
+                found => Ok(Some(found?)),
+            },
+            found => Ok(found?),
+        }
+    }
+
     /// The workspace that a request is about, if it names one.
     pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
         if name.is_empty() { Ok(None) } else { Ok(Some(crate::call_log::workspace_id(name)?)) }
@@ -185,6 +211,15 @@ impl Context {
         Ok(HeldTree { root: Some(held.root), snapshot: Some(snapshot), lean: held.lean, _pin: Some(pin) })
     }
 
+    /// Returns a tree without the paths that are hidden from the agent of the call and from that of the workspace.
+    pub(crate) fn without_hidden(&self, held: HeldTree, here: Option<&WorkspaceName>) -> Result<HeldTree> {
+        let guard = self.permissions.reading(here)?;
+        let Some(root) = held.root.filter(|_| guard.hides()) else { return Ok(held) };
+        let seen = self.permissions.visible_tree(root, &guard)?;
+        // Which caches retention left out is no secret, but their paths may be.
+        Ok(HeldTree { root: Some(seen.root), snapshot: held.snapshot, lean: None, _pin: seen.pin.or(held._pin) })
+    }
+
     /// A snapshot for the wire, with what points at it.
     pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
         let snapshot = self.store.snapshot(id)?;
@@ -198,7 +233,7 @@ impl Context {
             author: snapshot.author.clone(),
             time: Some(amalgam_proto::timestamp(snapshot.time)),
             message: snapshot.message.clone(),
-            metadata: snapshot.metadata.clone().into_iter().collect(),
+            metadata: self.visible_metadata(&snapshot)?,
             labels: names.labels,
             workspaces: names.workspaces,
             thinned: is_thinned && lean.is_none(),
@@ -208,6 +243,23 @@ impl Context {
             reward: labels.reward(id)?,
             conflicts: counted(&snapshot),
         })
+    }
+
+    /// Refuses a path that is hidden from the agent of the call, as one that does not exist.
+    pub(crate) fn ensure_visible(&self, path: &TreePath, here: Option<&WorkspaceName>) -> Result<()> {
+        match self.permissions.reading(here)?.is_visible(path.as_bytes(), false) {
+            true => Ok(()),
+            false => Err(amalgam_engine::Error::NotFound { path: path.clone() }.into()),
+        }
+    }
+
+    /// The metadata of a snapshot. The record of a merge names paths, so those from whom paths are hidden do not get it.
+    fn visible_metadata(&self, snapshot: &Snapshot) -> Result<HashMap<String, String>> {
+        let mut metadata: HashMap<_, _> = snapshot.metadata.clone().into_iter().collect();
+        if metadata.contains_key(MERGE_RECORD_KEY) && self.permissions.reading(None)?.hides() {
+            metadata.remove(MERGE_RECORD_KEY);
+        }
+        Ok(metadata)
     }
 
     /// A snapshot alone, with the labels and heads of the moment.

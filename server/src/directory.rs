@@ -7,13 +7,16 @@ mod attach;
 mod capture;
 mod checkout;
 mod faces;
+mod git_lock;
 mod merged;
 mod resolve;
 mod restore;
 mod revert;
 mod unfinished;
+mod unwritten;
 mod watch;
 mod writing;
+mod written_tree;
 
 pub(crate) use merged::Released;
 pub(crate) use watch::Watches;
@@ -239,6 +242,12 @@ impl LockedDirectory {
 impl Directories {
     /// A state of a request.
     pub(crate) fn hold_state(&self, state: Option<&v1::State>, here: Option<&WorkspaceName>) -> Result<HeldTree> {
+        let held = self.hold_whole_state(state, here)?;
+        self.context.without_hidden(held, here)
+    }
+
+    /// Holds the tree of a state with everything in it.
+    fn hold_whole_state(&self, state: Option<&v1::State>, here: Option<&WorkspaceName>) -> Result<HeldTree> {
         use v1::state::State as Named;
         match state.and_then(|state| state.state.as_ref()) {
             None => self.context.hold_revision("@", here),

@@ -1,13 +1,13 @@
 //! How much room there is, and what happens where it gets short: first a warning and a collection, then no new commits, and nothing new
 //! in mounts. Deleting, undoing and collecting always work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_engine::backend::RESERVE_FILE;
-use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
+use amalgam_engine::{RootId, SnapshotId, Time, Workspace, WorkspaceName};
 use amalgam_proto::Reason;
 use amalgam_transfer::{Progress, added, added_by};
 use amalgam_view::DiskSpace;
@@ -57,18 +57,20 @@ pub(crate) struct Added {
 /// Measures the disk of a store, and refuses commits where the disk, the budget or a quota is exhausted.
 #[derive(Clone)]
 pub(crate) struct DiskQuota {
-    context: Arc<Context>,
-    inner: Arc<Inner>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Default)]
-struct Inner {
+pub(crate) struct Inner {
     /// The bytes that workspaces with a quota have added. A collection changes them.
     added: Mutex<HashMap<WorkspaceName, Added>>,
     /// Whether a collection could help: space is short.
     is_collection_wanted: AtomicBool,
     /// Whether a workspace is near its quota.
     is_quota_near: AtomicBool,
+    /// When the imports and receives began that are under way.
+    pub(crate) incoming: Mutex<BTreeMap<u64, Time>>,
 }
 
 impl DiskQuota {

@@ -11,6 +11,7 @@ use amalgam_engine::{Error as EngineError, ErrorKind};
 use amalgam_exchange::Error as ExchangeError;
 use amalgam_materializer::Error as MaterializerError;
 use amalgam_merge::rules::BadRules;
+use amalgam_policy::{BadPolicy, Level, Refusal};
 use amalgam_proto::Reason;
 use amalgam_transfer::Error as TransferError;
 use amalgam_view::Error as ViewError;
@@ -43,6 +44,9 @@ pub enum Error {
     /// The merge rules of a project or a call are invalid.
     #[error("the rules of merging cannot be used:\n{0}")]
     Rules(BadRules),
+    /// The text of a policy is invalid.
+    #[error("the policy cannot be used:\n{0}")]
+    Policy(#[from] BadPolicy),
     /// The operating system failed.
     #[error("could not {action}: {source}{}", if is_full(.source) { "; free some space and try again" } else { "" })]
     Io {
@@ -111,7 +115,7 @@ impl Error {
             Self::View(error) => view_reason(error),
             Self::Transfer(error) => transfer_reason(error),
             Self::Exchange(error) => exchange_reason(error),
-            Self::Rules(_) => Reason::Invalid,
+            Self::Rules(_) | Self::Policy(_) => Reason::Invalid,
             Self::Io { source, .. } if is_full(source) => Reason::Full,
             Self::Io { .. } => Reason::Fault,
             Self::Hinted { source, .. } => source.reason(),
@@ -131,7 +135,13 @@ impl Error {
             Self::Hinted { source, .. } => source.details(),
             Self::Shared(source) => source.details(),
             Self::Refused { details, .. } => details.clone(),
-            Self::View(_) | Self::Transfer(_) | Self::Exchange(_) | Self::Rules(_) | Self::Io { .. } => HashMap::new(),
+            Self::View(ViewError::Refused { refusal, .. }) => refusal_details(refusal),
+            Self::View(_)
+            | Self::Transfer(_)
+            | Self::Exchange(_)
+            | Self::Rules(_)
+            | Self::Policy(_)
+            | Self::Io { .. } => HashMap::new(),
         }
     }
 }
@@ -230,9 +240,25 @@ fn view_reason(error: &ViewError) -> Reason {
     match error {
         ViewError::Engine(error) => engine_reason(error),
         ViewError::Quota { .. } => Reason::Full,
-        ViewError::Unplaceable { .. } | ViewError::ReadOnly => Reason::Invalid,
+        ViewError::Unplaceable { .. } | ViewError::ReadOnly | ViewError::Local { .. } => Reason::Invalid,
+        ViewError::NoAttribute => Reason::NotFound,
+        ViewError::Refused { .. } | ViewError::Access => Reason::Forbidden,
         _ => Reason::Fault,
     }
+}
+
+/// What a program learns of an act that the policy refuses. The rule that hides a path is hidden, too.
+fn refusal_details(refusal: &Refusal) -> HashMap<String, String> {
+    let mut details = HashMap::from([
+        ("agent".to_owned(), refusal.agent.clone()),
+        ("act".to_owned(), refusal.act.word().to_owned()),
+        ("path".to_owned(), String::from_utf8_lossy(&refusal.path).into_owned()),
+    ]);
+    if refusal.level > Level::Hidden {
+        details.insert("level".to_owned(), refusal.level.word().to_owned());
+        details.insert("rule".to_owned(), refusal.rule());
+    }
+    details
 }
 
 fn view_message(error: &ViewError) -> String {

@@ -32,8 +32,9 @@ impl OperationFeed {
             None => {
                 let (new_sender, new) = broadcast::channel(KEPT);
                 *sender = Some(new_sender.clone());
-                let (feed, store) = (Arc::clone(self), store.clone());
-                std::thread::spawn(move || feed.run(&store, &new_sender));
+                // Here and not in the thread: an operation before its first look would not be sent.
+                let (feed, cursor) = (Arc::clone(self), OperationCursor::at_end(store));
+                std::thread::spawn(move || feed.run(cursor, &new_sender));
                 new
             }
         };
@@ -41,8 +42,7 @@ impl OperationFeed {
     }
 
     /// Sends new operations until the last listener is gone.
-    fn run(&self, store: &Store, sender: &broadcast::Sender<Arc<v1::Operation>>) {
-        let mut cursor = OperationCursor::at_end(store);
+    fn run(&self, mut cursor: amalgam_engine::Result<OperationCursor>, sender: &broadcast::Sender<Arc<v1::Operation>>) {
         loop {
             let page = cursor.as_mut().map(|cursor| cursor.wait(CHECK_INTERVAL));
             let is_wanted = {

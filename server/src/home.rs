@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_engine::backend::recover;
-use amalgam_engine::{ErrorKind, Store};
+use amalgam_engine::{ErrorKind, Store, StoreOptions};
 use amalgam_materializer::{HostDir, Identity};
 
 use crate::error::{Error, Result};
@@ -13,12 +13,19 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Home {
     path: PathBuf,
+    options: StoreOptions,
 }
 
 impl Home {
     /// The home at a path; it need not be there yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), options: StoreOptions::default() }
+    }
+
+    /// The same home, whose store is opened with these settings.
+    #[must_use]
+    pub fn with_options(self, options: StoreOptions) -> Self {
+        Self { options, ..self }
     }
 
     /// Its path.
@@ -46,6 +53,11 @@ impl Home {
         self.path.join("mounts.json")
     }
 
+    /// Where the NFS server keeps its key, recent replies, and handles of snapshots.
+    pub fn exports_path(&self) -> PathBuf {
+        self.path.join("exports")
+    }
+
     /// Where views keep their journals.
     pub fn views_path(&self) -> PathBuf {
         self.path.join("views")
@@ -66,6 +78,11 @@ impl Home {
         self.path.join("forks")
     }
 
+    /// Where workspaces are kept as repositories for git clients. It can be removed at any time.
+    pub fn git_cache_path(&self) -> PathBuf {
+        self.path.join("git-cache")
+    }
+
     /// Where the process writes its log.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("log")
@@ -81,7 +98,7 @@ impl Home {
         make(&self.directories_path()).map_err(Error::io("make the store's directory"))?;
         make(&self.store_path()).map_err(Error::io("make the store's directory"))?;
         self.close_to_others().map_err(Error::io("close the store's directory to other users"))?;
-        Ok(Store::open(self.store_path())?)
+        Ok(Store::open_with(self.store_path(), &self.options)?)
     }
 
     /// Takes the rights of other users away from the home and the store in it, if they have any: both hold everything that was ever

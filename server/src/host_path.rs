@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_proto::Reason;
@@ -40,7 +41,12 @@ pub(crate) fn make_empty(path: &Path) -> Result<bool> {
             }
         },
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(path).map_err(Error::io(format!("make {}", path.display())))?;
+            let failed = |source| Error::io(format!("make {}", path.display()))(source);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).map_err(failed)?;
+            }
+            // Closed to others until it has the mode of the tree that is written into it.
+            std::fs::DirBuilder::new().mode(0o700).create(path).map_err(failed)?;
             Ok(true)
         }
         Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
@@ -48,5 +54,21 @@ pub(crate) fn make_empty(path: &Path) -> Result<bool> {
             Err(Error::new(Reason::AlreadyExists, message))
         }
         Err(source) => Err(Error::io(format!("read {}", path.display()))(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_new_directory_is_closed_to_others_until_it_is_written() {
+        let around = tempfile::tempdir().expect("a directory");
+        let path = around.path().join("above/new");
+        assert!(make_empty(&path).expect("made"));
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o700);
+        assert!(!make_empty(&path).expect("it is empty"));
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use amalgam_engine::reference::{Operation, RefValue};
-use amalgam_engine::{ObjectKind, SnapshotId, TreePath};
+use amalgam_engine::{ObjectKind, SnapshotId, Summary, TreePath};
 use amalgam_materializer::{Notice, Progress, Rename, Why};
 use amalgam_proto::{operation_name, v1};
 use bytes::Bytes;
@@ -86,6 +86,7 @@ pub(crate) fn notice(notice: &Notice) -> v1::Notice {
         Why::Damaged(_) => v1::NoticeKind::Damaged,
         Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
         Why::Withheld => v1::NoticeKind::Withheld,
+        Why::GitFile => v1::NoticeKind::GitFile,
         _ => v1::NoticeKind::Unspecified,
     };
     v1::Notice {
@@ -150,4 +151,25 @@ pub(crate) fn words_of(paths: &[TreePath]) -> String {
         text.push_str(&format!(" and {} more", paths.len() - SHOWN));
     }
     text
+}
+
+/// The counts of a change for the wire.
+pub(crate) fn summary_message(summary: &Summary) -> v1::ChangeSummary {
+    let files = summary.files;
+    v1::ChangeSummary {
+        files_added: files.added,
+        files_removed: files.removed,
+        files_modified: files.modified,
+        files_renamed: files.renamed,
+        files_other: files.kind_changed + files.metadata,
+        directories_changed: summary.directories.total(),
+        lines_added: summary.lines_added,
+        lines_removed: summary.lines_removed,
+        bytes_before: summary.bytes_before,
+        bytes_after: summary.bytes_after,
+        binary: summary.binary,
+        risk_weight: summary.risk_weight,
+        risks: summary.risks.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect(),
+        score: summary.score(),
+    }
 }

@@ -49,6 +49,16 @@ pub(crate) struct Record {
     /// The watch of it that runs in the background, in every process that holds the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) background: Option<BackgroundWatch>,
+    /// Paths that could not be written, and were not changed since, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unwritten: Vec<UnwrittenPath>,
+    /// How many such paths there were beyond those that are listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) unlisted: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Record {
@@ -69,6 +79,19 @@ impl Record {
         self.looked = now.0;
         self.aim = None;
     }
+}
+
+/// A path of a directory that could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UnwrittenPath {
+    #[serde(with = "path_text")]
+    pub(crate) path: PathBuf,
+    /// What a capture saw there right after.
+    pub(crate) seen: String,
+    /// The notice of it: its kind on the wire, its words, and whether it was a failure.
+    pub(crate) kind: i32,
+    pub(crate) message: String,
+    pub(crate) failure: bool,
 }
 
 /// A watch in the background, as the record of a directory keeps it.

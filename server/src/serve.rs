@@ -10,11 +10,18 @@ use std::time::Duration;
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
 use amalgam_proto::v1::conflict_service_server::ConflictServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
+use amalgam_proto::v1::episode_service_server::EpisodeServiceServer;
+use amalgam_proto::v1::event_service_server::EventServiceServer;
 use amalgam_proto::v1::exchange_service_server::ExchangeServiceServer;
+use amalgam_proto::v1::export_service_server::ExportServiceServer;
+use amalgam_proto::v1::file_service_server::FileServiceServer;
 use amalgam_proto::v1::merge_service_server::MergeServiceServer;
 use amalgam_proto::v1::mount_service_server::MountServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
+use amalgam_proto::v1::policy_service_server::PolicyServiceServer;
+use amalgam_proto::v1::request_service_server::RequestServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
+use amalgam_proto::v1::state_service_server::StateServiceServer;
 use amalgam_proto::v1::store_service_server::StoreServiceServer;
 use amalgam_proto::v1::transfer_service_server::TransferServiceServer;
 use amalgam_proto::v1::workspace_service_server::WorkspaceServiceServer;
@@ -22,13 +29,15 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_stream::StreamExt as _;
+use tonic::service::Routes;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tower::layer::util::{Identity, Stack};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
-use crate::api::Api;
-use crate::call_log::{CallLogLayer, warn_problem};
+use crate::api::{Api, Origin};
+use crate::background::Background;
+use crate::call_log::CallLogLayer;
 pub use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::service::Service;
@@ -66,6 +75,17 @@ pub async fn serve_unix(
     idle: Duration,
     ended: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
+    serve_unix_counted(service, Calls::new(), socket, idle, ended).await
+}
+
+/// Serves on a Unix socket like [`serve_unix`], and counts calls together with another listener of this process.
+pub async fn serve_unix_counted(
+    service: Service,
+    calls: Arc<Calls>,
+    socket: &Path,
+    idle: Duration,
+    ended: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
     raise_descriptor_limit();
     // Before the socket for calls: a client that reaches that one may hand over a device.
     let door = take_devices(&service, &socket.with_extension("door"))?;
@@ -87,7 +107,7 @@ pub async fn serve_unix(
             stream
         })
         .filter(move |stream| stream.as_ref().is_ok_and(same_user));
-    let (calls, closing) = (Calls::new(), watch::Sender::new(false));
+    let closing = watch::Sender::new(false);
     let connections = closing.clone();
     let incoming = incoming.map(move |stream| stream.map(|stream| Connection::new(stream, connections.subscribe())));
     let told = Arc::new(Notify::new());
@@ -109,32 +129,8 @@ pub async fn serve_unix(
             drain(&service, &calls, &closing).await;
         }
     };
-    let collector = {
-        let (service, calls) = (service.clone(), Arc::clone(&calls));
-        std::thread::spawn(move || {
-            service.collections.keep_collecting(&|| calls.idle_for(), &|problem| error!("{problem}"))
-        })
-    };
-    let keeper = {
-        let service = service.clone();
-        std::thread::spawn(move || {
-            let warn = |problem: &str| warn_problem(problem, "a mount could not be kept up to date");
-            service.views.maintain_in_background(&warn)
-        })
-    };
+    let background = Background::start(&service, &calls);
     service.directories.resume_watches();
-    let folder = {
-        let service = service.clone();
-        std::thread::spawn(move || service.merging.keep_folding())
-    };
-    let publisher = {
-        let service = service.clone();
-        std::thread::spawn(move || {
-            service
-                .merging
-                .keep_publishing(&|problem| warn_problem(problem, "the result of a scheduled publish was not saved"))
-        })
-    };
     let ending = service.clone();
     let serving = router(service, calls).serve_with_incoming_shutdown(incoming, until);
     let served = tokio::select! {
@@ -146,16 +142,7 @@ pub async fn serve_unix(
     let _ = std::fs::remove_file(socket);
     door.abort();
     let _ = std::fs::remove_file(socket.with_extension("door"));
-    let views = ending.views.clone();
-    let ended = tokio::task::spawn_blocking(move || views.end_mounting()).await;
-    ended.unwrap_or_default().iter().for_each(|problem| warn_problem(problem, "a mount could not be ended"));
-    let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
-    ending.collections.end_collecting();
-    ending.merging.cancel_tests();
-    ending.merging.end_folding();
-    ending.publishing.end_publishing();
-    // It ends within some milliseconds, and gives the store back.
-    let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join(), publisher.join())).await;
+    background.end(&ending).await;
     info!("stopped");
     served.map_err(io::Error::other)
 }
@@ -223,13 +210,7 @@ async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphore
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
-        while calls.idle_for() < idle
-            || service.directories.is_watching()
-            || service.views.mounted() > 0
-            || service.collections.is_collecting()
-            || service.merging.is_folding()
-            || service.publishing.is_publishing()
-        {
+        while calls.idle_for() < idle || service.is_at_work() {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }
     };
@@ -254,17 +235,27 @@ pub async fn in_process(service: Service) -> Result<Channel, tonic::transport::E
 }
 
 fn router(service: Service, calls: Arc<Calls>) -> Router<Stack<CallLogLayer, Identity>> {
-    let api = Api::new(service, calls, true);
-    Server::builder()
-        .layer(CallLogLayer)
-        .add_service(WorkspaceServiceServer::new(api.clone()))
+    let origin = Origin::Local;
+    Server::builder().layer(CallLogLayer(origin)).add_routes(routes(Api::new(service, calls, origin)))
+}
+
+/// All services of one store.
+pub(crate) fn routes(api: Api) -> Routes {
+    Routes::new(WorkspaceServiceServer::new(api.clone()))
         .add_service(OperationServiceServer::new(api.clone()))
+        .add_service(EventServiceServer::new(api.clone()))
+        .add_service(RequestServiceServer::new(api.clone()))
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(MergeServiceServer::new(api.clone()))
         .add_service(CollectionServiceServer::new(api.clone()))
         .add_service(ConflictServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(MountServiceServer::new(api.clone()))
+        .add_service(ExportServiceServer::new(api.clone()))
+        .add_service(StateServiceServer::new(api.clone()))
+        .add_service(PolicyServiceServer::new(api.clone()))
+        .add_service(EpisodeServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(FileServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(StoreServiceServer::new(api.clone()))
         .add_service(ExchangeServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))

@@ -3,11 +3,14 @@
 //! Each part owns one piece of state and its methods; parts know only parts that were opened before them. A process can hold
 //! many services, one for each store.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use amalgam_engine::{Store, Time};
+use amalgam_engine::{Store, Time, operation};
+use amalgam_exchange::GitCache;
 use amalgam_materializer::Identity;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use amalgam_nfs::{MountWatcher, Statistics};
+use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::call_log::warn_problem;
 use crate::collection::Collections;
@@ -16,6 +19,8 @@ use crate::context::{Clock, Clocks, Context};
 use crate::directory::Directories;
 use crate::disk_quota::DiskQuota;
 use crate::error::Result;
+use crate::exports::{Exports, NfsListen};
+use crate::files::Files;
 use crate::home::Home;
 use crate::merge_rules::MergeRules;
 use crate::merging::Merging;
@@ -25,6 +30,17 @@ use crate::settings::{Settings, SettingsSource};
 use crate::states::States;
 use crate::views::Views;
 
+/// How much a store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// The size of its files on the disk.
+    pub disk_bytes: u64,
+    /// The number of workspaces.
+    pub workspaces: u64,
+    /// The number of operations so far.
+    pub operations: u64,
+}
+
 /// One store and the parts that work on it. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
@@ -33,9 +49,13 @@ pub struct Service {
     pub(crate) conflicts: Conflicts,
     pub(crate) publishing: Publishing,
     pub(crate) views: Views,
+    pub(crate) exports: Exports,
     pub(crate) directories: Directories,
+    pub(crate) files: Files,
     pub(crate) merging: Merging,
     pub(crate) collections: Collections,
+    /// Repositories for git clients; nothing until the first one asks.
+    pub(crate) git: Arc<Mutex<Option<Arc<GitCache>>>>,
     /// Files beside the store that could not be read when the service was opened.
     pub(crate) problems: Arc<Vec<String>>,
 }
@@ -69,13 +89,28 @@ impl Service {
         let (publishing, problem) = Publishing::open(&context)?;
         problems.extend(problem);
         let views = Views::open(&context, &quota, &conflicts, &states, &publishing)?;
+        let exports = Exports::new(&context, &views);
         let directories = Directories::new(&context, &quota, &conflicts, &states, &publishing, &views);
+        let files = Files::new(&context, &quota, &conflicts, &states, &views, &directories);
         let merging = Merging::open(&context, &rules, &publishing, &views, &directories)?;
         let collections = Collections::open(&context, &quota, &views, clocks)?;
         tracing::info!("store opened");
         problems.iter().for_each(|problem| warn_problem(problem, "a record beside the store cannot be read"));
         let problems = Arc::new(problems);
-        Ok(Self { context, rules, conflicts, publishing, views, directories, merging, collections, problems })
+        Ok(Self {
+            context,
+            rules,
+            conflicts,
+            publishing,
+            views,
+            exports,
+            directories,
+            files,
+            merging,
+            collections,
+            git: Arc::default(),
+            problems,
+        })
     }
 
     /// Sets the function that returns by how many seconds local time is ahead of UTC, for revisions such as
@@ -84,9 +119,61 @@ impl Service {
         self.context.utc_offset.get_or_init(|| utc_offset);
     }
 
+    /// Listens for NFS clients at an address. Without this, the first export decides where. Returns the address.
+    pub fn listen_nfs(&self, listen: NfsListen) -> Result<SocketAddr> {
+        self.exports.listen(listen)
+    }
+
+    /// The counters of the NFS server, if it runs: operations by name, bytes by direction, connections.
+    pub fn nfs_statistics(&self) -> Option<Statistics> {
+        self.exports.statistics()
+    }
+
+    /// Calls a function with each mount, unmount and refusal of an NFS client from now on. Request threads call it, so it must not
+    /// block for long. Only the first function counts.
+    pub fn observe_nfs_mounts(&self, observe: MountWatcher) {
+        self.exports.observe_mounts(observe);
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.context.store
+    }
+
+    /// Returns how much the store holds.
+    pub fn usage(&self) -> Result<StoreUsage> {
+        let _using = self.using();
+        let mut workspaces = 0;
+        self.context.each_workspace("", |_| {
+            workspaces += 1;
+            Ok(())
+        })?;
+        let operations = self.context.store.last_operation()?;
+        Ok(StoreUsage { disk_bytes: self.collections.disk_bytes()?, workspaces, operations })
+    }
+
+    /// Returns the position of the newest event before a time; that before the first event if all are newer.
+    pub fn position_before(&self, time: Time) -> Result<u64> {
+        let store = &self.context.store;
+        let (mut low, mut high) = (store.first_operation()? - 1, store.last_operation()?);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match operation::operation(store, middle)?.draft.time < time {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+        }
+        Ok(low)
+    }
+
+    /// Whether the store has work of its own: a watch, a mount, a collection, a merge or a publish.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.directories.is_watching()
+            || self.views.mounted() > 0
+            || self.exports.is_serving()
+            || self.collections.is_collecting()
+            || self.merging.is_folding()
+            || self.publishing.is_publishing()
     }
 
     /// Marks the store as in use until the guard is dropped. A thread takes it at most once.

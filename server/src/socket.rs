@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::home::{Home, replace_file};
 
 /// Makes a path free to listen at: removes a socket of this user that nothing listens at. Anything else stays, and is an error.
-pub(crate) fn make_free(path: &Path) -> io::Result<()> {
+pub fn make_free(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,

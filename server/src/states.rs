@@ -8,7 +8,7 @@ mod git_scope;
 mod renames;
 mod revert;
 
-pub(crate) use git_scope::{GitScope, without_holders_of_git};
+pub(crate) use git_scope::{GitScope, git_locked, without_holders_of_git};
 pub(crate) use renames::is_directory;
 pub(crate) use revert::{Direction, Renaming, Reverted};
 
@@ -99,6 +99,14 @@ impl States {
         Ok(diff.next().transpose()?.is_none())
     }
 
+    /// Whether two trees and their state values are the same but for times.
+    pub(crate) fn is_same_with_states(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+        let state = |root: Option<RootId>| -> Result<_> {
+            Ok(root.map(|root| self.context.store.root(root)).transpose()?.and_then(|root| root.state))
+        };
+        Ok(before == after || state(before)? == state(after)? && self.is_same(before, after)?)
+    }
+
     /// How many changes an undo leaves alone unless it is told otherwise.
     pub(crate) fn left_alone_by_undo(&self, workspace: &WorkspaceName, tally: &Tally) -> Result<u64> {
         Ok(if self.default_git_scope(workspace)?.includes() { 0 } else { tally.in_git })
@@ -136,8 +144,20 @@ impl States {
         message: &str,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        let store = &self.context.store;
         let act = &OperationContext { request: None, ..act.clone() };
+        self.merge_change(workspace, before, edited, Change::new(message), act)
+    }
+
+    /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change.
+    pub(crate) fn merge_change(
+        &self,
+        workspace: &WorkspaceName,
+        before: RootId,
+        edited: RootId,
+        mut change: Change,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        let store = &self.context.store;
         let head = self.context.head(workspace)?;
         let Some(now) = self.context.head_root(head)? else { return Ok(None) };
         let rules = self.rules.merge_rules(Some(workspace), None);
@@ -150,11 +170,10 @@ impl States {
         let root = tree.freeze().write(&session)?;
         session.write_all_ahead()?;
         let _pin = store.hold(root)?;
-        if self.is_same(Some(root), Some(now))? {
+        if self.is_same_with_states(Some(root), Some(now))? {
             return Ok(None);
         }
         tree.rebase(head);
-        let mut change = Change::new(message);
         let conflicts = self.conflicts.conflicts_of(root, Some(now))?.len();
         if conflicts > 0 {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());

@@ -8,6 +8,7 @@
 //! view has a number, and a book says whose it is.
 
 mod book;
+mod exported;
 mod handover;
 mod kernel;
 mod leftovers;
@@ -16,13 +17,17 @@ mod local;
 mod maintenance;
 mod merged;
 mod mounting;
+mod on_demand;
 mod private;
 mod revert;
+mod tree_changes;
+mod use_count;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use amalgam_conflicts::RenderCache;
 use amalgam_engine::object::{Conflict, Owner};
@@ -33,7 +38,7 @@ use amalgam_engine::{RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
 use amalgam_proto::Reason;
 use amalgam_view::{RecoveryReport, StateVersion, View, ViewOptions};
-use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
+use parking_lot::{ArcMutexGuard, Mutex, RawMutex, RwLock};
 
 use crate::conflicts::Conflicts;
 use crate::context::Context;
@@ -42,8 +47,13 @@ use crate::error::{Error, Result};
 use crate::publishing::Publishing;
 use crate::states::States;
 use book::{Book, MountRecord};
+pub(crate) use book::{ExportRecord, Mode};
 pub(crate) use handover::answer as answer_handover;
+pub(crate) use mounting::mode_message;
+pub(crate) use on_demand::ViewUse;
 pub(crate) use revert::ViewRevert;
+use tree_changes::TreeChanges;
+use use_count::UseCount;
 
 /// The prefix of the names of live views among those of directories.
 const VIEW: &str = "view-";
@@ -69,6 +79,8 @@ struct Inner {
     /// Where devices are handed over; nothing in a process that ends with one command.
     door: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
+    /// Watches of live trees.
+    changes: TreeChanges,
     /// The problems of mounts that an earlier process left.
     problems: Mutex<Vec<(PathBuf, String)>>,
 }
@@ -77,6 +89,8 @@ struct Inner {
 struct State {
     open: BTreeMap<u64, Arc<LiveView>>,
     mounts: BTreeMap<u64, Mounted>,
+    /// The trees that exports have open, by the numbers of the exports.
+    exported: BTreeMap<u64, MountedTree>,
 }
 
 /// A workspace's view. The lock says whether it is closed, and is held while something happens to all of it.
@@ -84,6 +98,10 @@ struct LiveView {
     view: View,
     recovered: RecoveryReport,
     turn: Arc<Mutex<bool>>,
+    /// The calls that use it without a mount.
+    uses: UseCount,
+    /// Shared by edits of calls, exclusive while a merge replaces the tree.
+    edits: RwLock<()>,
     /// The head that the view stayed behind, because it had changes of its own.
     behind: Mutex<Option<SnapshotId>>,
     /// The state in which there was no room for a checkpoint that would have made room.
@@ -104,7 +122,7 @@ struct Mounted {
     is_unclaimed: bool,
 }
 
-/// The tree that a mount shows.
+/// The tree that a mount or an export shows.
 enum MountedTree {
     /// The live view of this number.
     Live(u64),
@@ -173,6 +191,7 @@ impl Views {
             expected: Mutex::default(),
             door: Mutex::default(),
             ending: AtomicBool::new(false),
+            changes: TreeChanges::default(),
             problems: Mutex::default(),
         };
         Ok(Self {
@@ -197,11 +216,16 @@ impl Views {
         self.inner.state.lock().mounts.len()
     }
 
-    /// The view of a workspace, if it is open or has work that is in no snapshot.
+    /// The view of a workspace, if it is open or exported, or has work that is in no snapshot.
     pub(crate) fn find_view(&self, workspace: &WorkspaceName) -> Option<u64> {
         let id = self.inner.book.view_of(workspace.as_str())?;
         let is_open = self.inner.state.lock().open.contains_key(&id);
-        (is_open || View::has_work(&self.view_directory(id))).then_some(id)
+        (is_open || View::has_work(&self.view_directory(id)) || self.has_live_export(workspace)).then_some(id)
+    }
+
+    /// The view of a workspace, if it ever had one.
+    pub(crate) fn numbered_view(&self, workspace: &WorkspaceName) -> Option<u64> {
+        self.inner.book.view_of(workspace.as_str())
     }
 
     /// Takes hold of the view of a workspace, if there is one now.
@@ -250,12 +274,16 @@ impl Views {
         let tree = self.context.workspaces.open(&workspace)?;
         let mut options = self.view_options(&workspace)?;
         options.journaled = self.context.workspaces.get(&workspace)?.journaled;
+        let changes = self.inner.changes.clone();
+        options.changed = Some(Arc::new(move || changes.notify(id)));
         let (view, recovered) = View::open(tree, &self.view_directory(id), options)?;
         tracing::info!(%workspace, edits = recovered.edits, "view opened");
         let live = Arc::new(LiveView {
             view,
             recovered,
             turn: Arc::default(),
+            uses: UseCount::new(),
+            edits: RwLock::default(),
             behind: Mutex::default(),
             full_at: Mutex::default(),
         });
@@ -275,7 +303,37 @@ impl Views {
             let captions = |path: &TreePath, conflict: &Conflict| conflicts.captioner().caption(path, conflict);
             stage.render(store, path, conflict, &captions)
         }));
+        options.guard = Arc::new(self.context.permissions.workspace_guard(workspace)?);
         Ok(options)
+    }
+
+    /// Applies the policy as it is now to all views that are open. When this returns, their mounts
+    /// show the permitted paths.
+    pub(crate) fn apply_policy(&self) -> Result<()> {
+        let exports = self.inner.book.read().exports;
+        let (open, following) = {
+            let state = self.inner.state.lock();
+            let open: Vec<_> = state.open.iter().map(|(id, live)| (*id, Arc::clone(live))).collect();
+            let mounts = state.mounts.values().filter_map(|mounted| match &mounted.shows {
+                MountedTree::Following(view, _) => Some((view.clone(), mounted.record.workspace.clone())),
+                _ => None,
+            });
+            let exported = state.exported.iter().filter_map(|(number, shows)| match shows {
+                MountedTree::Following(view, _) => Some((view.clone(), exports.get(number)?.workspace.clone())),
+                _ => None,
+            });
+            (open, mounts.chain(exported).collect::<Vec<_>>())
+        };
+        for (id, live) in open {
+            let guard = self.context.permissions.workspace_guard(&self.view_workspace(id)?)?;
+            live.view.set_guard(Arc::new(guard))?;
+        }
+        for (view, workspace) in following {
+            let guard = self.context.permissions.workspace_guard(&WorkspaceName::new(workspace)?)?;
+            view.set_guard(Arc::new(guard))?;
+        }
+        self.await_told(|_| true);
+        Ok(())
     }
 
     /// A workspace got another name: its view belongs to that.
@@ -283,6 +341,9 @@ impl Views {
         self.inner.book.change(|pages| {
             for workspace in pages.views.values_mut().filter(|workspace| *workspace == from.as_str()) {
                 *workspace = to.to_string();
+            }
+            for export in pages.exports.values_mut().filter(|export| export.workspace == from.as_str()) {
+                export.workspace = to.to_string();
             }
             for mount in pages.mounts.values_mut().filter(|mount| mount.workspace == from.as_str()) {
                 mount.workspace = to.to_string();
@@ -298,6 +359,7 @@ impl Views {
 
     /// Refuses what cannot be done to a workspace that is mounted, or whose mount left work behind.
     pub(crate) fn refuse_live(&self, workspace: &WorkspaceName, what: &str) -> Result<()> {
+        self.refuse_exported(workspace, what)?;
         let Some(id) = self.find_view(workspace) else { return Ok(()) };
         self.await_ended_mounts(id)?;
         self.refuse_shown(id, workspace, what)?;
@@ -306,7 +368,7 @@ impl Views {
         self.refuse_shown(id, workspace, what)?;
         if !self.is_uncommitted(&locked)? {
             drop(locked);
-            return self.close_view_if_unused(id);
+            return self.close_view_if_unused(id, Duration::ZERO);
         }
         let message = format!(
             "workspace {workspace} has changes from a mount that are in no snapshot, so {what}; `amalgam mount {workspace} DIR` shows \
@@ -333,6 +395,10 @@ impl Views {
             None if self.is_expected(id) => {
                 format!("workspace {workspace} is being mounted, so {what}; try again in a minute")
             }
+            None if self.inner.state.lock().open.get(&id).is_some_and(|live| live.uses.is_used()) => {
+                let message = format!("file calls are under way in workspace {workspace}, so {what}; try again");
+                return Err(Error::new(Reason::Busy, message));
+            }
             None => return Ok(()),
         };
         Err(Error::new(Reason::Mounted, message))
@@ -356,6 +422,7 @@ impl Views {
     pub(crate) fn forget_ended_view(&self, name: &WorkspaceName) -> Result<()> {
         let Some(id) = self.inner.book.view_of(name.as_str()) else { return Ok(()) };
         let what = "its name cannot be given to another one";
+        self.refuse_exported(name, what)?;
         self.await_ended_mounts(id)?;
         self.refuse_shown(id, name, what)?;
         let is_open = self.inner.state.lock().open.contains_key(&id);
@@ -375,6 +442,7 @@ impl Views {
 
     /// Refuses what cannot be done while anything is mounted.
     pub(crate) fn refuse_mounted(&self, why: &str) -> Result<()> {
+        self.refuse_open_exports(why)?;
         match self.mounted() {
             0 => Ok(()),
             number => {
@@ -385,17 +453,19 @@ impl Views {
         }
     }
 
-    /// Closes a view that no mount shows any more. Uncommitted work is kept for the next one.
-    fn close_view_if_unused(&self, id: u64) -> Result<()> {
-        let is_open = self.inner.state.lock().open.contains_key(&id);
-        if !is_open || self.is_shown(id) {
+    /// Closes a view that no mount and no export shows any more, and that no call used for so long. Uncommitted work is kept for the next one.
+    fn close_view_if_unused(&self, id: u64, unused_for: Duration) -> Result<()> {
+        let open = self.inner.state.lock().open.get(&id).cloned();
+        let is_unused = open.is_some_and(|live| live.uses.unused_for().is_some_and(|unused| unused >= unused_for));
+        if !is_unused || self.is_shown(id) {
             return Ok(());
         }
         let locked = self.lock_view(id)?;
-        if self.is_shown(id) {
+        if self.is_shown(id) || !locked.live.uses.begin_closing(unused_for) {
             return Ok(());
         }
-        self.close_view(locked)
+        let live = Arc::clone(&locked.live);
+        self.close_view(locked).inspect_err(|_| live.uses.cancel_closing())
     }
 
     /// Closes a view. Uncommitted work goes into the store first, so that the next one is opened quickly; where there is no space
@@ -414,22 +484,21 @@ impl Views {
         Ok(())
     }
 
-    /// Whether something shows a view, or is about to.
+    /// Whether a mount or an export shows a view, or is about to.
     fn is_shown(&self, id: u64) -> bool {
-        let views = &self.inner;
-        views
-            .state
-            .lock()
-            .mounts
-            .values()
-            .any(|mounted| matches!(mounted.shows, MountedTree::Live(other) if other == id))
-            || self.is_expected(id)
+        self.is_mounted(id) || self.is_exported(id)
+    }
+
+    /// Whether a mount shows a view, or is about to.
+    fn is_mounted(&self, id: u64) -> bool {
+        let is_of_it = |shows: &MountedTree| matches!(shows, MountedTree::Live(other) if *other == id);
+        self.inner.state.lock().mounts.values().any(|mounted| is_of_it(&mounted.shows)) || self.is_expected(id)
     }
 
     /// Forgets the view of a workspace that goes. Nothing in it is uncommitted.
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
         let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
-        self.close_view_if_unused(id)?;
+        self.close_view_if_unused(id, Duration::ZERO)?;
         self.refuse_shown(id, workspace, "what it has cannot be put away")?;
         self.inner.book.change(|pages| drop(pages.views.remove(&id)))?;
         // It holds numbers and times only; leftovers do no harm.

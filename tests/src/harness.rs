@@ -22,20 +22,60 @@ pub use random::{Random, seed};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use amalgam_cloud::{Cloud, CloudOptions, open_bucket};
 use amalgam_engine::backend::{Family, Inspect, Memory, Rocks, RocksOptions};
 use amalgam_engine::object::EntryKind;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::{Result, Store, StoreOptions, WorkingTree};
+use amalgam_test_support::postgres;
 
-/// Where a suite that runs over both backends keeps its objects.
+/// Where a suite that runs over several backends keeps its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
     /// In memory.
     Memory,
     /// In this directory.
     Disk(&'a Path),
+    /// On PostgreSQL and a bucket.
+    Cloud(&'a CloudPlace),
 }
+
+/// A project on PostgreSQL and a bucket in memory, for nodes of one process.
+#[derive(Clone, Debug)]
+pub struct CloudPlace {
+    /// The settings of a node.
+    pub options: CloudOptions,
+}
+
+impl CloudPlace {
+    /// Makes a project of its own on the server that all tests of this process share; `None` after a skip where there is none.
+    pub fn new() -> Option<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let url = postgres::shared()?;
+        let project = format!("project {}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let bucket = open_bucket("memory:").expect("memory");
+        let mut options = CloudOptions::new(url, bucket, project);
+        options.connections = 8;
+        options.grace = Duration::ZERO;
+        Some(Self { options })
+    }
+
+    /// Opens the project as another node.
+    pub fn node(&self) -> Cloud {
+        Cloud::open(&self.options).expect("the server runs")
+    }
+}
+
+impl PartialEq for CloudPlace {
+    fn eq(&self, other: &Self) -> bool {
+        self.options.project == other.options.project
+    }
+}
+
+impl Eq for CloudPlace {}
 
 impl Place<'_> {
     /// Opens a backend there. What was in memory is gone.
@@ -45,6 +85,7 @@ impl Place<'_> {
             Place::Disk(directory) => {
                 Arc::new(Rocks::open(directory, &RocksOptions::default()).expect("the directory is the test's own"))
             }
+            Place::Cloud(place) => Arc::new(place.node()),
         }
     }
 
@@ -54,7 +95,15 @@ impl Place<'_> {
     }
 }
 
-/// Runs a suite over both backends.
+/// Runs a suite over every backend; without PostgreSQL it says that it skips that one.
+pub fn over_all(suite: impl Fn(Place<'_>)) {
+    over_both(&suite);
+    if let Some(place) = CloudPlace::new() {
+        suite(Place::Cloud(&place));
+    }
+}
+
+/// Runs a suite over the backends of one process, whose rows it may edit.
 pub fn over_both(suite: impl Fn(Place<'_>)) {
     suite(Place::Memory);
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -18,7 +18,7 @@ use amalgam_engine::{
 };
 use amalgam_gc::{CollectOptions, CollectReport, RateLimit, Stage, collect};
 use amalgam_tests::harness::collection::{World, kill_collections};
-use amalgam_tests::harness::{Place, Random, name, over_both, read_files, seed};
+use amalgam_tests::harness::{CloudPlace, Place, Random, name, over_all, over_both, read_files, seed};
 use bytes::Bytes;
 
 fn run(store: &Store) -> CollectReport {
@@ -130,7 +130,7 @@ fn tree_head(store: &Store) -> SnapshotId {
 
 #[test]
 fn what_nothing_leads_to_goes_and_all_else_stays() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let store = without_cache(Arc::clone(&backend));
         for number in 0..10 {
@@ -167,7 +167,7 @@ fn what_nothing_leads_to_goes_and_all_else_stays() {
 
 #[test]
 fn a_thinned_snapshot_keeps_its_record_and_loses_its_tree() {
-    over_both(|place| {
+    over_all(|place| {
         let store = without_cache(place.backend());
         let all: Vec<_> = (0..12).map(|number| commit(&store, "head/main", number)).collect();
         let pinned = store.pin(all[3]);
@@ -202,7 +202,7 @@ fn a_thinned_snapshot_keeps_its_record_and_loses_its_tree() {
 /// Objects from outside may come in any order: those that refer before those they refer to.
 #[test]
 fn what_was_written_before_what_it_refers_to_is_followed_all_the_same() {
-    over_both(|place| {
+    over_all(|place| {
         let made: Arc<dyn Inspect> = Arc::new(Memory::default());
         let source = without_cache(Arc::clone(&made));
         drop(everything(&source));
@@ -212,6 +212,10 @@ fn what_was_written_before_what_it_refers_to_is_followed_all_the_same() {
             let backend: Arc<dyn Inspect> = match place {
                 Place::Memory => Arc::new(Memory::default()),
                 Place::Disk(path) => Place::Disk(&path.with_extension(format!("{order}{seed}"))).backend(),
+                Place::Cloud(_) => match CloudPlace::new() {
+                    Some(place) => Place::Cloud(&place).backend(),
+                    None => return,
+                },
             };
             let mut objects: Vec<_> = rows.clone();
             objects.sort_by_key(|row| match order {
@@ -294,7 +298,7 @@ fn a_damaged_store_is_left_alone() {
 
 #[test]
 fn a_collection_can_be_paced_ended_and_refused() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         for number in 0..6 {
             commit(&store, "head/kept", number);
@@ -388,7 +392,7 @@ fn a_collection_that_is_killed_leaves_a_whole_store() {
 /// What an operation within the scope held stays, what was forgotten does not, and references that are left out are counted only.
 #[test]
 fn operations_of_the_scope_are_roots_and_what_is_left_out_is_not_deleted() {
-    over_both(|place| {
+    over_all(|place| {
         let store = &without_cache(place.backend());
         let first = commit(store, "head/one", 1);
         commit(store, "head/two", 2);

@@ -13,7 +13,7 @@ use amalgam_engine::{
     WorkingTree, repair, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
-use amalgam_tests::harness::{name, over_both};
+use amalgam_tests::harness::{name, over_all};
 use amalgam_transfer::{Progress, ReceiveOptions, Selection, SendOptions, backup, have, receive, restore_backup, send};
 use bytes::Bytes;
 
@@ -116,7 +116,7 @@ fn remembered_bytes(store: &Store, conflict: &Conflict) -> Vec<u8> {
 
 #[test]
 fn a_collection_keeps_what_the_versions_of_a_conflict_reach() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let head = conflicted(&open(Arc::clone(&backend)));
         let store = open(Arc::clone(&backend));
@@ -128,7 +128,7 @@ fn a_collection_keeps_what_the_versions_of_a_conflict_reach() {
 
 #[test]
 fn a_collection_keeps_remembered_resolutions_when_the_conflict_is_gone() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let store = open(Arc::clone(&backend));
         let head = conflicted(&store);
@@ -178,7 +178,7 @@ fn store_refs(store: &Store) -> Vec<String> {
 
 #[test]
 fn a_verification_knows_conflicts_and_finds_a_version_that_is_missing() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let store = open(Arc::clone(&backend));
         let head = conflicted(&store);
@@ -204,7 +204,7 @@ fn a_verification_knows_conflicts_and_finds_a_version_that_is_missing() {
 
 #[test]
 fn a_purge_reaches_into_the_versions_of_a_conflict() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let store = open(Arc::clone(&backend));
         let head = conflicted(&store);

@@ -14,7 +14,7 @@ use amalgam_engine::reference::RequestId;
 use amalgam_engine::{
     Error, ErrorKind, ObjectId, OperationContext, SnapshotId, Store, StoreOptions, Swept, Time, WorkingTree,
 };
-use amalgam_tests::harness::{Place, Random, all_refs, check_log, over_both, seed};
+use amalgam_tests::harness::{Place, Random, all_refs, check_log, over_all, seed};
 
 fn act() -> OperationContext {
     OperationContext::new("tester", Time(7)).buffered()
@@ -148,7 +148,7 @@ fn check_comparison(found: &Comparison, model: &Model, one: &Step, other: &Step)
 fn an_episode_answers_as_a_plain_list_does() {
     let seed = seed();
     println!("AMALGAM_SEED={seed}");
-    over_both(|place| {
+    over_all(|place| {
         let mut random = Random::of(&[seed]);
         let mut store = place.store();
         let mut episodes = Episodes::of(&store);
@@ -176,7 +176,7 @@ fn an_episode_answers_as_a_plain_list_does() {
 
 #[test]
 fn two_handles_and_many_threads_give_every_step_a_number_of_its_own() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let handles = [Episodes::of(&store), Episodes::of(&store)];
         let name = begin(&handles[0], "together");
@@ -206,7 +206,7 @@ fn two_handles_and_many_threads_give_every_step_a_number_of_its_own() {
 
 #[test]
 fn a_request_is_recorded_once() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let episodes = Episodes::of(&store);
         let name = begin(&episodes, "once");
@@ -318,7 +318,7 @@ fn a_kept_episode_is_not_dropped() {
 
 #[test]
 fn a_drop_that_was_interrupted_is_finished_by_another() {
-    over_both(|place| {
+    over_all(|place| {
         let mut store = place.store();
         let mut episodes = Episodes::of(&store);
         let (name, other) = (begin(&episodes, "a"), begin(&episodes, "a/b"));
@@ -409,7 +409,7 @@ fn collect(store: &Store) -> u64 {
 
 #[test]
 fn steps_keep_their_snapshots_until_the_episode_is_dropped() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let episodes = Episodes::of(&store);
         let name = begin(&episodes, "kept-alive");

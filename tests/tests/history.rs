@@ -12,7 +12,7 @@ use amalgam_engine::{
     Commit, Error, ErrorKind, Expect, SnapshotId, Store, SweepRound, Swept, Time, TreePath, WorkingTree,
 };
 use amalgam_tests::git;
-use amalgam_tests::harness::{Random, name, over_both, seed};
+use amalgam_tests::harness::{Random, name, over_all, seed};
 
 /// A repository of its own.
 struct Git(tempfile::TempDir);
@@ -395,7 +395,7 @@ fn thin(store: &Store, thinned: &[SnapshotId]) {
 
 #[test]
 fn thinned_snapshots_are_passed_over() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let mut tree = WorkingTree::new(&store);
         let mut ids = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use amalgam_engine::backend::{Inspect, Transaction};
 use amalgam_engine::reference::{Operation, OperationDraft, RefValue, RequestId};
 use amalgam_engine::{Commit, Store, StoreOptions, WorkingTree};
-use amalgam_tests::harness::{Place, name, over_both, seed};
+use amalgam_tests::harness::{Place, name, over_all, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
 #[test]
@@ -15,7 +15,7 @@ fn references_are_linearizable() {
     let seed = seed();
     println!("seed {seed}");
     for registers in [2, 4] {
-        over_both(|place| {
+        over_all(|place| {
             let options = HistoryOptions { seed, threads: 16, calls: 250, registers };
             let calls = record(&*place.backend(), options);
             println!("{place:?}: {:?}", check_history(&calls, options));
@@ -59,7 +59,7 @@ fn race(backend: &Arc<dyn Inspect>, request: u64) -> Vec<(Operation, bool)> {
 #[test]
 fn a_request_raced_by_many_is_done_once_and_after_reopening_too() {
     const RACES: u64 = 60;
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let mut winners = HashSet::new();
         let mut done = Vec::new();
@@ -86,7 +86,7 @@ fn a_request_raced_by_many_is_done_once_and_after_reopening_too() {
 /// A commit that is retried because its answer was lost, on the same tree or on one that was made again.
 #[test]
 fn a_retried_commit_is_the_first_one() {
-    over_both(|place| {
+    over_all(|place| {
         let head = name("head/main");
         let commit = || {
             let mut commit = Commit::new(&head, "once");

@@ -14,7 +14,7 @@ use amalgam_engine::{
 };
 use amalgam_gc::retention::Span;
 use amalgam_gc::{CollectOptions, CollectReport, LogRetention, Stage, collect, first_kept_operation};
-use amalgam_tests::harness::{Place, all_refs, over_both};
+use amalgam_tests::harness::{Place, all_refs, over_all};
 
 fn at(number: u64) -> OperationContext {
     OperationContext::new("ada", Time::from_seconds(number as i64 * 3_600, 0)).buffered()
@@ -61,7 +61,7 @@ fn assert_clean(store: &Store) -> amalgam_engine::VerifyReport {
 
 #[test]
 fn a_shortened_log_goes_on_counting_and_says_how_far_back_it_reaches() {
-    over_both(|place| {
+    over_all(|place| {
         let check = |store: &Store| {
             assert_eq!((store.first_operation().expect("first"), store.last_operation().expect("last")), (21, 30));
             let listed = store.list_operations(20, 100).expect("what is left");
@@ -100,7 +100,7 @@ fn a_shortened_log_goes_on_counting_and_says_how_far_back_it_reaches() {
 
 #[test]
 fn the_newest_operation_and_what_the_scope_counts_stay_in_the_log() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         with_operations(&store, 12);
         let scope = SweepScope { operations_after: Some(6), ..SweepScope::default() };
@@ -119,7 +119,7 @@ fn the_newest_operation_and_what_the_scope_counts_stay_in_the_log() {
 
 #[test]
 fn undo_reaches_back_to_where_the_log_begins() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = with_operations(&store, 10);
         // The trees that an undo needs are those of the history; only the log is short.
@@ -153,7 +153,7 @@ fn undo_reaches_back_to_where_the_log_begins() {
 
 #[test]
 fn requests_go_with_their_operations() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = with_operations(&store, 10);
         trim(&store, 6);
@@ -220,7 +220,7 @@ fn move_one(store: &dyn amalgam_engine::backend::Inspect, name: &RefName, number
 /// Whoever reads while the log is shortened gets all that he asked for, or is told that some of it is gone.
 #[test]
 fn readers_beside_a_shortening_miss_nothing_unnoticed() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let counter = RefName::new("counter").expect("a name");
         (1..=4_000).for_each(|number| move_one(&*backend, &counter, number));

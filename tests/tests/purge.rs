@@ -11,7 +11,7 @@ use amalgam_engine::{
     ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, OperationContext, SnapshotId, Store, StoreOptions, Time,
     TreePath, VerifyOptions, WorkingTree, repair, verify,
 };
-use amalgam_tests::harness::{Place, Random, check_log, name, over_both};
+use amalgam_tests::harness::{Place, Random, check_log, name, over_all};
 use bytes::Bytes;
 
 fn act() -> OperationContext {
@@ -119,7 +119,7 @@ fn purged_bytes_are_in_no_file_of_the_store() {
 
 #[test]
 fn a_purged_file_says_when_by_whom_and_why() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let first = write(&store, None, &[(".env", b"KEY=hunter2"), ("plan.md", b"think")]);
         let second = write(&store, Some(first), &[("plan.md", b"act")]);
@@ -148,7 +148,7 @@ fn a_purged_file_says_when_by_whom_and_why() {
 
 #[test]
 fn repair_leaves_purged_content_alone() {
-    over_both(|place| {
+    over_all(|place| {
         let backend: Arc<dyn Inspect> = place.backend();
         let store = Store::new(Arc::clone(&backend), &StoreOptions::default());
         write(&store, None, &[("secret", b"hunter2"), ("kept", b"kept")]);
@@ -165,7 +165,7 @@ fn repair_leaves_purged_content_alone() {
 fn what_other_contents_hold_stays_and_is_told() {
     let shared = Random::new(7).bytes(300_000);
     let longer = [&shared[..], &Random::new(8).bytes(200_000)].concat();
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let first = write(&store, None, &[("secret", &shared), ("other/longer", &longer), ("copy", b"hunter2")]);
         let second = write(&store, Some(first), &[("again", b"hunter2")]);
@@ -194,7 +194,7 @@ fn what_other_contents_hold_stays_and_is_told() {
 
 #[test]
 fn an_object_is_purged_wherever_it_is() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let first = write(&store, None, &[("a", b"hunter2"), ("b/c", b"hunter2"), ("d", b"other")]);
         let plan = plan(&store, &PurgeTarget::Object(ChunkId::of(b"hunter2").object()));
@@ -214,7 +214,7 @@ fn an_object_is_purged_wherever_it_is() {
 
 #[test]
 fn purged_bytes_come_back_only_when_the_tombstone_is_taken_away() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let first = write(&store, None, &[("secret", b"hunter2")]);
         purge(&store, &plan(&store, &path("secret")), "a key", &act()).expect("purge");

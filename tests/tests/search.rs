@@ -10,7 +10,7 @@ use amalgam_engine::search::{
     Choice, Edits, Ended, NodeId, NodeView, Problem, Search, SearchOptions, Selection, TreeSearch, Widening,
 };
 use amalgam_engine::{Commit, Error, OperationContext, SnapshotId, Store, Time, WorkingTree};
-use amalgam_tests::harness::{name, over_both};
+use amalgam_tests::harness::{name, over_all};
 use task::Repair;
 
 /// A tree of choices of three digits below `width`, whose rewards mislead: `2` looks best at first, `0 1 2` is.
@@ -244,7 +244,7 @@ impl Edits for Letters {
 
 #[test]
 fn a_search_through_trees_is_recorded_as_it_is() {
-    over_both(|place| {
+    over_all(|place| {
         for threads in [1, 3] {
             let store = place.store();
             let mut tree = WorkingTree::new(&store);

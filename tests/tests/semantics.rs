@@ -606,6 +606,14 @@ fn every_promise_names_its_test() {
         "../nfs/tests",
         "../nfs/src",
         "../materializer/src",
+        "../policy/src",
+        "../policy/tests",
+        "../cloud/src",
+        "../cloud/tests",
+        "../gateway/src",
+        "../gateway/tests",
+        "../sandbox/src",
+        "../agent/src",
     ]
     .map(|folder| tests.join(folder));
     for suite in sources_below(&suites) {

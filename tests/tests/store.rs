@@ -16,7 +16,7 @@ use amalgam_engine::{
 };
 use amalgam_tests::harness::kill::Committer;
 use amalgam_tests::harness::workload::Orders;
-use amalgam_tests::harness::{Random, check_log, name, over_both, read_files, stored_chunks};
+use amalgam_tests::harness::{Random, check_log, name, over_all, read_files, stored_chunks};
 use bytes::Bytes;
 use rustix::process::Signal;
 
@@ -278,7 +278,7 @@ fn why(result: amalgam_engine::Result<Committed>) -> String {
 
 #[test]
 fn transactions_that_break_a_rule_change_nothing() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let mut unrecorded = transaction(&[("a", None)], &[("a", Some("1"))]);
         unrecorded.operation = None;
@@ -301,7 +301,7 @@ fn transactions_that_break_a_rule_change_nothing() {
 
 #[test]
 fn references_move_all_or_not_at_all_and_stale_says_where_they_stand() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         backend
             .transact(transaction(&[("a", None), ("b", None)], &[("a", Some("1")), ("b", Some("1"))]))
@@ -333,7 +333,7 @@ fn references_move_all_or_not_at_all_and_stale_says_where_they_stand() {
 
 #[test]
 fn a_request_is_done_once() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let request = RequestId::new("r1").expect("id");
         let with_request = |mut transaction: Transaction| {
@@ -355,7 +355,7 @@ fn a_request_is_done_once() {
 
 #[test]
 fn references_are_listed_by_prefix_and_page() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let names: Vec<_> = (0..25).map(|number| format!("head/{number:02}")).collect();
         for key in names.iter().map(String::as_str).chain(["head", "headless", "label/x", "\u{10ffff}"]) {
@@ -388,7 +388,7 @@ fn references_are_listed_by_prefix_and_page() {
 
 #[test]
 fn operations_are_listed_from_a_cursor() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         for number in 0..7 {
             let key = format!("r{number}");
@@ -407,7 +407,7 @@ fn operations_are_listed_from_a_cursor() {
 
 #[test]
 fn objects_come_back_in_the_order_asked_for() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let chunk = |text: &str| StoredObject {
             id: ChunkId::of(text.as_bytes()).object(),
@@ -434,7 +434,7 @@ fn objects_come_back_in_the_order_asked_for() {
 
 #[test]
 fn verify_refuses_an_id_that_lies() {
-    over_both(|place| {
+    over_all(|place| {
         let inner = place.backend();
         let lie = StoredObject { id: ChunkId::of(b"truth").object(), bytes: Bytes::from_static(b"\0other") };
         inner.put_ahead(vec![lie.clone()]).expect("a backend by itself believes");
@@ -558,7 +558,7 @@ fn a_fault_fails_and_heals() {
 /// What is pending in a session must be readable there even when nothing is cached.
 #[test]
 fn trees_grow_and_shrink_without_a_cache() {
-    over_both(|place| {
+    over_all(|place| {
         let store = Store::new(place.backend(), &StoreOptions { cache_bytes: 0, ..StoreOptions::default() });
         let head = name("head/main");
         let mut tree = WorkingTree::new(&store);

@@ -15,7 +15,7 @@ use amalgam_engine::{
     ChunkId, Commit, Error, Expect, ObjectId, ObjectKind, RefMove, Result, SnapshotId, Store, StoreOptions, Swept,
     WorkingTree,
 };
-use amalgam_tests::harness::{Random, all_refs, name, over_both, read_files, seed};
+use amalgam_tests::harness::{Random, all_refs, name, over_all, read_files, seed};
 use bytes::Bytes;
 
 const WORKERS: u64 = 4;
@@ -224,7 +224,7 @@ fn what_is_referred_to_or_pinned_survives_collections() {
     let seed = seed();
     println!("seed {seed}");
     for cache_bytes in [0, 64 << 20] {
-        over_both(|place| stress(place.backend(), seed, cache_bytes));
+        over_all(|place| stress(place.backend(), seed, cache_bytes));
     }
 }
 
@@ -232,7 +232,7 @@ fn what_is_referred_to_or_pinned_survives_collections() {
 /// to what is gone.
 #[test]
 fn what_was_collected_cannot_be_opened() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let mut random = Random::new(3);
         let mut tree = WorkingTree::new(&store);
@@ -270,7 +270,7 @@ fn any_object(text: &str) -> StoredObject {
 /// An object that was put, met by a session of the epoch after, and put again by whoever did not see it: it never gets older.
 #[test]
 fn what_is_written_later_is_not_older() {
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         for object in [chunk("x"), any_object("y")] {
             let id = object.id;
@@ -315,7 +315,7 @@ fn linger(units: u64) {
 #[test]
 fn a_put_beside_a_delete_wins() {
     const ROUNDS: u64 = 1_500;
-    over_both(|place| {
+    over_all(|place| {
         let backend = place.backend();
         let barrier = Barrier::new(2);
         let (mut went, mut lost) = (0, 0);

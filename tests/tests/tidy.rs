@@ -11,9 +11,10 @@ use serde_json::Value;
 mod circles;
 
 /// The layer of each crate. No crate imports one of a higher layer.
-const LAYERS: [(&str, u32); 18] = [
+const LAYERS: [(&str, u32); 20] = [
     ("amalgam-test-support", 0),
     ("amalgam-textdiff", 0),
+    ("amalgam-policy", 0),
     ("amalgam-engine", 1),
     ("amalgam-view", 2),
     ("amalgam-materializer", 2),
@@ -28,8 +29,9 @@ const LAYERS: [(&str, u32); 18] = [
     ("amalgam-server", 3),
     ("amalgam-fuse", 3),
     ("amalgam-nfs", 3),
-    ("amalgam-cli", 4),
-    ("amalgam-agent", 4),
+    ("amalgam-gateway", 4),
+    ("amalgam-cli", 5),
+    ("amalgam-agent", 5),
 ];
 /// Crates outside of the layers: they may import everything, and nothing imports them.
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
@@ -232,8 +234,9 @@ fn no_module_of_the_engine_uses_one_above_it() {
 
 /// The most files of each crate that may be in import circles. A ceiling may only fall. Two circles are natural, because a value
 /// contains itself: an entry may be a conflict of entries, and a node of a document contains nodes.
-const CIRCULAR_FILES_MAX: [(&str, usize); 14] = [
+const CIRCULAR_FILES_MAX: [(&str, usize); 16] = [
     ("cli", 0),
+    ("cloud", 0),
     ("conflicts", 0),
     ("engine", 2),
     ("exchange", 0),
@@ -242,6 +245,7 @@ const CIRCULAR_FILES_MAX: [(&str, usize); 14] = [
     ("materializer", 0),
     ("merge", 2),
     ("nfs", 5),
+    ("policy", 0),
     ("proto", 0),
     ("server", 21),
     ("textdiff", 0),
@@ -628,8 +632,9 @@ const VAGUE_PHRASES: [&str; 14] = [
 ];
 
 /// The most vague phrases in 10,000 words of comments, for each crate. A ceiling may only fall.
-const VAGUE_MAX: [(&str, usize); 13] = [
+const VAGUE_MAX: [(&str, usize); 14] = [
     ("cli/src/", 2),
+    ("cloud/src/", 0),
     ("conflicts/src/", 0),
     ("engine/src/", 6),
     ("exchange/src/", 0),

@@ -16,7 +16,7 @@ use amalgam_engine::{
     WorkingTree, WorkspaceName, Workspaces,
 };
 use amalgam_gc::{CollectOptions, StoreUsage, collect, measure_snapshots, measure_workspaces};
-use amalgam_tests::harness::{Random, over_both, seed};
+use amalgam_tests::harness::{Random, over_all, seed};
 use amalgam_transfer::{Progress, added_by, growth};
 
 /// Objects with the bytes that are stored for them.
@@ -136,7 +136,7 @@ fn by_name(store: &Store) -> BTreeMap<Option<String>, Reach> {
 fn what_workspaces_keep_and_share_is_what_the_slow_way_counts() {
     let seed = seed();
     println!("seed {seed}");
-    over_both(|place| {
+    over_all(|place| {
         let store = Store::new(place.backend(), &StoreOptions::default());
         many(&store, &mut Random::new(seed));
         thin(&store, "thin");
@@ -160,7 +160,7 @@ fn what_workspaces_keep_and_share_is_what_the_slow_way_counts() {
 
 #[test]
 fn what_only_operations_lead_to_is_counted_beside_what_names_do() {
-    over_both(|place| {
+    over_all(|place| {
         let store = Store::new(place.backend(), &StoreOptions::default());
         let (workspaces, main) = (Workspaces::of(&store), workspace("main"));
         workspaces.create(&main, &NewWorkspace::default(), &act()).expect("made");
@@ -270,7 +270,7 @@ fn the_order_of_writing_does_not_matter_to_the_sums() {
 fn growth_is_what_the_parents_have_not_wherever_it_lies() {
     let seed = seed();
     println!("seed {seed}");
-    over_both(|place| {
+    over_all(|place| {
         let store = Store::new(place.backend(), &StoreOptions::default());
         let made = many(&store, &mut Random::new(seed));
         for at in made {

@@ -9,7 +9,7 @@ use amalgam_engine::{
     Error, ErrorKind, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath,
     WorkspaceName, Workspaces,
 };
-use amalgam_tests::harness::over_both;
+use amalgam_tests::harness::over_all;
 
 fn ada() -> OperationContext {
     OperationContext::new("ada", Time(1_000)).buffered()
@@ -47,7 +47,7 @@ fn started(store: &Store) -> Workspaces {
 
 #[test]
 fn a_stale_head_is_an_error_that_carries_the_current_one() {
-    over_both(|place| {
+    over_all(|place| {
         let workspaces = started(&place.store());
         let mut late = workspaces.open(&ws("main")).expect("open");
         let head = write(&workspaces, &ws("main"), "a", "1");
@@ -84,7 +84,7 @@ fn a_commit_of_nothing_returns_the_head() {
 
 #[test]
 fn a_note_is_written_over_an_older_one_by_commits_too() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let (workspaces, labels) = (started(&store), Labels::of(&store));
         let name = ws("main");
@@ -124,7 +124,7 @@ fn head_note(store: &Store, name: &WorkspaceName) -> bytes::Bytes {
 
 #[test]
 fn a_workspace_whose_tree_is_gone_is_renamed_and_deleted_all_the_same() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = started(&store);
         let head = write(&workspaces, &ws("main"), "a", "1");
@@ -143,7 +143,7 @@ fn a_workspace_whose_tree_is_gone_is_renamed_and_deleted_all_the_same() {
 
 #[test]
 fn labels_notes_and_rewards_come_with_the_commit_or_later() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let (workspaces, labels) = (started(&store), Labels::of(&store));
         let v1 = LabelName::new("v1").expect("a name");
@@ -174,7 +174,7 @@ fn labels_notes_and_rewards_come_with_the_commit_or_later() {
 
 #[test]
 fn a_request_is_done_once_wherever_the_head_is_by_then() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = started(&store);
         let mut tree = workspaces.open(&ws("main")).expect("open");
@@ -204,7 +204,7 @@ fn a_whole_restore_is_a_new_snapshot_with_the_old_tree() {
 
 #[test]
 fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = started(&store);
         let name = ws("main");
@@ -328,7 +328,7 @@ fn a_head_is_found_by_time_and_by_operation() {
 
 #[test]
 fn a_cursor_follows_the_log_and_waits() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = started(&store);
         let mut cursor = OperationCursor::after(&store, 0);
@@ -388,7 +388,7 @@ fn what_was_deleted_comes_back_and_the_error_says_how() {
 #[test]
 fn threads_agree_on_one_story() {
     use std::sync::atomic::{AtomicU64, Ordering};
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let workspaces = Workspaces::of(&store);
         for number in 0..4 {
@@ -461,7 +461,7 @@ fn threads_agree_on_one_story() {
 
 #[test]
 fn a_snapshot_knows_the_labels_and_workspaces_that_point_at_it() {
-    over_both(|place| {
+    over_all(|place| {
         let store = place.store();
         let (workspaces, labels) = (started(&store), Labels::of(&store));
         let first = write(&workspaces, &ws("main"), "a", "1");

@@ -46,7 +46,26 @@ pub fn have(store: &Store) -> Result<Have> {
     Ok(Have { snapshots: found.into_iter().rev().map(|(_, id)| id).collect() })
 }
 
+/// Returns those of some snapshots that a store has with their trees, whether or not a name holds them, in the same order.
+///
+/// A transfer that broke off leaves complete snapshots without names. The answer is a hint: a collection may remove them before
+/// the next stream arrives, which then fails.
+pub fn have_of(store: &Store, candidates: &[SnapshotId]) -> Result<Have> {
+    let mut snapshots = Vec::new();
+    for id in candidates {
+        match store.snapshot(*id).and_then(|snapshot| store.hold(snapshot.root)) {
+            Ok(_) => snapshots.push(*id),
+            Err(EngineError::Missing { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Have { snapshots })
+}
+
 impl Have {
+    /// Most snapshots that one question may name.
+    pub const CANDIDATES_MAX: usize = SNAPSHOTS_MAX;
+
     /// Encodes as text: a title, then one id per line.
     pub fn encode(&self) -> String {
         let lines = self.snapshots.iter().map(|id| format!("{id}\n"));

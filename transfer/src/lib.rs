@@ -56,7 +56,7 @@ pub use backup::verify_backup;
 pub use backup::{BackupReport, backup, restore_backup};
 pub use error::{Error, FramePosition, Result};
 pub use growth::{added, added_by, growth};
-pub use have::{Have, have};
+pub use have::{Have, have, have_of};
 pub use progress::Progress;
 pub use receive::{Names, Omissions, ReceiveOptions, ReceiveReport, receive};
 pub use selection::Selection;

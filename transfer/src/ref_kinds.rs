@@ -2,7 +2,7 @@
 //!
 //! A stream may set only references that describe snapshots and run nothing. All others belong to the store that made them: a
 //! queue entry may name a command, a lean tree replaces a snapshot's own, a resolution decides conflicts of later merges, a
-//! view's checkpoint belongs to a mount.
+//! policy decides what agents may do, a view's checkpoint belongs to a mount.
 
 use amalgam_engine::reference::RefName;
 
@@ -10,7 +10,7 @@ use amalgam_engine::reference::RefName;
 const STREAM_KINDS: [&str; 6] = ["episode", "label", "note", "reward", "step", "workspace"];
 /// Kinds that the restore of a backup sets, too. Queue entries are restored as held: none is merged, and no test runs, before a
 /// user releases it.
-const BACKUP_KINDS: [&str; 6] = ["deleted", "foreign", "lean", "queue", "resolution", "review"];
+const BACKUP_KINDS: [&str; 7] = ["deleted", "foreign", "lean", "policy", "queue", "resolution", "review"];
 /// Checkpoints of live views. Their journals are not part of a backup, and each store assigns their numbers anew.
 const VIEW_KIND: &str = "view";
 

@@ -55,6 +55,14 @@ pub struct SetAttributes {
     pub mtime: Option<TimeSet>,
 }
 
+impl SetAttributes {
+    /// Returns whether nothing but the time of the last read is set.
+    pub(crate) fn is_atime_only(&self) -> bool {
+        let Self { mode, uid, gid, size, atime: _, mtime } = self;
+        mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && mtime.is_none()
+    }
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug)]
 pub enum TimeSet {

@@ -25,8 +25,11 @@ pub enum Difference {
     Modified,
 }
 
-/// Returns whether two trees are equal, ignoring times.
+/// Returns whether two trees and their state values are equal, ignoring times.
 pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
+    if !before.has_same_states(after)? {
+        return Ok(false);
+    }
     let mut same = true;
     compare(before, after, &mut |_, _| {
         same = false;

@@ -1,6 +1,7 @@
 //! Errors of a view, and the only table of error numbers.
 
 use amalgam_engine as engine;
+use amalgam_policy::{Act, Refusal};
 use rustix::io::Errno;
 
 /// The result of a view's operation.
@@ -21,6 +22,14 @@ pub enum Error {
     /// The caller does not have the required permission.
     #[error("permission denied")]
     Access,
+    /// A policy does not give an agent the right.
+    #[error("{refusal}")]
+    Refused {
+        /// The act, the agent and the rule.
+        refusal: Box<Refusal>,
+        /// Whether the agent may change nothing at all.
+        is_read_only: bool,
+    },
     /// The operation requires the owner.
     #[error("only the owner may do that")]
     NotOwner,
@@ -90,6 +99,9 @@ impl Error {
             Self::Stale(_) => Errno::STALE,
             Self::ReadOnly => Errno::ROFS,
             Self::Access => Errno::ACCESS,
+            Self::Refused { is_read_only: true, .. } => Errno::ROFS,
+            Self::Refused { refusal, .. } if refusal.act == Act::Remove => Errno::PERM,
+            Self::Refused { .. } => Errno::ACCESS,
             Self::NotOwner => Errno::PERM,
             Self::Quota { .. } => Errno::DQUOT,
             Self::Local { .. } => Errno::BUSY,

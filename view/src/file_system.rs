@@ -11,6 +11,7 @@ use std::sync::Arc;
 use amalgam_engine::object::{Content, Node, Owner};
 use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
 use amalgam_engine::{Error as EngineError, Time, TreePath, WorkingTree};
+use amalgam_policy::Guard;
 
 use crate::access::{Access, Caller, is_permitted};
 use crate::acl::{self, Acl};
@@ -22,6 +23,7 @@ use crate::invalidation::{Invalidation, Watchers};
 use crate::journal::{Edit, Journal, Unsynced};
 use crate::local_entries::LocalEntries;
 use crate::options::ViewOptions;
+use crate::permission::TreePermissions;
 
 /// Permission bits that remain of a conflict that is shown as one of its sides.
 const CONFLICT_MODE: u32 = 0o444;
@@ -33,6 +35,8 @@ pub(crate) struct FileSystem {
     /// `None` in a read-only view.
     pub(crate) journal: Option<Journal>,
     pub(crate) local: LocalEntries,
+    /// The agents on whose behalf the view is used.
+    pub(crate) guard: Arc<Guard>,
     pub(crate) options: Arc<ViewOptions>,
     pub(crate) watchers: Arc<Watchers>,
 }
@@ -104,6 +108,40 @@ impl FileSystem {
     /// Refuses to move or remove a path with a local entry at it or below it.
     pub(crate) fn ensure_none_local_below(&self, path: &TreePath) -> Result<()> {
         self.local.ensure_none_below(path, &self.tree)
+    }
+
+    /// Returns the permissions of the view's agents in its tree.
+    pub(crate) fn permissions(&self) -> TreePermissions<'_> {
+        TreePermissions::new(&self.guard, &self.tree)
+    }
+
+    /// Refuses to read an inode that the view's agents cannot see. An inode without a name is read by those who hold it.
+    pub(crate) fn ensure_readable(&self, ino: Ino) -> Result<()> {
+        if self.guard.is_open() {
+            return Ok(());
+        }
+        let Some(path) = self.inodes.path(ino)? else { return Ok(()) };
+        let kind = self.inodes.get(ino)?.kind;
+        let links = match self.inodes.cached_attributes(ino) {
+            Some(cached) => u64::from(cached.links),
+            None => self.tree.stat(&path)?.map_or(1, |stat| stat.links),
+        };
+        match self.local.contains(&path) || self.permissions().is_visible(&path, kind, links)? {
+            true => Ok(()),
+            false => Err(Error::Access),
+        }
+    }
+
+    /// Refuses to change an inode that the view's agents may not change.
+    pub(crate) fn ensure_changeable(&self, ino: Ino) -> Result<()> {
+        if self.guard.is_open() {
+            return Ok(());
+        }
+        self.ensure_readable(ino)?;
+        match self.inodes.path(ino)? {
+            Some(path) => self.permissions().change(&path),
+            None => Ok(()),
+        }
     }
 
     /// Returns whether permission bits and the access control list allow an access.
@@ -191,7 +229,16 @@ impl FileSystem {
 
     /// Appends an edit to the journal. Returns the location of its data.
     pub(crate) fn append_to_journal(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
-        self.journal.as_mut().ok_or(Error::ReadOnly)?.append(edit, now, data)
+        let range = self.journal.as_mut().ok_or(Error::ReadOnly)?.append(edit, now, data)?;
+        self.report_change();
+        Ok(range)
+    }
+
+    /// Reports that the tree is about to change.
+    pub(crate) fn report_change(&self) {
+        if let Some(changed) = &self.options.changed {
+            changed();
+        }
     }
 
     /// Records the result of a sync. After a failure the journal accepts nothing more.
@@ -261,6 +308,9 @@ impl FileSystem {
         }
         let Some(stat) = self.tree.stat_in(directory, &dentry.name)? else { return Ok(None) };
         let name = dentry.name.clone();
+        if !self.guard.is_open() && !self.permissions().is_visible(&directory.join(&name), stat.kind, stat.links)? {
+            return Ok(None);
+        }
         let ino = self.inode_for(dentry, directory, &stat)?;
         let attributes = self.attributes_from_stat(ino, || directory.join(&name), &stat)?;
         self.inodes.cache_attributes(&attributes);

@@ -356,6 +356,12 @@ impl InodeTable {
         }
     }
 
+    /// Returns all directories in the table. Scans the whole table.
+    pub(crate) fn directories(&self) -> Vec<Ino> {
+        let all = self.by_number.iter().filter(|(_, inode)| inode.kind == Kind::Directory);
+        all.map(|(ino, _)| *ino).collect()
+    }
+
     /// Groups all names in the table by directory. Scans the whole table.
     pub(crate) fn by_directory(&self) -> HashMap<Ino, Vec<(Name, Ino)>> {
         let mut all: HashMap<Ino, Vec<(Name, Ino)>> = HashMap::new();
@@ -389,6 +395,15 @@ impl InodeTable {
     pub(crate) fn invalidate(&mut self, ino: Ino) {
         if let Some(inode) = self.by_number.get_mut(&ino) {
             inode.attributes = None;
+        }
+    }
+
+    /// Drops the cached attributes, the times and the link count of a directory whose names changed.
+    pub(crate) fn invalidate_directory(&mut self, ino: Ino) {
+        self.times.remove(&ino);
+        if let Some(inode) = self.by_number.get_mut(&ino) {
+            inode.attributes = None;
+            inode.subdirectories = None;
         }
     }
 

@@ -16,6 +16,7 @@
 mod base;
 mod edit;
 mod file;
+mod group;
 mod replay;
 mod space;
 #[cfg(test)]
@@ -34,11 +35,12 @@ use crate::encoding::io_error;
 use crate::error::{Error, Result};
 use crate::options::MeasureDisk;
 pub(crate) use base::JournalBase;
-pub(crate) use edit::Edit;
+pub(crate) use edit::{Edit, JournalPart};
 use file::{
     EDIT_BYTES_MAX, HEADER_BYTES, Identity, JournalFile, Predecessor, RECORD_HEAD_BYTES, checksum, file_name,
     file_numbers, new_identity, remove_files, write_both,
 };
+pub(crate) use group::GroupData;
 pub use replay::RecoveryReport;
 use replay::{has_record, preserve_files, replay};
 use space::JournalSpace;
@@ -236,6 +238,16 @@ impl Journal {
         self.end = offset + data.len() as u64;
         let segment: Arc<dyn Segment> = self.current.clone();
         Ok((!data.is_empty()).then_some(SegmentRange { segment, offset }))
+    }
+
+    /// Returns the beginning of the current file as a location of data.
+    pub(crate) fn current_file(&self) -> SegmentRange {
+        SegmentRange { segment: self.current.clone(), offset: 0 }
+    }
+
+    /// Returns the number of the current file.
+    pub(crate) fn file_number(&self) -> u64 {
+        self.number
     }
 
     /// Returns the offset of the next record in the current file.

@@ -14,6 +14,8 @@
 //! |---|---|
 //! | `view` | the public interface; the locks |
 //! | `namespace`, `listing`, `file_data`, `metadata` | the operations of POSIX, as functions on the locked state |
+//! | `edit_group` | groups of edits by path, all or none |
+//! | `permission` | permissions of agents by policy |
 //! | `commit`, `tree_switch`, `writeback`, `prefetch` | commits and checkpoints; restores; syncs; reads |
 //! | `file_system` | the locked state: tree, inodes, journal, local entries |
 //! | `inodes`, `handles`, `path_cache`, `saved_inodes` | the inode table with attribute cache, and the file handles |
@@ -27,6 +29,7 @@ mod attributes;
 mod commit;
 mod compare;
 mod dentry;
+mod edit_group;
 mod encoding;
 mod error;
 mod file_data;
@@ -42,6 +45,7 @@ mod metadata;
 mod namespace;
 mod options;
 mod path_cache;
+mod permission;
 mod prefetch;
 mod saved_inodes;
 mod tree_switch;
@@ -50,9 +54,11 @@ mod writeback;
 
 pub use access::{Access, Caller, is_permitted};
 pub use amalgam_engine::work::RenameMode;
+pub use amalgam_policy::{Guard, Refusal};
 pub use attributes::{Attributes, Device, Ino, Kind, ROOT, SetAttributes, TimeSet};
 pub use commit::{CommitRequest, ConflictFold};
 pub use compare::{Difference, differences, holds_same};
+pub use edit_group::{TreeEdit, Upload};
 pub use error::{Error, Result};
 pub use file_data::{Seek, SizeChange};
 pub use file_system::StateVersion;
@@ -64,6 +70,7 @@ pub use local_entries::LocalEntry;
 pub use locks::{Lock, LockKind};
 pub use metadata::XattrSet;
 pub use options::{Clock, DiskSpace, MeasureDisk, ShowConflict, ViewOptions};
+pub use permission::TreePermissions;
 pub use prefetch::{PendingRead, ReadOutcome};
 pub use tree_switch::Restored;
 pub use view::View;

@@ -116,6 +116,7 @@ pub(crate) fn read_directory(
     if own.kind != Kind::Directory {
         return Err(amalgam_engine::Error::NotADirectory { path: TreePath::root() }.into());
     }
+    fs.ensure_readable(ino)?;
     fs.check_access(caller, &own, Access::READ)?;
     let Some(path) = fs.inodes.path(ino)? else {
         // A removed directory has no entries, not even `.` and `..`.
@@ -169,6 +170,11 @@ fn list_names(
     for item in merge_local(listing, local.collect()) {
         let (name, stat) = item?;
         if after == Some(&name) {
+            continue;
+        }
+        if let Some(stat) = stat.as_ref().filter(|_| !fs.guard.is_open())
+            && !fs.permissions().is_visible(&path.join(&name), stat.kind, stat.links)?
+        {
             continue;
         }
         let attributes = entry_attributes(fs, ino, path, &name, stat.as_ref())?;

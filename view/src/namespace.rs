@@ -97,9 +97,11 @@ pub(crate) fn create(
     let name = checked_name(name)?;
     let directory = open_changeable(fs, caller, parent)?;
     let path = directory.child(&name)?;
+    ensure_visible_if_there(fs, &path)?;
     if fs.local.contains(&path) || fs.tree.exists(&path)? {
         return Err(EngineError::Exists { path }.into());
     }
+    fs.permissions().add(&path)?;
     fs.ensure_quota(0)?;
     let (kind, mode) = (new.kind(), new.mode());
     let inherits_group = directory.attributes.mode & SET_GROUP != 0;
@@ -151,9 +153,12 @@ pub(crate) fn link(fs: &mut FileSystem, caller: &Caller, ino: Ino, parent: Ino, 
     }
     let existing = fs.linked_path(ino)?;
     let new = directory.child(&name)?;
+    ensure_visible_if_there(fs, &new)?;
     if fs.local.contains(&new) || fs.tree.exists(&new)? {
         return Err(EngineError::Exists { path: new }.into());
     }
+    fs.ensure_readable(ino)?;
+    fs.permissions().link(&existing, &new)?;
     let now = fs.now();
     fs.edit(&Edit::Link { existing, new }, now, &[])?;
     let dentry = Dentry { parent, name };
@@ -177,6 +182,7 @@ pub(crate) fn unlink(fs: &mut FileSystem, caller: &Caller, parent: Ino, name: &[
     if found.kind == Kind::Directory {
         return Err(EngineError::IsADirectory { path }.into());
     }
+    fs.permissions().remove(&path)?;
     let now = fs.now();
     let remaining = remaining_name(fs, found.ino, &path)?;
     fs.edit(&Edit::Remove { path }, now, &[]).inspect_err(|_| evict_unused(fs, Some(&remaining)))?;
@@ -198,6 +204,8 @@ pub(crate) fn remove_directory(fs: &mut FileSystem, caller: &Caller, parent: Ino
     if found.kind != Kind::Directory {
         return Err(EngineError::NotADirectory { path }.into());
     }
+    // Before it is found not to be empty: its entries may be hidden.
+    fs.permissions().remove(&path)?;
     ensure_empty(fs, &path)?;
     let now = fs.now();
     fs.edit(&Edit::RemoveDirectory { path }, now, &[])?;
@@ -235,6 +243,7 @@ pub(crate) fn rename(
             return Ok(());
         }
     }
+    fs.permissions().rename(&from, &to, mode)?;
     // A directory that moves to another parent gets another `..`, so it must be writable itself.
     if moved.kind == Kind::Directory && source.parent != target.parent {
         fs.check_access(caller, &moved, Access::WRITE)?;
@@ -333,6 +342,14 @@ fn open_parent(fs: &mut FileSystem, ino: Ino) -> Result<Parent> {
         return Err(EngineError::NotADirectory { path }.into());
     }
     Ok(Parent { ino, path, attributes })
+}
+
+/// Refuses a name at which a hidden entry is, as any other name that may not be added.
+fn ensure_visible_if_there(fs: &FileSystem, path: &TreePath) -> Result<()> {
+    match fs.permissions().read(path) {
+        Err(_) => fs.permissions().add(path).and(Err(Error::Access)),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Returns a directory in which the caller may change names.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use amalgam_engine::object::{Conflict, Entry, Owner};
 use amalgam_engine::workspace::Journaled;
 use amalgam_engine::{Store, Time, TreePath};
+use amalgam_policy::Guard;
 
 /// Returns the current time.
 pub type Clock = fn() -> Time;
@@ -53,6 +54,10 @@ pub struct ViewOptions {
     /// The last commit of the workspace that was taken from a live view. If a power cut lost the journal's record of that commit, the
     /// journal is replayed from after the commit.
     pub journaled: Option<Journaled>,
+    /// The agents on whose behalf the view is used. [`View::set_guard`](crate::View::set_guard) replaces it.
+    pub guard: Arc<Guard>,
+    /// Called when the tree changes, while the view is locked: it must return at once.
+    pub changed: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl ViewOptions {
@@ -66,6 +71,8 @@ impl ViewOptions {
             disk: None,
             conflicts: None,
             journaled: None,
+            guard: Arc::default(),
+            changed: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use amalgam_engine::object::{Entry, EntryKind, Node};
 use amalgam_engine::work::Stat;
 use amalgam_engine::{Change, DiffOptions, Name, SnapshotId, TreePath, WorkingTree, diff_entries};
+use amalgam_policy::Guard;
 use foldhash::HashMap;
 
 use crate::attributes::{Attributes, Ino, Kind, ROOT};
@@ -41,6 +42,7 @@ pub(crate) fn restore(
     let switch = InodeSwitch::prepare(fs, &after, changed)?;
     // From here on nothing may fail, because the journal has the restore.
     fs.journal.as_mut().ok_or(Error::ReadOnly)?.record_restore(state, head, now)?;
+    fs.report_change();
     after.rebase(head);
     switch.apply(fs);
     fs.tree = after;
@@ -83,6 +85,114 @@ pub(crate) fn set_local_entries(fs: &mut FileSystem, entries: BTreeMap<TreePath,
     }
     fs.local = entries;
     Ok(())
+}
+
+/// Replaces the agents on whose behalf the view is used. Watchers drop their caches of each name whose level changed, whether it
+/// was visible or not: they may remember that a hidden name does not exist.
+pub(crate) fn set_guard(fs: &mut FileSystem, guard: Arc<Guard>) -> Result<()> {
+    let before = std::mem::replace(&mut fs.guard, guard);
+    let guard = Arc::clone(&fs.guard);
+    if before.is_same(&guard) {
+        return Ok(());
+    }
+    for directory in fs.inodes.directories() {
+        let Some(path) = fs.inodes.path(directory)? else { continue };
+        let mut is_changed = false;
+        for item in fs.tree.list(&path)? {
+            let (name, stat) = item?;
+            let child = path.join(&name);
+            let is_directory = stat.kind == EntryKind::Directory;
+            let verdict =
+                |guard: &Guard| (guard.level(child.as_bytes()), guard.is_visible(child.as_bytes(), is_directory));
+            // Other names of a hard link may have other levels.
+            if verdict(&before) == verdict(&guard) && stat.links <= 1 {
+                continue;
+            }
+            is_changed = true;
+            if let Some(ino) = fs.inodes.ino_at(&Dentry { parent: directory, name: name.clone() }) {
+                fs.watchers.notify_all(&Invalidation::Contents(ino));
+            }
+            fs.watchers.notify_all(&Invalidation::Entry { parent: directory, name });
+        }
+        if is_changed {
+            fs.watchers.notify_all(&Invalidation::Contents(directory));
+        }
+    }
+    Ok(())
+}
+
+/// The fate of the inodes at a path that a group of edits changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum InodeFate {
+    /// The inode stays, with other data or attributes.
+    Kept,
+    /// The inode at the path and all below it are detached.
+    Replaced,
+}
+
+/// The prepared changes of the inode table for the tree after a group of edits.
+pub(crate) struct GroupSwitch {
+    /// The fate of each path, and whether the path existed before.
+    changes: Vec<(TreePath, InodeFate, bool)>,
+    detachment: Detachment,
+}
+
+/// Computes the changes of the inode table for a group of edits.
+pub(crate) fn prepare_group(
+    fs: &FileSystem,
+    after: &WorkingTree,
+    fates: BTreeMap<TreePath, InodeFate>,
+) -> Result<GroupSwitch> {
+    let (mut detachment, mut changes) = (Detachment::default(), Vec::with_capacity(fates.len()));
+    for (path, mut fate) in fates {
+        let existed = fs.tree.exists(&path)?;
+        if let Some(ino) = fs.inodes.ino_of(&path) {
+            let kind = fs.inodes.get(ino)?.kind;
+            // A conflict that is shown as a file is replaced by that file.
+            let is_kept = fate == InodeFate::Kept && after.stat(&path)?.is_some_and(|stat| stat.kind == kind);
+            if ino != ROOT && !is_kept {
+                fate = InodeFate::Replaced;
+                detachment.prepare(fs, ino, None)?;
+            }
+        }
+        changes.push((path, fate, existed));
+    }
+    Ok(GroupSwitch { changes, detachment })
+}
+
+impl GroupSwitch {
+    /// Switches to the tree after the group, and notifies all watchers.
+    pub(crate) fn finish(mut self, fs: &mut FileSystem, after: WorkingTree) {
+        let watchers = Arc::clone(&fs.watchers);
+        let mut directories = BTreeSet::new();
+        for (path, fate, existed) in self.changes {
+            let ino = fs.inodes.ino_of(&path);
+            match (ino, fate) {
+                (Some(ino), InodeFate::Kept) => {
+                    fs.inodes.set_times(ino, Default::default());
+                    fs.inodes.invalidate(ino);
+                    watchers.notify_all(&Invalidation::Contents(ino));
+                }
+                (Some(ino), InodeFate::Replaced) if ino != ROOT => self.detachment.apply(fs, ino),
+                _ => {}
+            }
+            let Some((above, name)) = path.split_last().filter(|_| fate == InodeFate::Replaced) else { continue };
+            let Some(parent) = fs.inodes.ino_of(&above) else { continue };
+            let dentry = Dentry { parent, name: name.clone() };
+            match (ino, existed) {
+                (Some(_), _) => {}
+                (None, true) => fs.inodes.retire(&dentry),
+                (None, false) => fs.inodes.retire_handle_at(&dentry),
+            }
+            watchers.notify_all(&Invalidation::Entry { parent, name });
+            directories.insert(parent);
+        }
+        fs.tree = after;
+        for ino in directories {
+            fs.inodes.invalidate_directory(ino);
+            watchers.notify_all(&Invalidation::Contents(ino));
+        }
+    }
 }
 
 /// A path at which two trees of one store may differ.

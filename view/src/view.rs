@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_engine::work::{RenameMode, Special};
+use amalgam_engine::work::{LooseFile, RenameMode, Special};
 use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
 use amalgam_engine::{Error as EngineError, OperationContext, RefName, SnapshotId, Store, Time, TreePath, WorkingTree};
+use amalgam_policy::Guard;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tracing::{debug, info, warn};
@@ -52,7 +53,7 @@ pub(crate) struct Shared {
     locks: LockTable,
     prefetch: Arc<Prefetch>,
     committer: Committer,
-    writeback: Writeback,
+    pub(crate) writeback: Writeback,
 }
 
 /// Opening, closing, and the state as a whole.
@@ -101,6 +102,7 @@ impl View {
             inodes,
             journal,
             local: LocalEntries::default(),
+            guard: Arc::clone(&options.guard),
             options: Arc::clone(&options),
             watchers: Arc::clone(&watchers),
         };
@@ -278,6 +280,12 @@ impl View {
         Ok(())
     }
 
+    /// Replaces the agents on whose behalf the view is used, and notifies all watchers of entries that became visible, hidden, or
+    /// changeable.
+    pub fn set_guard(&self, guard: Arc<Guard>) -> Result<()> {
+        tree_switch::set_guard(&mut self.shared.fs.write(), guard)
+    }
+
     /// Replaces the local entries. Callers that hold covered inodes can still use them.
     pub fn set_local_entries(&self, entries: BTreeMap<TreePath, LocalEntry>) -> Result<()> {
         tree_switch::set_local_entries(&mut self.shared.fs.write(), entries)
@@ -318,7 +326,7 @@ impl View {
     /// another thread may call.
     pub fn begin_read(&self, ino: Ino, offset: u64, length: usize) -> Result<ReadOutcome> {
         // The file is taken out under the lock, and read without it.
-        let file = self.shared.fs.read().file(ino)?;
+        let file = self.readable_file(ino)?;
         self.shared.prefetch.begin_read(ino, file, offset, length, || {
             let fs = self.shared.fs.read();
             Some((fs.tree.fork(), fs.inodes.path(ino).ok()??))
@@ -367,14 +375,14 @@ impl View {
 
     /// Returns where the next data or the next hole begins, at an offset or behind it.
     pub fn seek(&self, ino: Ino, offset: u64, target: Seek) -> Result<u64> {
-        let file = self.shared.fs.read().file(ino)?;
+        let file = self.readable_file(ino)?;
         file_data::seek(&file, offset, target)
     }
 
     /// Copies a range between files, or within one. Returns how many bytes were copied: fewer if the rest was refused.
     pub fn copy_range(&self, caller: &Caller, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         // One state of the source, also if both are one file.
-        let source = self.shared.fs.read().file(from.0)?;
+        let source = self.readable_file(from.0)?;
         let length = length.min(source.stat().size.saturating_sub(from.1)).min(COPY_BYTES_MAX);
         let mut done = 0;
         while done < length {
@@ -397,6 +405,13 @@ impl View {
         Ok(done)
     }
 
+    /// Returns the file of an inode that the view's agents can see.
+    fn readable_file(&self, ino: Ino) -> Result<LooseFile> {
+        let fs = self.shared.fs.read();
+        fs.ensure_readable(ino)?;
+        fs.file(ino)
+    }
+
     /// Syncs all changes of this view to disk. Once a sync has failed, all later ones fail.
     pub fn sync(&self) -> Result<()> {
         self.shared.writeback.sync(&self.shared.fs)
@@ -407,8 +422,12 @@ impl View {
 impl View {
     /// Returns the attributes of an inode.
     pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
-        if let Some(cached) = self.shared.fs.read().inodes.cached_attributes(ino) {
-            return Ok(cached);
+        {
+            let fs = self.shared.fs.read();
+            fs.ensure_readable(ino)?;
+            if let Some(cached) = fs.inodes.cached_attributes(ino) {
+                return Ok(cached);
+            }
         }
         let mut fs = self.shared.fs.write();
         let attributes = fs.attributes(ino)?;
@@ -422,12 +441,16 @@ impl View {
         if access.has_write() && self.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        if self.shared.fs.read().is_permitted(caller, &attributes, access)? { Ok(()) } else { Err(Error::Access) }
+        let fs = self.shared.fs.read();
+        if access.has_write() && attributes.kind != Kind::Directory {
+            fs.ensure_changeable(ino)?;
+        }
+        if fs.is_permitted(caller, &attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
 
     /// Returns the target of a symlink.
     pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        let file = self.shared.fs.read().file(ino)?;
+        let file = self.readable_file(ino)?;
         file.target().map(|target| target.to_vec()).ok_or(Error::Invalid("not a symlink"))
     }
 

@@ -8,22 +8,23 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
-use super::{receive, send};
+use super::{receive, send, server_backup};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::drive;
 use crate::session::Session;
 
-/// Back the whole store up into a directory
+/// Back the whole store up into a directory, or a whole server
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first backup writes everything, later ones only what is new. The store can be in use meanwhile, and everything is
 verified as it is written. A backup does not contain settings, the operation log, and which directory belongs to which
-workspace.
+workspace. With --data it is a backup of a server: its keys, settings and all projects, while it runs or not.
 
 Examples:
   amalgam backup /mnt/disk/amalgam
   amalgam backup /mnt/disk/amalgam --verify
+  amalgam backup /mnt/disk/server --data /srv/amalgam
   amalgam restore-backup /mnt/disk/amalgam --store ~/amalgam-again")]
 pub struct Backup {
     /// The directory of the backup; created if it does not exist
@@ -31,13 +32,26 @@ pub struct Backup {
     /// Check the backup: restore it into a temporary store in DIR, and fail if anything is missing
     #[arg(long)]
     verify: bool,
+    /// Back up the server with this data directory
+    #[arg(long, value_name = "DATA")]
+    data: Option<OsString>,
 }
 
 impl Backup {
+    /// Whether a server is backed up, and not a store.
+    pub fn is_of_server(&self) -> bool {
+        self.data.is_some()
+    }
+
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let mut client = session.client().await?;
         let path = session.host_path(&self.dir);
+        if let Some(data) = &self.data {
+            session.interrupts.say("earlier parts of the backup are intact");
+            let data = session.host_path(data);
+            return server_backup::back_up(session, &data, &path, self.verify).await;
+        }
+        let mut client = session.client().await?;
         session.interrupts.say("earlier parts of the backup are intact");
         let directory = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let request = v1::BackUpStoreRequest { directory, verify: self.verify };
@@ -56,7 +70,7 @@ impl Backup {
     }
 }
 
-/// Restore a backup into a new store
+/// Restore a backup into a new store, or a new server
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Queued merges are restored on hold: nothing is merged and no test runs before `amalgam queue release`. Objects and names
@@ -65,16 +79,30 @@ that violate the format are skipped and reported, and the command exits with 3.
 Examples:
   amalgam restore-backup /mnt/disk/amalgam
   amalgam restore-backup /mnt/disk/amalgam --store ~/amalgam-again
-  amalgam --store ~/amalgam-again verify --read-data")]
+  amalgam --store ~/amalgam-again verify --read-data
+  amalgam restore-backup /mnt/disk/server --data /srv/amalgam-again")]
 pub struct RestoreBackup {
     /// The directory that `amalgam backup` wrote
     dir: OsString,
+    /// Restore the backup of a server into this new data directory
+    #[arg(long, value_name = "DATA")]
+    data: Option<OsString>,
 }
 
 impl RestoreBackup {
+    /// Whether a server is restored, and not a store.
+    pub fn is_of_server(&self) -> bool {
+        self.data.is_some()
+    }
+
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(&self.dir);
+        if let Some(data) = &self.data {
+            session.interrupts.say("remove the new data directory, and run the command again");
+            let data = session.host_path(data);
+            return server_backup::restore(session, &path, &data).await;
+        }
         if !path.join("BACKUP").is_file() {
             let message = format!("{} is not a backup", path.display());
             return Err(CliError::refused(message).hint("name the directory that `amalgam backup` wrote"));

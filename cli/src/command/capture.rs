@@ -127,10 +127,11 @@ pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exi
     if failures.len() > shown {
         output.remark(format!("... and {} more; -v shows all", text::count((failures.len() - shown) as u64)))?;
     }
-    if output.is_verbose() {
-        for notice in others {
-            output.remark(format!("left out: {}", show(notice, style::FAINT)))?;
-        }
+    // Git works in another repository, or in none, where a `.git` file is missing.
+    let is_shown = |notice: &&&v1::Notice| output.is_verbose() || notice.kind() == v1::NoticeKind::GitFile;
+    let others: Vec<_> = others.iter().filter(is_shown).collect();
+    for notice in others {
+        output.remark(format!("left out: {}", show(notice, style::FAINT)))?;
     }
     Ok(if failures.is_empty() { Exit::OK } else { Exit::PARTLY })
 }

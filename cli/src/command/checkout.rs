@@ -98,36 +98,7 @@ impl Checkout {
             set_id: self.set_id,
         };
         let result = checkout(&session.output, &mut client, &target).await?;
-        let output = &mut session.output;
-        let directory = result.directory.clone().unwrap_or_default();
-        let counts = json!({
-            "workspace": self.workspace,
-            "written": result.written,
-            "bytes": result.bytes,
-            "reflinked": result.reflinked,
-            "linked": result.linked,
-            "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
-        });
-        let shown = if directory.path.is_empty() { path.as_os_str().as_bytes() } else { &directory.path };
-        output.emit(&lines::with_path(lines::line("checkout", counts), shown))?;
-        let cloned = match result.reflinked {
-            0 => String::new(),
-            number => format!(", {} cloned", text::count(number)),
-        };
-        let shared = match result.linked {
-            0 => String::new(),
-            number => format!(", {} shared", text::count(number)),
-        };
-        let written =
-            format!("{} ({}{cloned}{shared})", text::plural(result.written, "path"), text::bytes(result.bytes));
-        let belongs = match &self.workspace {
-            Some(name) => format!(", workspace {}", paint(style::WORKSPACE, name)),
-            None => String::new(),
-        };
-        output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
-        conflicts::say(output, result.conflicts.as_ref())?;
-        warn(output, &result.warnings)?;
-        report_notices(output, &result.notices)
+        report(&mut session.output, &path, self.workspace.as_deref(), &result)
     }
 
     /// Writes the lost directory of a workspace again.
@@ -219,6 +190,38 @@ impl Checkout {
         conflicts::say(output, result.conflicts.as_ref())?;
         report_notices(output, &result.notices)
     }
+}
+
+/// Prints the result of a checkout.
+pub fn report(output: &mut Output, path: &Path, workspace: Option<&str>, result: &v1::CheckoutResult) -> Outcome {
+    let directory = result.directory.clone().unwrap_or_default();
+    let counts = json!({
+        "workspace": workspace,
+        "written": result.written,
+        "bytes": result.bytes,
+        "reflinked": result.reflinked,
+        "linked": result.linked,
+        "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
+    });
+    let shown = if directory.path.is_empty() { path.as_os_str().as_bytes() } else { &directory.path };
+    output.emit(&lines::with_path(lines::line("checkout", counts), shown))?;
+    let cloned = match result.reflinked {
+        0 => String::new(),
+        number => format!(", {} cloned", text::count(number)),
+    };
+    let shared = match result.linked {
+        0 => String::new(),
+        number => format!(", {} shared", text::count(number)),
+    };
+    let written = format!("{} ({}{cloned}{shared})", text::plural(result.written, "path"), text::bytes(result.bytes));
+    let belongs = match workspace {
+        Some(name) => format!(", workspace {}", paint(style::WORKSPACE, name)),
+        None => String::new(),
+    };
+    output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
+    conflicts::say(output, result.conflicts.as_ref())?;
+    warn(output, &result.warnings)?;
+    report_notices(output, &result.notices)
 }
 
 /// Makes a workspace that begins at a snapshot, unless there is one of this name whose head that is.

@@ -8,6 +8,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
+use crate::serve_settings::{ServerArgs, ServerSettings, Source};
 use crate::session::Session;
 
 /// Show and change settings
@@ -19,7 +20,8 @@ Examples:
   amalgam config set exclude '*.iso' node_modules
   amalgam config set retention.automatic.daily 90d
   amalgam config set workspace.main.quota 2GB       for one workspace
-  amalgam config unset exclude")]
+  amalgam config unset exclude
+  amalgam config server                             settings of `amalgam serve`")]
 pub struct ConfigCommand {
     #[command(subcommand)]
     command: Option<Verb>,
@@ -30,6 +32,11 @@ enum Verb {
     /// List all settings; the default
     #[command(after_help = "Examples:\n  amalgam config list")]
     List,
+    /// List the settings of `amalgam serve`, each with its source: flag, environment, file or default
+    #[command(
+        after_help = "Examples:\n  amalgam config server\n  amalgam config server --config server.toml --rate strict"
+    )]
+    Server(Box<ServerArgs>),
     /// Print the value of a setting; exit with 1 if it is not set
     #[command(after_help = "Examples:\n  amalgam config get author")]
     Get {
@@ -61,6 +68,7 @@ impl ConfigCommand {
                 KEYS.iter().try_for_each(|key| say(session, &NamedKey { key, workspace: None }))?;
                 session.config.of_workspaces().iter().try_for_each(|named| say(session, named))?;
             }
+            Verb::Server(options) => list_server(session, &options)?,
             Verb::Get { name } => {
                 let named = find_key(&name)?;
                 let Some(value) = session.config.shown(&named) else {
@@ -88,6 +96,49 @@ impl ConfigCommand {
     }
 }
 
+/// The settings of the server.
+fn list_server(session: &mut Session, options: &ServerArgs) -> Result<(), CliError> {
+    let settings = ServerSettings::load(options, false)?;
+    for (key, value, source) in settings.iter() {
+        let file = match source {
+            Source::File(path) => path.display().to_string(),
+            _ => String::new(),
+        };
+        let fields = json!({
+            "name": key.name,
+            "value": value,
+            "default": key.default,
+            "doc": key.doc,
+            "file": file,
+            "source": source.to_string(),
+        });
+        session.output.emit(&lines::line("setting", fields))?;
+        let value = value.map_or_else(|| key.default.to_owned(), |value| paint(style::TITLE, value));
+        session.output.say(format!("{} = {value} {}", key.name, paint(style::FAINT, format!("({source})"))))?;
+        session.output.say(paint(style::FAINT, format!("    {}", key.doc)))?;
+    }
+    Ok(())
+}
+
+/// The environment variable that overrides a setting of the store, if it is set, and its value.
+fn overriding(named: &NamedKey) -> Option<(&'static str, String)> {
+    let variable = match named.key.name {
+        "author" => "AMALGAM_AUTHOR",
+        "pager" => "AMALGAM_PAGER",
+        _ => return None,
+    };
+    std::env::var(variable).ok().filter(|value| !value.is_empty()).map(|value| (variable, value))
+}
+
+/// Where the value of a setting came from.
+fn source_of(session: &Session, named: &NamedKey) -> String {
+    match (overriding(named), session.config.shown(named)) {
+        (Some((variable, _)), _) => format!("environment {variable}"),
+        (None, Some(_)) => format!("file {}", session.config.path().display()),
+        (None, None) => "default".to_owned(),
+    }
+}
+
 /// The default, in words.
 fn default(named: &NamedKey) -> &'static str {
     if named.workspace.is_some() { "the value for all workspaces" } else { named.key.default }
@@ -100,9 +151,12 @@ fn say_changed(session: &mut Session, named: &NamedKey) -> Result<(), CliError> 
 
 fn say(session: &mut Session, named: &NamedKey) -> Result<(), CliError> {
     session.output.emit(&line(session, named))?;
-    let value = match session.config.shown(named) {
-        Some(value) => paint(style::TITLE, value),
-        None => format!("{} {}", default(named), paint(style::FAINT, "(not set)")),
+    let value = match (overriding(named), session.config.shown(named)) {
+        (Some((variable, value)), _) => {
+            format!("{} {}", paint(style::TITLE, value), paint(style::FAINT, format!("(environment {variable})")))
+        }
+        (None, Some(value)) => paint(style::TITLE, value),
+        (None, None) => format!("{} {}", default(named), paint(style::FAINT, "(not set)")),
     };
     session.output.say(format!("{} = {value}", named.name()))?;
     session.output.say(paint(style::FAINT, format!("    {}", named.key.doc)))
@@ -117,6 +171,7 @@ fn line(session: &Session, named: &NamedKey) -> serde_json::Value {
             "default": default(named),
             "doc": named.key.doc,
             "file": session.config.path().display().to_string(),
+            "source": source_of(session, named),
         }),
     )
 }

@@ -114,6 +114,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
         Err(status) => Finding::failure("process", CliError::from(status).message, "`amalgam stop --force` ends it"),
     });
     findings.extend(watches(&mut client).await);
+    findings.extend(nfs_exports(&mut client).await);
     if let Ok(answer) = client.collections.get_collection(v1::GetCollectionRequest {}).await {
         let state = answer.into_inner();
         super::gc::emit_state(&mut session.output, &state)?;
@@ -137,6 +138,21 @@ async fn watches(client: &mut Client) -> Vec<Finding> {
         Finding::warning("watch", message, "`amalgam watch --stop` there gives it up")
     };
     unwatched.map(finding).collect()
+}
+
+/// What is exported over NFS, and exports that cannot be served.
+async fn nfs_exports(client: &mut Client) -> Vec<Finding> {
+    let Ok(listed) = super::exports::exports(client).await else { return Vec::new() };
+    let problems = listed.problems.iter().map(|problem| {
+        Finding::warning("nfs_exports", text::printable(problem), "`amalgam exports` lists what is served, and where")
+    });
+    let problems: Vec<_> = problems.collect();
+    if !problems.is_empty() || listed.address.is_empty() {
+        return problems;
+    }
+    let (exports, clients) =
+        (text::plural(listed.exports.len() as u64, "export"), text::plural(u64::from(listed.connections), "client"));
+    vec![Finding::fine("nfs_exports", format!("{exports} served at {}, {clients} connected", listed.address))]
 }
 
 /// Leftovers of killed commands.

@@ -122,7 +122,7 @@ async fn measure(
         return Err(missing_field("result"));
     }
     session.output.page();
-    let (home, now) = (session.home().display().to_string(), session.now);
+    let (home, now) = (session.store_words(), session.now);
     let output = &mut session.output;
     let names = found.iter().map(|event| match event {
         Event::Workspace(account) => name_of(account).len(),

@@ -161,7 +161,7 @@ impl Explore {
         }
         let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
         folder.expect(&names)?;
-        folder.note_made(&fork(client, place.workspace_id(), &names).await?)?;
+        folder.note_made(&fork(client, place.workspace_id(), &names, None).await?)?;
         let around = folder.path();
         attempts.extend((1..).zip(names).map(|(number, workspace)| Attempt {
             number,

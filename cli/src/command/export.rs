@@ -7,18 +7,19 @@ use std::os::unix::ffi::OsStrExt;
 
 use amalgam_proto::v1::export_tree_request::Target as To;
 use amalgam_proto::{Reason, v1};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::import::{Compression, counts_line, notices, parse_history, words};
 use super::pipe::Target;
+use super::revisions::Range;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::{drive, drive_pieces};
 use crate::session::{Session, current_workspace};
 
-/// Export a snapshot as an archive, a container image or git commits
+/// Export a snapshot as an archive, a container image, an overlay directory or git commits, or a workspace over NFS
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command reports what the target format cannot store. A tar archive stores nearly everything; git stores neither
@@ -29,6 +30,9 @@ Examples:
   amalgam export tar main@ src docs | ssh HOST tar -x
   amalgam export zip v1 -o v1.zip
   amalgam export git main@ --to ../project.git --branch agent
+  amalgam export git v1..main@ --to ../project.git --branch since-v1
+  amalgam export overlay work@ --base base@ --to /srv/upper
+  amalgam export nfs work              `amalgam exports` and `unexport` list and end such exports
   amalgam export oci work@ --base base@ --name app:v2 -o app.tar
                                    for `docker load -i app.tar`")]
 pub struct Export {
@@ -46,6 +50,9 @@ enum What {
     Git(Git),
     /// Export an OCI image, which container engines can load
     Oci(Oci),
+    /// Export the changes since another snapshot as the upper directory of an overlay mount
+    Overlay(Overlay),
+    Nfs(super::export_nfs::ExportNfs),
 }
 
 #[derive(Debug, Args)]
@@ -85,8 +92,8 @@ struct Zip {
 
 #[derive(Debug, Args)]
 struct Git {
-    /// The snapshot, with its history
-    #[arg(value_name = "REV", default_value = "@")]
+    /// The snapshot, with its history; A..B leaves out A and its history
+    #[arg(value_name = "REV|A..B", default_value = "@")]
     revision: String,
     /// The repository; created as a bare one if it does not exist
     #[arg(long, value_name = "REPO")]
@@ -100,8 +107,8 @@ struct Git {
     /// Name and address that git records for an author: `AUTHOR=Name <address>`; repeatable
     #[arg(long, value_name = "AUTHOR=WHO")]
     identity: Vec<String>,
-    /// Push the branch to this remote of the repository afterwards, with `git push`
-    #[arg(long, value_name = "REMOTE", conflicts_with = "dry_run")]
+    /// Push the branch to this remote of the repository afterwards, with `git push`; not with --dry-run
+    #[arg(long, value_name = "REMOTE")]
     push: Option<String>,
     /// Print what would be written, write nothing
     #[arg(long)]
@@ -133,6 +140,60 @@ struct Oci {
     dry_run: bool,
 }
 
+#[derive(Debug, Args)]
+struct Overlay {
+    /// The snapshot
+    #[arg(value_name = "REV", default_value = "@")]
+    revision: String,
+    /// The snapshot of the lower layers [default: none; everything is written]
+    #[arg(long, value_name = "REV")]
+    base: Option<String>,
+    /// The directory to write; it must be new or empty
+    #[arg(long, value_name = "DIR")]
+    to: OsString,
+    /// The form of whiteouts (deletions): `device` for an upper or lower directory, `xattr` for a lower directory without devices,
+    /// `aufs` for files whose names begin with `.wh.`
+    #[arg(long, value_name = "FORM", default_value = "device")]
+    whiteouts: Whiteouts,
+    /// Set set-user-ID and set-group-ID bits and capabilities, and make devices; they are left out otherwise
+    #[arg(long)]
+    set_id: bool,
+    /// Print what would be written, write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// The form of whiteouts.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Whiteouts {
+    Device,
+    Xattr,
+    Aufs,
+}
+
+impl Overlay {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let whiteouts = match self.whiteouts {
+            Whiteouts::Device => v1::WhiteoutForm::Device,
+            Whiteouts::Xattr => v1::WhiteoutForm::Xattr,
+            Whiteouts::Aufs => v1::WhiteoutForm::Aufs,
+        };
+        let target = v1::OverlayTarget {
+            directory: host_bytes(session, &self.to),
+            base: self.base.unwrap_or_default(),
+            whiteouts: whiteouts.into(),
+            set_id: self.set_id,
+        };
+        let request = v1::ExportTreeRequest {
+            revision: self.revision,
+            target: Some(To::Overlay(target)),
+            dry_run: self.dry_run,
+            ..Default::default()
+        };
+        on_host(session, request).await
+    }
+}
+
 impl Export {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
@@ -160,6 +221,8 @@ impl Export {
                 archive_of(session, request, &zip.output).await
             }
             What::Git(git) => git.run(session).await,
+            What::Overlay(overlay) => overlay.run(session).await,
+            What::Nfs(nfs) => Box::pin(nfs.run(session)).await,
             What::Oci(oci) => {
                 let directory = oci.dir.as_deref().map(|dir| host_bytes(session, dir)).unwrap_or_default();
                 let target = v1::OciTarget {
@@ -194,15 +257,23 @@ impl Git {
             identities.insert(author.to_owned(), who.to_owned());
         }
         let path = host_bytes(session, &self.to);
-        let target = v1::GitTarget { path, branch: self.branch.clone(), history: self.history, identities };
+        let (since, revision) = match Range::parse(&self.revision) {
+            Some(range) => (range.from, range.to),
+            None => (String::new(), self.revision),
+        };
+        let target = v1::GitTarget { path, branch: self.branch.clone(), history: self.history, identities, since };
         let request = v1::ExportTreeRequest {
-            revision: self.revision,
+            revision,
             target: Some(To::Git(target)),
             dry_run: self.dry_run,
             ..Default::default()
         };
         let exit = on_host(session, request).await?;
         let Some(remote) = self.push else { return Ok(exit) };
+        if self.dry_run {
+            session.output.done(format!("would push {} to {remote}", self.branch))?;
+            return Ok(exit);
+        }
         let mut push = tokio::process::Command::new("git");
         push.arg("-C").arg(session.host_path(&self.to)).args(["push", "--", &remote, &self.branch]);
         push.stdout(std::process::Stdio::null()).kill_on_drop(true);

@@ -54,12 +54,18 @@ pub struct Fork {
     /// Fork this workspace [default: the one of this directory]
     #[arg(long, value_name = "WORKSPACE")]
     from: Option<String>,
+    /// The agent that works in the forks; the policy of the project applies to it [default: that of the forked workspace]
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
 }
 
 impl Fork {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         self.refuse_without_effect()?;
+        if self.dir.is_some() || self.mount.is_some() {
+            session.refuse_server("--dir and --mount", "leave them out, and clone the fork")?;
+        }
         let mut client = session.client().await?;
         let source = source(session, &mut client, self.from.as_deref()).await?;
         let mut exit = Exit::OK;
@@ -98,7 +104,7 @@ impl Fork {
             Some(template) => Some(paths(session, template, &names)?),
             None => None,
         };
-        fork(&mut client, &source.workspace, &names).await?;
+        fork(&mut client, &source.workspace, &names, self.agent.as_deref()).await?;
         let mut copies = Copies::default();
         for (at, name) in names.iter().enumerate() {
             let target = paths.as_ref().map(|paths| paths[at].as_path());
@@ -107,7 +113,9 @@ impl Fork {
         if self.mount.is_some() && copies.number > 0 && self.backend.backend != Backend::Checkout {
             session.output.remark(copies.words())?;
         }
-        if template.is_none() {
+        if template.is_none() && session.server().is_some() {
+            session.output.remark(format!("`amalgam clone URL/PROJECT/{} DIR` gets its files", names[0]))?;
+        } else if template.is_none() {
             session
                 .output
                 .remark(format!("no files yet: `amalgam mount {0} DIR` shows them, `amalgam checkout {0}@ DIR --workspace {0}` writes them", names[0]))?;
@@ -210,11 +218,17 @@ pub async fn free_names(client: &mut Client, workspace: &str, number: usize) -> 
     Ok(names.take(number).collect())
 }
 
-/// Makes the workspaces, all or none.
-pub async fn fork(client: &mut Client, workspace: &str, names: &[String]) -> Result<Vec<v1::Workspace>, CliError> {
+/// Makes the workspaces, all or none, for an agent or for that of the forked workspace.
+pub async fn fork(
+    client: &mut Client,
+    workspace: &str,
+    names: &[String],
+    agent: Option<&str>,
+) -> Result<Vec<v1::Workspace>, CliError> {
     let request = v1::ForkWorkspaceRequest {
         name: workspace_name(workspace),
         workspace_ids: names.to_vec(),
+        agent: agent.map(str::to_owned),
         ..Default::default()
     };
     Ok(client.workspaces.fork_workspace(request).await?.into_inner().workspaces)

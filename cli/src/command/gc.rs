@@ -217,6 +217,7 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "alive": tally(result.alive),
             "dead": tally(result.dead),
             "young": tally(result.young),
+            "waiting_since": result.waiting_since.as_ref().map(|since| lines::time(Some(since))),
             "freed": tally(result.freed),
             "thinned": result.thinned,
             "forgotten": result.forgotten,
@@ -234,7 +235,14 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
     let kept = format!("{} from {}", tally_words(result.alive), text::plural(result.roots, "root"));
     say(format!("kept: {kept}"))?;
     if result.young.unwrap_or_default().objects > 0 {
-        say(format!("kept because too young: {}", tally_words(result.young)))?;
+        let waiting = match &result.waiting_since {
+            Some(since) => format!(
+                " wait for a running import or receive (since {}); a collection after its end frees them",
+                text::wall_clock(text::timestamp(Some(since)))
+            ),
+            None => String::new(),
+        };
+        say(format!("kept because too young: {}{waiting}", tally_words(result.young)))?;
     }
     if result.forgotten > 0 {
         say(format!("forgotten: {}", text::plural(result.forgotten, "deleted workspace")))?;

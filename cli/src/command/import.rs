@@ -37,6 +37,7 @@ Examples:
   amalgam import git ~/src/project --history all
   amalgam import git https://host/project.git --ref v1.0 -w project
   amalgam import oci image.tar -w base
+  amalgam import docker debian:12 -w debian
   amalgam import overlay /var/lib/sandbox/upper --onto base@ -w base
   amalgam import zip photos.zip --dry-run")]
 pub struct Import {
@@ -54,6 +55,8 @@ enum What {
     Git(Git),
     /// Import a container image: an OCI image layout, a tar archive of one, or an archive of `docker save`
     Oci(Oci),
+    /// Import a container image of a Docker engine on this machine
+    Docker(Docker),
     /// Import the upper directory of an overlay mount, as a change of a snapshot
     Overlay(Overlay),
 }
@@ -137,6 +140,24 @@ struct Git {
     /// How many commits to import along each line of history, or `all`
     #[arg(long, value_name = "N|all", default_value = "1", value_parser = parse_history)]
     history: u64,
+    /// Import the files of submodules, too; for a local repository, of those that git has initialised there
+    #[arg(long)]
+    submodules: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Docker {
+    /// Name, name and tag, or id of the image
+    #[arg(value_name = "IMAGE")]
+    image: String,
+    /// The Unix socket of the engine [default: that of $DOCKER_HOST, or the usual ones]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<OsString>,
+    /// The platform of the image, such as linux/arm64 [default: that of this machine]
+    #[arg(long, value_name = "OS/ARCH")]
+    platform: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -196,6 +217,7 @@ impl Import {
                 let source = Source::Oci(v1::OciSource { path, tag, platform });
                 import(session, source, &oci.image, &oci.common, None, None).await
             }
+            What::Docker(docker) => docker.run(session).await,
             What::Overlay(overlay) => {
                 let path = host_bytes(session, &overlay.upper);
                 let source = Source::Overlay(v1::OverlaySource { path, aufs: overlay.aufs });
@@ -204,6 +226,39 @@ impl Import {
             }
         }
     }
+}
+
+impl Docker {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let socket = match &self.socket {
+            Some(socket) => session.host_path(socket),
+            None => docker_socket(|name| std::env::var_os(name))?,
+        };
+        let socket = Bytes::copy_from_slice(socket.as_os_str().as_bytes());
+        let (image, platform) = (self.image.clone(), self.platform.unwrap_or_default());
+        let source = Source::Docker(v1::DockerSource { socket, image, platform });
+        import(session, source, OsStr::new(image_name(&self.image)), &self.common, None, None).await
+    }
+}
+
+/// The name of an image without registry, tag and digest.
+fn image_name(image: &str) -> &str {
+    let last = image.split('@').next().unwrap_or(image).rsplit('/').next().unwrap_or(image);
+    last.split(':').next().unwrap_or(last)
+}
+
+/// The socket that the `docker` command uses: that of the environment, of root, or of the user.
+fn docker_socket(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, CliError> {
+    if let Some(host) = variable("DOCKER_HOST").filter(|host| !host.is_empty()) {
+        let path = host.as_bytes().strip_prefix(b"unix://").ok_or_else(|| {
+            CliError::usage(format!("DOCKER_HOST is {}, and only Unix sockets are read", host.to_string_lossy()))
+                .hint("save the image by `docker save -o FILE`, then `amalgam import oci FILE`")
+        })?;
+        return Ok(PathBuf::from(OsStr::from_bytes(path)));
+    }
+    let of_root = PathBuf::from("/var/run/docker.sock");
+    let of_user = variable("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("docker.sock"));
+    Ok(of_user.filter(|path| path.exists() && !of_root.exists()).unwrap_or(of_root))
 }
 
 impl Tar {
@@ -253,24 +308,32 @@ impl Git {
         let cloned = match local.exists() {
             true => None,
             false => {
-                Some(clone(&self.repository, self.reference.as_deref(), self.history, session.output.is_json()).await?)
+                let is_quiet = session.output.is_json();
+                let wanted = CloneOptions { history: self.history, submodules: self.submodules, is_quiet };
+                Some(clone(&self.repository, self.reference.as_deref(), wanted).await?)
             }
         };
         let path = cloned.as_ref().map_or(local, |(_, path)| path.clone());
         // A clone of one branch or tag has it as its HEAD.
         let reference = if cloned.is_some() { String::new() } else { self.reference.unwrap_or_default() };
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
-        let source = Source::Git(v1::GitSource { path, reference, history: self.history });
+        let source = Source::Git(v1::GitSource { path, reference, history: self.history, submodules: self.submodules });
         import(session, source, &self.repository, &self.common, None, None).await
     }
+}
+
+struct CloneOptions {
+    /// How many commits along each line; 0 for all.
+    history: u64,
+    submodules: bool,
+    is_quiet: bool,
 }
 
 /// Clones a repository by the user's own git, with its credentials.
 async fn clone(
     url: &OsStr,
     reference: Option<&str>,
-    history: u64,
-    is_quiet: bool,
+    wanted: CloneOptions,
 ) -> Result<(tempfile::TempDir, PathBuf), CliError> {
     let shown = url.to_string_lossy().into_owned();
     if !shown.contains("://") && !shown.contains(':') {
@@ -281,12 +344,14 @@ async fn clone(
     let folder = tempfile::tempdir().map_err(|error| CliError::machine("a temporary directory", &error))?;
     let path = folder.path().join("clone.git");
     let mut git = Program::new("git");
-    git.args(["clone", "--bare", "--single-branch"]).stdin(Stdio::null()).stdout(Stdio::null());
-    if is_quiet {
+    git.args(["clone", "--single-branch"]).stdin(Stdio::null()).stdout(Stdio::null());
+    // Only a clone with a work tree fetches submodules.
+    git.arg(if wanted.submodules { "--recurse-submodules" } else { "--bare" });
+    if wanted.is_quiet {
         git.arg("--quiet");
     }
-    if history > 0 {
-        git.arg(format!("--depth={history}"));
+    if wanted.history > 0 {
+        git.arg(format!("--depth={}", wanted.history));
     }
     if let Some(reference) = reference {
         git.args(["--branch", reference]);
@@ -455,5 +520,18 @@ mod tests {
         ] {
             assert_eq!(name_of(OsStr::new(source)).as_deref(), name, "{source}");
         }
+        for image in ["debian", "debian:12", "host:5000/team/debian:12", "host/debian@sha256:0123"] {
+            assert_eq!(image_name(image), "debian", "{image}");
+        }
+    }
+
+    #[test]
+    fn the_socket_of_the_engine_is_found_as_docker_finds_it() {
+        let with = |name: &'static str, value: &'static str| {
+            docker_socket(move |asked| (asked == name).then(|| OsString::from(value)))
+        };
+        assert_eq!(with("DOCKER_HOST", "unix:///run/d.sock").expect("a path"), PathBuf::from("/run/d.sock"));
+        assert!(with("DOCKER_HOST", "tcp://host:2375").is_err());
+        assert_eq!(with("XDG_RUNTIME_DIR", "/nowhere").expect("a path"), PathBuf::from("/var/run/docker.sock"));
     }
 }

@@ -13,6 +13,7 @@ use super::revisions::{RevisionLimits, neither_error, snapshot, split_revisions_
 use crate::attached::AttachedDirectory;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::hooks::payload::AGENT_KEY;
 use crate::output::graph::{Drawing, Drawn};
 use crate::output::style::{self, paint};
 use crate::output::{Output, json};
@@ -46,6 +47,9 @@ pub struct Log {
     /// List snapshots of all workspaces and labels of the store
     #[arg(long)]
     all: bool,
+    /// List only snapshots that the hooks of coding agents took
+    #[arg(long, conflicts_with = "graph")]
+    agent: bool,
     /// List at most N snapshots [default: all]; -5 is short for -n 5
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
@@ -95,9 +99,15 @@ impl Log {
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut shown = 0_usize;
         while left > 0 {
-            request.page_size = PAGE_SIZE.min(i32::try_from(left).unwrap_or(PAGE_SIZE));
+            if !self.agent {
+                request.page_size = PAGE_SIZE.min(i32::try_from(left).unwrap_or(PAGE_SIZE));
+            }
             let page = client.snapshots.list_snapshots(request.clone()).await?.into_inner();
-            for snapshot in page.snapshots.iter().take(left) {
+            let is_wanted = |snapshot: &&v1::Snapshot| !self.agent || snapshot.metadata.contains_key(AGENT_KEY);
+            let wanted: Vec<_> = page.snapshots.iter().filter(is_wanted).take(left).collect();
+            shown += wanted.len();
+            left -= wanted.len();
+            for snapshot in wanted {
                 writer.write(&mut session.output, snapshot)?;
                 if shows_changes && !snapshot.thinned {
                     let sides = Comparison::of_snapshot(snapshot, words.paths.clone());
@@ -105,8 +115,6 @@ impl Log {
                     session.output.say("")?;
                 }
             }
-            shown += page.snapshots.len();
-            left = left.saturating_sub(page.snapshots.len());
             session.output.flush()?;
             request.page_token = page.next_page_token;
             if request.page_token.is_empty() {
@@ -183,13 +191,18 @@ impl Writer {
     }
 }
 
-/// The workspaces and labels that are here.
+/// Most workspaces, and most labels, that a line names.
+const MARKS_MAX: usize = 5;
+
+/// The workspaces and labels that are here, the first ones of many.
 pub fn marks(snapshot: &v1::Snapshot) -> String {
     let workspaces: BTreeSet<_> = snapshot.workspaces.iter().collect();
     let labels: BTreeSet<_> = snapshot.labels.iter().collect();
-    let workspaces = workspaces.into_iter().map(|name| paint(style::WORKSPACE, name));
-    let labels = labels.into_iter().map(|name| paint(style::LABEL, name));
-    let marks: Vec<_> = workspaces.chain(labels).collect();
+    let more = (workspaces.len().saturating_sub(MARKS_MAX) + labels.len().saturating_sub(MARKS_MAX)) as u64;
+    let workspaces = workspaces.into_iter().take(MARKS_MAX).map(|name| paint(style::WORKSPACE, name));
+    let labels = labels.into_iter().take(MARKS_MAX).map(|name| paint(style::LABEL, name));
+    let more = (more > 0).then(|| format!("+{} more", text::count(more)));
+    let marks: Vec<_> = workspaces.chain(labels).chain(more).collect();
     if marks.is_empty() { String::new() } else { format!("({}) ", marks.join(", ")) }
 }
 

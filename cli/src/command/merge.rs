@@ -67,7 +67,8 @@ impl Merge {
             fast_forward_only: self.ff_only,
             message: self.message,
             rules: Some(v1::CallRules { ways: ways(&self.ways)? }),
-            capture: true,
+            // Directories are on the machine of the store, not of the server.
+            capture: session.server().is_none(),
             request_id: String::new(),
             no_remembered: self.no_remembered,
         };
@@ -109,6 +110,10 @@ pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outco
     }
     for source in merge.sources.iter().filter(|source| !source.clashes.is_empty()) {
         say_left(output, source)?;
+    }
+    for refused in &merge.refused {
+        let words = paint(style::REMOVED, format!("refused {}", text::path(&refused.path)));
+        output.say(format!("{words}: {}", text::printable(&refused.why)))?;
     }
     if !merge.reason.is_empty() {
         output.say(text::printable(&merge.reason))?;
@@ -220,6 +225,9 @@ pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
             "removed": capture.removed,
         })
     };
+    let refused = |refused: &v1::RefusedChange| {
+        lines::with_path(json!({"agent": refused.agent, "why": refused.why}), &refused.path)
+    };
     lines::line(
         "merge",
         json!({
@@ -231,6 +239,7 @@ pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
             "files": merge.files.iter().map(path).collect::<Vec<_>>(),
             "conflicts": merge.conflicts.iter().map(path).collect::<Vec<_>>(),
             "conflict_files": conflict_files(merge),
+            "refused": merge.refused.iter().map(refused).collect::<Vec<_>>(),
             "sources": merge.sources.iter().map(source).collect::<Vec<_>>(),
             "safety": lines::snapshot_id(merge.safety.as_ref()),
             "written": merge.written,

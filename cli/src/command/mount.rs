@@ -5,11 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use amalgam_proto::{Reason, v1};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::backend::{Backend, BackendArgs};
+use super::export_nfs::ExportedTree;
+use super::mount_nfs::mount_nfs;
 use super::workspaces::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -53,6 +55,18 @@ pub struct Mount {
     /// Create an empty workspace if it does not exist
     #[arg(long, conflicts_with_all = ["read_only", "follow"])]
     create: bool,
+    /// The file system of the kernel that shows the files
+    #[arg(long, value_name = "HOW", default_value = "fuse")]
+    backend: MountBackend,
+}
+
+/// File systems of the kernel that can show a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MountBackend {
+    /// FUSE, without privilege
+    Fuse,
+    /// The NFS client, which only root can mount: exports the workspace to this machine first (see `amalgam export nfs`)
+    Nfs,
 }
 
 /// Options of a mount.
@@ -109,6 +123,14 @@ impl Mount {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = if self.create { session.client_of_new_store().await? } else { session.client().await? };
         let request = self.request(session, &mut client).await?;
+        if self.backend == MountBackend::Nfs {
+            if let Some(option) = self.options.given() {
+                return Err(CliError::usage(format!("{option} works only with --backend fuse")));
+            }
+            let tree =
+                ExportedTree { mode: request.mode(), workspace: request.workspace.clone(), revision: request.revision };
+            return mount_nfs(session, &mut client, &tree, &session.host_path(&self.dir)).await;
+        }
         let done = client.mounts.mount(request).await?.into_inner();
         let mount = done.mount.ok_or_else(|| missing_field("mount"))?;
         let mut line = json_line("mount", &mount);

@@ -110,10 +110,12 @@ async fn with_all_changes(client: &mut Client, mut operation: v1::Operation) -> 
 
 /// The name of a reference in a list.
 fn name_of(reference: &str) -> Cow<'_, str> {
-    match reference.strip_prefix("resolution/") {
-        Some(id) => format!("resolution {}", &id[..id.len().min(8)]).into(),
-        None => text::printable(text::id(reference)),
+    for kind in ["resolution", "foreign"] {
+        if let Some(id) = reference.strip_prefix(kind).and_then(|rest| rest.strip_prefix('/')) {
+            return format!("{kind} {}", id.get(..8).unwrap_or(id)).into();
+        }
     }
+    text::printable(text::id(reference))
 }
 
 fn line(operation: &v1::Operation, now: Timestamp) -> String {

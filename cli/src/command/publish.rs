@@ -103,6 +103,9 @@ struct What {
     /// Return without waiting for the merge
     #[arg(long)]
     detach: bool,
+    /// What happens if the policy refuses some of the changes [default: what the policy says]
+    #[arg(long, value_name = "WHAT", value_parser = ["review", "partial"])]
+    on_refused: Option<String>,
     /// Print what would be captured, merged or left for review; change nothing
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
@@ -143,8 +146,9 @@ impl What {
             test: self.test_command(),
             test_seconds: self.test_seconds,
             detach: self.detach,
-            capture: true,
+            capture: session.server().is_none(),
             dry_run: self.dry_run,
+            on_refused: self.on_refused.clone().unwrap_or_default(),
         })
     }
 }

@@ -77,7 +77,10 @@ impl Purge {
         let request = v1::PlanPurgeRequest { target: Some(target.clone()), everywhere: self.everywhere };
         let plan = drive(&session.output, client.transfer.plan_purge(request)).await?;
         say_plan(&mut session.output, &plan)?;
-        let on_disk = on_disk(&mut client, &plan).await?;
+        let on_disk = match session.server() {
+            Some(_) => Vec::new(),
+            None => on_disk(&mut client, &plan).await?,
+        };
         if plan.chunks == 0 && plan.purged_before == 0 {
             let message = "nothing to purge: other files have all of these bytes, too";
             return Err(CliError::refused(message).hint("--everywhere purges them from those, too"));

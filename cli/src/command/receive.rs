@@ -105,7 +105,7 @@ impl Receive {
 
 async fn have(session: &mut Session) -> Outcome {
     let mut client = session.client_of_new_store().await?;
-    let have = client.transfer.get_have(v1::GetHaveRequest {}).await?.into_inner();
+    let have = client.transfer.get_have(v1::GetHaveRequest::default()).await?.into_inner();
     let ids: Vec<_> = have.snapshots.iter().map(|name| text::id(name)).collect();
     session.output.emit(&lines::line("have", json!({"snapshots": ids})))?;
     if !session.output.is_json() {

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::diff::style_of;
-use super::revisions::revisions_and_paths;
+use super::revisions::{revisions_and_paths, text_of};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::drive_with;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::Session;
+use crate::session::{Session, workspace_name};
 use crate::text;
 use choose::{Choice, choose};
 
@@ -33,6 +33,7 @@ Examples:
   amalgam restore src/main.rs          as it was in the last snapshot
   amalgam restore @~2 --dry-run
   amalgam restore -p main src          choose hunk by hunk
+  amalgam restore -w try-2 @~          a workspace that is mounted or exported
   amalgam restore before-migration -- db schema.sql")]
 pub struct Restore {
     /// The revision [default: @], then paths [default: everything]
@@ -50,6 +51,9 @@ pub struct Restore {
     /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long)]
     set_id: bool,
+    /// Restore all of this workspace, wherever its files are: in a directory, mounted or exported [default: that of this directory]
+    #[arg(short, long, value_name = "NAME", conflicts_with_all = ["patch", "paths"])]
+    workspace: Option<String>,
     /// Restore only these paths and everything below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
@@ -58,8 +62,14 @@ pub struct Restore {
 impl Restore {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.attached_directory().await?;
+        if let (Some(name), Some(_)) = (self.workspace.as_deref(), session.server()) {
+            return restore_on_server(session, workspace_name(name), &self).await;
+        }
+        let place = session.live_tree(self.workspace.as_deref()).await?;
         let (revisions, paths) = revisions_and_paths(session, Some(&place), &self.words, &self.paths, 1).await?;
+        if self.workspace.is_some() && !paths.is_empty() {
+            return Err(CliError::usage("with --workspace everything is restored; name a revision, and no paths"));
+        }
         let revision = revisions.into_iter().next().unwrap_or_else(|| "@".to_owned());
         let mut client = session.client().await?;
         let choice = match self.patch {
@@ -101,6 +111,28 @@ impl Restore {
         warn(&mut session.output, &result.warnings)?;
         report_notices(&mut session.output, &result.notices)
     }
+}
+
+/// Restores the live tree of a workspace on a server.
+async fn restore_on_server(session: &mut Session, name: String, asked: &Restore) -> Outcome {
+    if asked.dry_run || asked.with_git || asked.set_id {
+        return Err(CliError::usage("--dry-run, --with-git and --set-id work only in the store of this machine"));
+    }
+    let revision = match asked.words.as_slice() {
+        [] => "@",
+        [revision] => text_of(revision)?,
+        _ => return Err(CliError::usage("with --workspace everything is restored; name a revision, and no paths")),
+    };
+    let mut client = session.client().await?;
+    let request = v1::RestoreWorkspaceRequest { name, revision: revision.to_owned(), ..Default::default() };
+    let done = client.workspaces.restore_workspace(request).await?.into_inner();
+    let restored = v1::RestoreResult { changed: done.changed, ..Default::default() };
+    session.output.emit(&json_line("restored", &restored))?;
+    session.output.done(match done.changed {
+        true => format!("the live tree is what {revision} holds; `amalgam commit -w` keeps it"),
+        false => format!("nothing to do: the live tree is what {revision} holds"),
+    })?;
+    Ok(Exit::OK)
 }
 
 fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliError> {
@@ -161,6 +193,9 @@ pub fn say_left_alone(output: &mut Output, result: &v1::RestoreResult) -> Result
 
 /// Prints the result of a restore.
 pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str) -> Result<(), CliError> {
+    if !result.changed && result.notices.iter().any(|notice| notice.failure) {
+        return output.done("nothing was changed");
+    }
     if !result.changed {
         return output.done(format!("nothing to do: the directory is {holds}"));
     }

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::output::progress::drive;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, missing_field};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
 /// Undo uncommitted changes or, if there are none, the last operation
@@ -24,16 +24,20 @@ Nothing is lost: the undone state stays in a snapshot, and `amalgam redo` brings
 Examples:
   amalgam undo
   amalgam undo --with-git              .git included, for example after `git reset --hard`
+  amalgam --server prod undo -w main
   amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
 pub struct Undo {
     /// Undo the operation with this number instead; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
+    /// Undo the last operation of this workspace, on a server too; files on the disk stay as they are
+    #[arg(short, long, value_name = "NAME", conflicts_with = "op")]
+    workspace: Option<String>,
     /// Include .git
-    #[arg(long, conflicts_with = "op")]
+    #[arg(long, conflicts_with_all = ["op", "workspace"])]
     with_git: bool,
     /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
-    #[arg(long, conflicts_with = "op")]
+    #[arg(long, conflicts_with_all = ["op", "workspace"])]
     set_id: bool,
 }
 
@@ -48,11 +52,14 @@ pub struct Redo {
     /// Redo what the undo with this operation number took back; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
+    /// Redo what the last undo in this workspace took back, on a server too; files on the disk stay as they are
+    #[arg(short, long, value_name = "NAME", conflicts_with = "op")]
+    workspace: Option<String>,
     /// Include .git
-    #[arg(long, conflicts_with = "op")]
+    #[arg(long, conflicts_with_all = ["op", "workspace"])]
     with_git: bool,
     /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
-    #[arg(long, conflicts_with = "op")]
+    #[arg(long, conflicts_with_all = ["op", "workspace"])]
     set_id: bool,
 }
 
@@ -65,6 +72,13 @@ impl Undo {
             let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.undo_operation(request).await?.into_inner();
             return say_operation(&mut session.output, done.operation, &format!("undid operation {number}"));
+        }
+        if let Some(name) = &self.workspace {
+            let mut client = session.client().await?;
+            let target = v1::undo_operation_request::Target::Workspace(workspace_name(name));
+            let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
+            let done = client.operations.undo_operation(request).await?.into_inner();
+            return say_operation(&mut session.output, done.operation, &format!("undid the last operation of {name}"));
         }
         let place = session.attached_directory().await?;
         let mut client = session.client().await?;
@@ -83,6 +97,13 @@ impl Redo {
             let mut client = session.client().await?;
             let (done, redone) = redo_operation(&mut client, number).await?;
             return say_operation(&mut session.output, done.operation, &format!("redid operation {redone}"));
+        }
+        if let Some(name) = &self.workspace {
+            let mut client = session.client().await?;
+            let target = v1::redo_operation_request::Target::Workspace(workspace_name(name));
+            let request = v1::RedoOperationRequest { target: Some(target), ..Default::default() };
+            let done = client.operations.redo_operation(request).await?.into_inner();
+            return say_operation(&mut session.output, done.operation, &format!("redid the last undo in {name}"));
         }
         let place = session.attached_directory().await?;
         let mut client = session.client().await?;

@@ -87,6 +87,9 @@ pub async fn split_revisions_and_paths(
     behind_dashes: &[OsString],
     wanted: RevisionLimits,
 ) -> Result<RevisionsAndPaths, CliError> {
+    if words.iter().chain(behind_dashes).any(|word| word.is_empty()) {
+        return Err(CliError::usage("an empty argument is neither a revision nor a path"));
+    }
     let mut client = session.client().await?;
     let mut found = RevisionsAndPaths::default();
     let mut rest = words;

@@ -1,17 +1,21 @@
-//! The process that holds the store: running it, and ending it.
+//! Serving: the background process of the local store, and the server for other machines.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use amalgam_gateway::{Authentication, TlsFiles, WebhookOptions};
 use amalgam_proto::v1;
-use amalgam_server::Home;
+use amalgam_server::{Home, Network, NfsListen};
 use clap::Args;
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
 
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::logging::LogOptions;
 use crate::output::json as lines;
+use crate::serve_network::{self, NetworkOptions};
+use crate::serve_settings::{ServerArgs, ServerSettings};
 use crate::session::Session;
 use crate::text;
 
@@ -19,21 +23,90 @@ const IDLE_SECONDS: u64 = 600;
 const END_TIMEOUT: Duration = Duration::from_secs(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Serve the store in the background; other commands start this automatically
+/// Serve workspaces to other machines and programs, over gRPC and REST
+///
+/// With --data the server has many projects, each a store of its own in DIR/projects. Without it the server has the local store as
+/// project `default`, and local commands go on working.
+///
+/// Every call needs an API key (`amalgam key create`), except /health and /ready. An address that other machines can reach needs TLS.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam serve --socket /run/user/1000/amalgam/store.sock")]
+#[command(after_help = "\
+With --nfs the process serves the exports of the local store (`amalgam export nfs`), for a service
+manager, so that NFS clients find it again after a restart of the machine.
+
+Settings come from flags, else the environment, else a file; `amalgam config server` shows them.
+
+Examples:
+  amalgam serve --listen 127.0.0.1:8080
+  amalgam serve --data /srv/amalgam --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
+  curl -H \"Authorization: Bearer $KEY\" http://127.0.0.1:8080/api/v1/workspaces
+  amalgam serve --nfs 10.8.0.1 --nfs-allow 10.8.0.0/24")]
 pub struct Serve {
-    /// Where to listen
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    /// The Unix socket for local commands [default: in the runtime directory of the user]
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    options: ServerArgs,
 }
 
 impl Serve {
-    /// Serves the store until the process is idle or asked to stop.
-    pub fn run(self, session: &Session) -> Exit {
-        let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
-        let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle, &session.connect.log);
-        Exit(u8::try_from(code).unwrap_or(1))
+    /// Serves until the process is asked to stop, or is idle if it is the background process.
+    pub fn run(self, session: &Session) -> Result<Exit, CliError> {
+        let settings = ServerSettings::load(&self.options, self.socket.is_some())?;
+        let nfs = nfs(&settings)?;
+        let Some(listen) = settings.listen()? else {
+            settings.require("data", "listen")?;
+            let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
+            let code = crate::serve::run(&Home::new(session.home()), self.socket, idle, nfs, &session.connect.log);
+            return Ok(Exit(u8::try_from(code).unwrap_or(1)));
+        };
+        settings.require("tls-cert", "tls-key")?;
+        settings.require("tls-key", "tls-cert")?;
+        settings.require("tls-client-ca", "tls-cert")?;
+        let tls = settings.path("tls-cert").zip(settings.path("tls-key"));
+        let client_authorities = settings.path("tls-client-ca");
+        let is_open = settings.is_on("insecure-no-auth")?;
+        let options = NetworkOptions {
+            data: settings.path("data"),
+            home: session.home().to_owned(),
+            nfs,
+            listen,
+            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_authorities }),
+            is_behind_tls_proxy: settings.is_on("behind-tls-proxy")?,
+            authentication: if is_open { Authentication::Off } else { Authentication::Keys },
+            metrics_open: settings.is_on("open-metrics")?,
+            rates: settings.rates()?,
+            webhooks: webhooks(&settings)?,
+        };
+        let filter = settings.text("log").map(str::to_owned);
+        LogOptions { filter, ..session.connect.log.clone() }.log_server();
+        serve_network::run_blocking(options)?;
+        Ok(Exit::OK)
+    }
+}
+
+/// How events are sent to webhooks.
+fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
+    let default = WebhookOptions::default();
+    let seconds = settings.number("webhook-timeout", 1..=60)?.map(u64::from);
+    Ok(WebhookOptions {
+        timeout: seconds.map_or(default.timeout, Duration::from_secs),
+        retries: settings.number("webhook-retries", 0..=20)?.unwrap_or(default.retries),
+        allow: settings.list("webhook-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?,
+        authorities: settings.path("webhook-ca"),
+        ..default
+    })
+}
+
+/// Where NFS is served, if it is.
+fn nfs(settings: &ServerSettings) -> Result<Option<NfsListen>, CliError> {
+    settings.require("nfs-allow", "nfs")?;
+    let allow = settings.list("nfs-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?;
+    match (settings.nfs()?, settings.text("data")) {
+        (Some(_), Some(_)) => {
+            Err(CliError::usage("NFS serves the local store, and data names projects").hint("leave out one of them"))
+        }
+        (address, _) => Ok(address.map(|address| NfsListen { address, allow })),
     }
 }
 

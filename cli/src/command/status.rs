@@ -1,6 +1,7 @@
 //! `amalgam status`: whether the directory is protected, and which changes are in no snapshot yet.
 
 mod fold;
+mod live_tree;
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,6 +27,8 @@ use fold::Changes;
 
 /// Most lines that are printed unless more are asked for.
 const LINES_MAX: usize = 100;
+/// Most unwritten paths that are named for one reason unless more are asked for.
+const UNWRITTEN_MAX: usize = 5;
 
 /// Show what changed since the last snapshot
 #[derive(Debug, Args)]
@@ -36,17 +39,29 @@ prints at most 100 lines; -v lists every path.
 
 Examples:
   amalgam status
-  amalgam status --exit-code && echo nothing changed")]
+  amalgam status --exit-code && echo nothing changed
+  amalgam --server prod status -w main")]
 pub struct Status {
     /// Exit with 4 if something changed outside of .git, with 5 if there are conflicts
     #[arg(long)]
     exit_code: bool,
+    /// Show this workspace, wherever its files are: in a directory, mounted, exported or on a server [default: that of this directory]
+    #[arg(short, long, value_name = "NAME")]
+    workspace: Option<String>,
 }
 
 impl Status {
+    /// Whether the workspace is named, so that no directory is needed.
+    pub fn names_workspace(&self) -> bool {
+        self.workspace.is_some()
+    }
+
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.attached_directory().await?;
+        if let (Some(name), Some(_)) = (self.workspace.as_deref(), session.server()) {
+            return live_tree::show(session, name, self.exit_code).await;
+        }
+        let place = session.live_tree(self.workspace.as_deref()).await?;
         if !place.directory.problem.is_empty() {
             return unusable(&mut session.output, &place);
         }
@@ -72,6 +87,7 @@ impl Status {
             None => output.say("nothing here, and no snapshot yet")?,
         }
         say_uncovered(output, &status.uncovered)?;
+        say_unwritten(output, &status.unwritten)?;
         conflicts::say(output, status.conflicts.as_ref())?;
         warn_unwatched(output, &place.directory, session.now)?;
         if let Some(publishing) = &place.workspace.publishing {
@@ -172,6 +188,7 @@ fn emit_status(
             "added": status.added.len(),
             "deleted": status.deleted.len(),
             "uncovered": status.uncovered.len(),
+            "unwritten": status.unwritten.len(),
             "renamed": status.renamed.len(),
             "attributes_only": status.attributes.len(),
             "git_changes": changes.git.values().sum::<u64>(),
@@ -199,6 +216,39 @@ fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
             "{} is no longer covered: ignore rules leave it out; it stays on the disk",
             text::path(path)
         ))?;
+    }
+    Ok(())
+}
+
+/// Names the paths that could not be written here, in one line for each reason, and the command that tries again.
+fn say_unwritten(output: &mut Output, unwritten: &[v1::Notice]) -> Result<(), CliError> {
+    let mut by_reason: Vec<(&v1::Notice, Vec<&Bytes>)> = Vec::new();
+    for notice in unwritten {
+        let fields = json!({
+            "kind": "unwritten",
+            "attributes_only": false,
+            "directory": false,
+            "in_git": text::git_part(&notice.path).is_some(),
+            "message": notice.message,
+        });
+        output.emit(&lines::with_path(lines::line("status_path", fields), &notice.path))?;
+        match by_reason.iter_mut().find(|(first, _)| first.message == notice.message) {
+            Some((_, paths)) => paths.push(&notice.path),
+            None => by_reason.push((notice, vec![&notice.path])),
+        }
+    }
+    let shown = if output.is_verbose() { usize::MAX } else { UNWRITTEN_MAX };
+    for (first, paths) in by_reason {
+        let mut names = paths.iter().take(shown).map(|path| text::path(path)).collect::<Vec<_>>().join(", ");
+        if paths.len() > shown {
+            names.push_str(&format!(" and {} more", text::count((paths.len() - shown) as u64)));
+        }
+        let retry = match (first.failure, paths.len()) {
+            (false, _) => String::new(),
+            (true, 1) => format!("; `amalgam restore {}` tries again", text::path(paths[0])),
+            (true, _) => "; `amalgam restore PATH` tries again".to_owned(),
+        };
+        output.remark(format!("not written here: {names} ({}){retry}", text::printable(&first.message)))?;
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ impl Verify {
 
 /// Rebuilds what keeps the store from being opened, where no process has it open.
 async fn recover(session: &mut Session) -> Result<(), CliError> {
-    if running(&session.connect).await.is_some() {
+    if session.server().is_some() || running(&session.connect).await.is_some() {
         return Ok(());
     }
     let home = Home::new(session.home());

@@ -16,7 +16,7 @@ use crate::output::{Output, json};
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
-/// List, show, rename, remove and undelete workspaces, and attach directories to them
+/// List, show, create, rename, remove and undelete workspaces, and attach directories to them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,8 +31,10 @@ pub struct Ws {
 
 #[derive(Debug, Subcommand)]
 enum WsCommand {
+    #[command(visible_alias = "ls")]
     List(List),
     Show(Show),
+    Create(Create),
     Rename(Rename),
     Rm(remove::Remove),
     Undelete(Undelete),
@@ -55,6 +57,17 @@ struct List {
 struct Show {
     /// The workspace [default: the one of this directory]
     name: Option<String>,
+}
+
+/// Create a workspace
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam ws create main\n  amalgam --server prod ws create try --from main@~2")]
+struct Create {
+    /// The name
+    name: String,
+    /// Begin at this snapshot [default: an empty tree]
+    #[arg(long, value_name = "REV", default_value = "", hide_default_value = true)]
+    from: String,
 }
 
 /// Rename a workspace
@@ -82,6 +95,7 @@ impl Ws {
             None => List { prefix: String::new() }.run(session).await,
             Some(WsCommand::List(list)) => list.run(session).await,
             Some(WsCommand::Show(show)) => show.run(session).await,
+            Some(WsCommand::Create(create)) => create.run(session).await,
             Some(WsCommand::Rename(rename)) => rename.run(session).await,
             Some(WsCommand::Rm(remove)) => remove.run(session).await,
             Some(WsCommand::Undelete(undelete)) => undelete.run(session).await,
@@ -103,9 +117,14 @@ impl List {
             session.output.say(line(workspace, &here, width))?;
         }
         if workspaces.is_empty() {
-            session.output.remark("no workspaces yet; `amalgam init` makes one from a directory")?;
+            session.output.remark(match session.server() {
+                Some(_) => "no workspaces yet; `amalgam ws create NAME` and `amalgam push` make one",
+                None => "no workspaces yet; `amalgam init` makes one from a directory",
+            })?;
         }
-        remark_abandoned(session)?;
+        if session.server().is_none() {
+            remark_abandoned(session)?;
+        }
         Ok(Exit::OK)
     }
 }
@@ -137,6 +156,9 @@ impl Show {
         output.say(paint(style::WORKSPACE, text::id(&workspace.name)))?;
         output.say(format!("Head:      {}", or_none(&workspace.head)))?;
         output.say(format!("Base:      {}", or_none(&workspace.base)))?;
+        if !workspace.target.is_empty() {
+            output.say(format!("Target:    {}", text::printable(text::id(&workspace.target))))?;
+        }
         output.say(format!("Made:      {} ({})", text::wall_clock(made), text::ago(made, session.now)))?;
         for (word, value) in [("Agent:    ", &workspace.agent), ("Project:  ", &workspace.project)] {
             if !value.is_empty() {
@@ -150,6 +172,16 @@ impl Show {
             output.say(format!("Published: {}", publishing_line(publishing, session.now)))?;
         }
         Ok(Exit::OK)
+    }
+}
+
+impl Create {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client_of_new_store().await?;
+        let request =
+            v1::CreateWorkspaceRequest { workspace_id: self.name.clone(), from: self.from, ..Default::default() };
+        let made = client.workspaces.create_workspace(request).await?.into_inner();
+        say_workspace(&mut session.output, made.workspace.as_ref(), &format!("{} is there", self.name))
     }
 }
 
@@ -171,7 +203,10 @@ impl Undelete {
         let mut client = session.client().await?;
         let request = v1::UndeleteWorkspaceRequest { name: workspace_name(&self.name), ..Default::default() };
         let found = client.workspaces.undelete_workspace(request).await?.into_inner();
-        let words = format!("{0} is back; `amalgam checkout {0}@ DIR --workspace {0}` gets its files", self.name);
+        let words = match session.server() {
+            Some(_) => format!("{} is back", self.name),
+            None => format!("{0} is back; `amalgam checkout {0}@ DIR --workspace {0}` gets its files", self.name),
+        };
         say_workspace(&mut session.output, found.workspace.as_ref(), &words)
     }
 }

@@ -163,7 +163,9 @@ pub fn notice(notice: &v1::Notice) -> Value {
 
 /// An operation.
 pub fn operation(operation: &v1::Operation) -> Value {
-    let change = |change: &v1::ReferenceChange| json!({"reference": change.reference, "before": or_null(&change.before), "after": or_null(&change.after)});
+    // Targets that are no snapshots have their kind before the id, as `root 58be...`.
+    let id = |target: &str| or_null(target.rsplit_once(' ').map_or(target, |(_, id)| id));
+    let change = |change: &v1::ReferenceChange| json!({"reference": change.reference, "before": id(&change.before), "after": id(&change.after)});
     line(
         "operation",
         json!({

@@ -111,6 +111,7 @@ impl Steps for v1::DetectChangesResponse {
             joined.uncovered.append(&mut part.uncovered);
             joined.renamed.append(&mut part.renamed);
             joined.notices.append(&mut part.notices);
+            joined.unwritten.append(&mut part.unwritten);
         }
         let v1::DirectoryStatus { directory, workspace, head, counts, warnings, conflicts, .. } = last;
         v1::DirectoryStatus { directory, workspace, head, counts, warnings, conflicts, ..joined }

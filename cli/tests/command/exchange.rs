@@ -106,3 +106,71 @@ fn an_export_does_not_move_a_branch_that_a_worktree_has_checked_out() {
     fails(&scratch.output("amalgam export git @ --to ../repo --branch HEAD"), 1, "is no name for a branch");
     scratch.run("git -C ../worktree diff --quiet HEAD; amalgam export git @ --to ../repo --branch other");
 }
+
+#[test]
+fn a_branch_is_pushed_and_a_refusal_of_the_remote_is_told() {
+    let scratch = project();
+    scratch.run("git init -q --bare ../remote.git; amalgam export git @ --to ../out.git --branch main");
+    scratch.run("git -C ../out.git remote add there $PWD/../remote.git");
+    // A dry run neither exports nor pushes.
+    scratch.run("echo three > d/e/a; amalgam commit -q -m third");
+    let said = scratch.run("amalgam export git @ --to ../out.git --branch main --push there --dry-run");
+    assert!(said.contains("would push main to there"), "{said}");
+    assert_eq!(scratch.run("git -C ../remote.git for-each-ref; git -C ../out.git rev-list --count main").trim(), "2");
+    scratch.run("amalgam export git @ --to ../out.git --branch main --push there");
+    assert_eq!(scratch.run("git -C ../remote.git show main:d/e/a"), "three\n");
+    scratch.run(
+        "printf '#!/bin/sh\\necho frozen >&2; exit 1' > ../remote.git/hooks/pre-receive; \
+         chmod +x ../remote.git/hooks/pre-receive; echo four > d/e/a; amalgam commit -q -m fourth",
+    );
+    let refused = scratch.output("amalgam export git @ --to ../out.git --branch main --push there");
+    fails(&refused, 1, "the branch is exported, but git could not push it to there");
+    fails(&refused, 1, "frozen");
+    assert_eq!(scratch.run("git -C ../out.git show main:d/e/a"), "four\n");
+    assert_eq!(scratch.run("git -C ../remote.git show main:d/e/a"), "three\n");
+    fails(&scratch.output("amalgam export git @ --to ../out.git --branch main --push nowhere"), 1, "could not push");
+    // A range leaves out what lies before it.
+    scratch.run("amalgam export git @~2..@ --to ../range.git --branch main");
+    assert_eq!(scratch.run("git -C ../range.git rev-list --count main").trim(), "2");
+}
+
+#[test]
+fn an_overlay_directory_goes_out_and_comes_back() {
+    let scratch = project();
+    scratch.run("rm d/run; echo new > d/new; amalgam commit -q -m third");
+    scratch.run("amalgam export overlay @ --base @~ --to ../upper --dry-run; test ! -e ../upper");
+    let counts = scratch.run("amalgam export overlay @ --base @~ --to ../upper --json");
+    assert!(counts.contains("\"removed\":1") && counts.contains("\"files\":1"), "{counts}");
+    assert_eq!(scratch.run("test -c ../upper/d/run; cat ../upper/d/new; ls ../upper"), "new\nd\n");
+    fails(&scratch.output("amalgam export overlay @ --base @~ --to ../upper"), 1, "is not empty");
+    for form in ["xattr", "aufs"] {
+        scratch.run(&format!("amalgam export overlay @ --base @~ --to ../{form} --whiteouts {form}"));
+    }
+    scratch.run("amalgam import overlay ../upper --onto project@~ -w back");
+    assert_eq!(scratch.run("amalgam diff --stat back@ @"), "");
+    scratch.run("amalgam import overlay ../aufs --aufs --onto project@~ -w aufs");
+    assert_eq!(scratch.run("amalgam diff --stat aufs@ @"), "");
+}
+
+#[test]
+fn an_image_of_an_engine_that_is_not_there_is_a_clear_error() {
+    let scratch = project();
+    fails(&scratch.output("amalgam import docker debian:12 --socket ../nowhere"), 1, "none answers at");
+    fails(&scratch.output("DOCKER_HOST=tcp://127.0.0.1:1 amalgam import docker debian"), 2, "only Unix sockets");
+}
+
+#[test]
+fn submodules_come_in_from_a_work_tree_and_from_a_url() {
+    let scratch = Scratch::new();
+    scratch.run(
+        "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=protocol.file.allow GIT_CONFIG_VALUE_0=always; \
+         commit() { git add -A; git -c user.name=a -c user.email=a@x commit -qm c; }; cd ..; \
+         git init -qb main sub; (cd sub; echo s > s; commit); git init -qb main top; cd top; \
+         git submodule --quiet add file://$PWD/../sub lib; commit; \
+         amalgam import git . --submodules -w local; amalgam import git file://$PWD --submodules -w cloned; \
+         amalgam import git . -w plain",
+    );
+    assert_eq!(scratch.run("amalgam show local@:lib/s; amalgam show cloned@:lib/s"), "s\ns\n");
+    assert!(!scratch.output("amalgam show plain@:lib/s").status.success());
+    assert_eq!(scratch.run("amalgam diff --stat local@ cloned@"), "");
+}

@@ -41,11 +41,15 @@ impl Scratch {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.project());
-        for name in ["NO_COLOR", "CLICOLOR_FORCE", "PAGER", "AMALGAM_PAGER", "AMALGAM_LOG", "XDG_DATA_HOME"] {
+        for name in ["NO_COLOR", "CLICOLOR_FORCE", "PAGER", "AMALGAM_PAGER", "AMALGAM_LOG", "XDG_DATA_HOME"]
+            .into_iter()
+            .chain(["AMALGAM_SERVER", "AMALGAM_API_KEY", "AMALGAM_CA", "AMALGAM_DATA", "API_KEY"])
+        {
             command.env_remove(name);
         }
         command.env("PATH", format!("{}:{path}", folder.display()));
         command.env("AMALGAM_STORE", self.path().join("store")).env("AMALGAM_AUTHOR", "ann");
+        command.env("XDG_CONFIG_HOME", self.path().join("config"));
         command.env("XDG_RUNTIME_DIR", self.path().join("runtime")).env("TZ", "UTC").env("LC_ALL", "C");
         command
     }

@@ -2,10 +2,12 @@
 
 mod broken;
 mod builds;
+mod git_locks;
 mod interrupted;
 mod kit;
 mod mounted;
 mod places;
+mod unwritten;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};

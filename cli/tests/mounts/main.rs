@@ -1,6 +1,7 @@
 //! Mounted workspaces through the command: what is seen, what is kept, what comes back, what is refused.
 
 mod attempts;
+mod by_call;
 mod conflicts;
 mod direct;
 mod ended;
@@ -8,6 +9,7 @@ mod full;
 mod held;
 mod local;
 mod merged;
+mod policy;
 mod refused;
 #[path = "../command/scratch.rs"]
 mod scratch;

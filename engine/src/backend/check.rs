@@ -6,7 +6,14 @@ use super::Transaction;
 use crate::error::{Error, Result};
 use crate::reference::REFS_PER_TRANSACTION_MAX;
 
-pub(super) fn check(transaction: &Transaction) -> Result<()> {
+impl Transaction {
+    /// Checks the rules that hold for every backend: each moved reference is compared first, none twice, and a record exists.
+    pub fn check(&self) -> Result<()> {
+        check(self)
+    }
+}
+
+fn check(transaction: &Transaction) -> Result<()> {
     let wrong = |why: String| Err(Error::Invalid { what: "transaction", why });
     let refs = transaction.expect.len().max(transaction.set.len());
     if refs > REFS_PER_TRANSACTION_MAX {

@@ -175,6 +175,10 @@ impl<B: Sweep> Sweep for Fault<B> {
         self.inner.advance_epoch()
     }
 
+    fn end_collection(&self) {
+        self.inner.end_collection();
+    }
+
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         self.inner.scan(after, limit)
     }

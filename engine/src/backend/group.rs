@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 /// A queue whose items are processed in groups, in arrival order, one group at a time.
-pub(super) struct Group<T, R> {
+pub struct Group<T, R> {
     queue: Mutex<Queue<T, R>>,
 }
 
@@ -44,13 +44,20 @@ impl<R> Slot<R> {
     }
 }
 
+impl<T, R> Default for Group<T, R> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T, R> Group<T, R> {
-    pub(super) fn new() -> Self {
+    /// Creates an empty queue.
+    pub fn new() -> Self {
         Self { queue: Mutex::new(Queue { waiting: Vec::new(), led: false }) }
     }
 
     /// Submits an item. `process` receives a group of items and returns as many results; it must not panic.
-    pub(super) fn submit(&self, item: T, process: impl FnOnce(Vec<T>) -> Vec<R>) -> R {
+    pub fn submit(&self, item: T, process: impl FnOnce(Vec<T>) -> Vec<R>) -> R {
         let slot = Arc::new(Slot { turn: Mutex::new(Turn::Waiting), changed: Condvar::new() });
         let leads = {
             let mut queue = self.queue.lock();

@@ -7,7 +7,6 @@ use std::ops::Bound;
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::check::check;
 use super::inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 use super::reclaim::{KeptRows, ReclaimProgress, Reclaimed, WatchReclaim};
 use super::rows::{IndexValue, RefRow, damaged, number, read_tombstone, tombstone_key};
@@ -161,7 +160,7 @@ impl Backend for Memory {
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
-        check(&transaction)?;
+        transaction.check()?;
         let mut state = self.state.write();
         if let Some(request) = transaction.operation.as_ref().and_then(|draft| draft.request.as_ref())
             && let Some(operation) = state.find_request(request)?

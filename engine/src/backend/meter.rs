@@ -210,6 +210,10 @@ impl<B: Sweep> Sweep for Metered<B> {
         self.inner.advance_epoch()
     }
 
+    fn end_collection(&self) {
+        self.inner.end_collection();
+    }
+
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         self.inner.scan(after, limit)
     }

@@ -19,7 +19,7 @@ mod sweep;
 mod trim;
 
 pub use recover::recover;
-pub use settings::RocksOptions;
+pub use settings::{RocksOptions, SharedMemory};
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -30,11 +30,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rocksdb::{
-    Cache, ColumnFamily, DB, DBPinnableSlice, Direction, IngestExternalFileOptions, IteratorMode, Options, ReadOptions,
+    ColumnFamily, DB, DBPinnableSlice, Direction, IngestExternalFileOptions, IteratorMode, Options, ReadOptions,
     SstFileWriter, WriteBatch, WriteOptions,
 };
 
-use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
 use super::rows::{IndexValue, RefRow, after_prefix, number, read_tombstone, tombstone_key};
@@ -132,11 +131,12 @@ impl Rocks {
         if options.for_collection {
             home::release_reserve(directory)?;
         }
-        let cache = Cache::new_lru_cache(options.block_cache_bytes);
+        let block_cache = options.block_cache();
+        let cache = &block_cache.cache;
         let row_filter = SharedRowFilter::default();
-        let families = families(options, &cache, &row_filter);
-        let chunk_options = family_options(CHUNKS, options, &cache);
-        let database = DB::open_cf_descriptors(&database_options(), &database_path, families)
+        let families = families(options, cache, &row_filter);
+        let chunk_options = family_options(CHUNKS, options, cache);
+        let database = DB::open_cf_descriptors(&database_options(options), &database_path, families)
             .map_err(|source| opening(&source))?;
         let rocks = Self {
             database,
@@ -154,7 +154,7 @@ impl Rocks {
             row_filter,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
-            block_cache: BlockCache { cache, bytes: options.block_cache_bytes },
+            block_cache,
             _lock: lock,
         };
         let marked = mark.filter(|_| !home::is_mark_damaged(directory)).map_or(0, |mark| mark.last_operation);
@@ -536,7 +536,7 @@ impl Backend for Rocks {
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
-        check(&transaction)?;
+        transaction.check()?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
         let _numbering = self.numbering.read();
         let prepared = Prepared { objects: self.rows(objects), expect, set, operation, durability };

@@ -59,20 +59,32 @@ impl IndexValue {
     }
 }
 
+impl IndexRow {
+    /// Encodes the value of the row. Its key is the hash of the object.
+    pub fn encode_value(&self) -> Vec<u8> {
+        let Self { id, stored_bytes, epoch, number } = *self;
+        IndexValue { kind: id.kind, epoch, stored_bytes, number }.encode()
+    }
+}
+
 /// The row of a reference: its value, and the operation that last moved it.
-pub(crate) struct RefRow {
-    pub(crate) value: RefValue,
-    pub(crate) operation: u64,
+pub struct RefRow {
+    /// The value.
+    pub value: RefValue,
+    /// The operation that last moved it.
+    pub operation: u64,
 }
 
 impl RefRow {
-    pub(crate) fn encode(operation: u64, value: &RefValue) -> Vec<u8> {
+    /// Encodes a row.
+    pub fn encode(operation: u64, value: &RefValue) -> Vec<u8> {
         let mut bytes = operation.to_be_bytes().to_vec();
         bytes.extend(value.encode());
         bytes
     }
 
-    pub(crate) fn decode(mut bytes: Bytes) -> Result<Self> {
+    /// Decodes a row.
+    pub fn decode(mut bytes: Bytes) -> Result<Self> {
         if bytes.len() < 8 {
             return Err(damaged("reference", &"a row of the wrong form"));
         }
@@ -83,22 +95,24 @@ impl RefRow {
 }
 
 /// Decodes a number that is a key or a value.
-pub(crate) fn number(bytes: &[u8], what: &str) -> Result<u64> {
+pub fn number(bytes: &[u8], what: &str) -> Result<u64> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| damaged(what, &"a key of the wrong length"))
 }
 
-pub(crate) fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
+/// Returns the error for a record of the store that cannot be read.
+pub fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
     Error::DamagedRecord { what: what.to_owned(), why: why.to_string() }
 }
 
 /// Returns the key of a tombstone.
-pub(crate) fn tombstone_key(id: ObjectId) -> [u8; 33] {
+pub fn tombstone_key(id: ObjectId) -> [u8; 33] {
     let mut key = [id.kind as u8; 33];
     key[1..].copy_from_slice(&id.hash);
     key
 }
 
-pub(crate) fn read_tombstone(bytes: Bytes) -> Result<Tombstone> {
+/// Decodes a tombstone.
+pub fn read_tombstone(bytes: Bytes) -> Result<Tombstone> {
     Tombstone::decode(bytes).map_err(|why| damaged("tombstone", &why))
 }
 
@@ -131,7 +145,7 @@ impl Quarantined {
 }
 
 /// Returns the first key after all keys with a prefix.
-pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+pub fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {

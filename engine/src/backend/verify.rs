@@ -113,6 +113,10 @@ impl<B: Sweep> Sweep for Verify<B> {
         self.0.advance_epoch()
     }
 
+    fn end_collection(&self) {
+        self.0.end_collection();
+    }
+
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         self.0.scan(after, limit)
     }

@@ -43,6 +43,14 @@ pub struct MergeRequest<'a> {
     pub regenerate: Option<&'a dyn Regenerate>,
     /// Whether to apply remembered resolutions.
     pub use_remembered: bool,
+    /// Returns why a source's changes may not be merged into the target's head, or `None` if they may.
+    pub admit: Option<&'a dyn AdmitSource>,
+}
+
+/// Decides which sources of a merge may be merged.
+pub trait AdmitSource {
+    /// Returns why the changes of a source's head since the target's head may not be merged, or `None` if they may.
+    fn refusal(&self, source: &WorkspaceName, head: SnapshotId, target: Option<SnapshotId>) -> Result<Option<String>>;
 }
 
 /// The result of a merge of workspaces.
@@ -91,6 +99,7 @@ impl<'a> MergeRequest<'a> {
             metadata: BTreeMap::new(),
             regenerate: None,
             use_remembered: true,
+            admit: None,
         }
     }
 }
@@ -120,6 +129,8 @@ pub struct MergeHeads {
 /// The result of a merge before anything is changed.
 enum Unchanged {
     Already,
+    /// A source may not be merged, for this reason.
+    Refused(String),
     Forward(SnapshotId),
     Folded(Box<Fold>),
 }
@@ -173,7 +184,10 @@ impl Workspaces {
         }
         let fold = match self.fold(history, request, &heads, context)? {
             Unchanged::Already => return Ok(MergeDone::without_change(MergeHow::Already, target.head)),
-            Unchanged::Forward(source) => return self.forward(&target, source, context),
+            Unchanged::Refused(reason) => {
+                return Ok(MergeDone { reason, ..MergeDone::without_change(MergeHow::Refused, target.head) });
+            }
+            Unchanged::Forward(source) => return self.forward(&target, source, context, MERGE),
             Unchanged::Folded(fold) => *fold,
         };
         if !fold.conflicts.is_empty() && !request.keep_conflicts {
@@ -199,6 +213,9 @@ impl Workspaces {
     ) -> Result<MergeDone> {
         match self.fold(history, request, heads, context)? {
             Unchanged::Already => Ok(MergeDone::without_change(MergeHow::Already, heads.target)),
+            Unchanged::Refused(reason) => {
+                Ok(MergeDone { reason, ..MergeDone::without_change(MergeHow::Refused, heads.target) })
+            }
             Unchanged::Forward(_) => Ok(MergeDone::without_change(MergeHow::Forward, heads.target)),
             Unchanged::Folded(fold) => {
                 let Fold { conflicts, report, reason, .. } = *fold;
@@ -218,6 +235,12 @@ impl Workspaces {
         let sources = new_sources(history, heads)?;
         let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
         let Some((_, first)) = sources.first() else { return Ok(Unchanged::Already) };
+        for (name, head) in &sources {
+            let refusal = request.admit.map(|admit| admit.refusal(name, *head, heads.target)).transpose()?;
+            if let Some(reason) = refusal.flatten() {
+                return Ok(Unchanged::Refused(reason));
+            }
+        }
         if let [(_, source)] = sources[..] {
             let is_behind = heads.target.map(|head| history.is_ancestor(head, source)).transpose()?;
             if is_behind.unwrap_or(true) && (request.fast_forward || heads.target.is_none()) {
@@ -250,13 +273,15 @@ impl Workspaces {
         Ok(Fold { tree, sources, heads, conflicts, report, record, reason, pins })
     }
 
-    /// Moves the head of a workspace to a snapshot that continues it. Returns nothing, and moves nothing, when it does not.
+    /// Moves the head of a workspace to a snapshot that continues it. Returns nothing, and moves nothing, when it does not. `action`
+    /// goes into the operation log.
     pub fn fast_forward(
         &self,
         history: &History,
         name: &WorkspaceName,
         to: SnapshotId,
         context: &OperationContext,
+        action: &str,
     ) -> Result<Option<MergeDone>> {
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
         retry_while(is_stale, || {
@@ -264,15 +289,21 @@ impl Workspaces {
             match target.head {
                 Some(head) if head == to => Ok(Some(MergeDone::without_change(MergeHow::Already, Some(head)))),
                 Some(head) if !history.is_ancestor(head, to)? => Ok(None),
-                _ => self.forward(&target, to, context).map(Some),
+                _ => self.forward(&target, to, context, action).map(Some),
             }
         })
     }
 
-    fn forward(&self, target: &Workspace, to: SnapshotId, context: &OperationContext) -> Result<MergeDone> {
+    fn forward(
+        &self,
+        target: &Workspace,
+        to: SnapshotId,
+        context: &OperationContext,
+        action: &str,
+    ) -> Result<MergeDone> {
         let after = target.at_head(Some(to))?;
         let step = Step { name: target.name.reference(), before: Some(target.value().clone()), after: Some(after) };
-        let operation = recorded(move_refs(self.store(), context, context.draft(MERGE), vec![step])?);
+        let operation = recorded(move_refs(self.store(), context, context.draft(action), vec![step])?);
         Ok(MergeDone { operation: Some(operation.sequence), ..MergeDone::without_change(MergeHow::Forward, Some(to)) })
     }
 

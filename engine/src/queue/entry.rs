@@ -36,6 +36,10 @@ pub struct QueueOptions {
     pub keep_conflicts: bool,
     /// Which side to take for conflicts.
     pub choices: Vec<SideChoice>,
+    /// Whether to merge the permitted changes if the policy refuses others; `None` for the default of the policy.
+    pub takes_rest: Option<bool>,
+    /// The actor that approved the changes that the policy refuses; empty without an approval.
+    pub approver: String,
 }
 
 /// A decision about a conflicting path and everything below it; without a path, about all conflicts.
@@ -107,6 +111,8 @@ impl QueueEntry {
             "test": options.test,
             "test_seconds": options.test_seconds,
             "keep_conflicts": options.keep_conflicts,
+            "takes_rest": options.takes_rest,
+            "approver": options.approver,
             "takes": options.choices.iter().map(take_value).collect::<Vec<_>>(),
         });
         let value =
@@ -149,6 +155,8 @@ impl QueueEntry {
             test: list("test").iter().filter_map(|word| word.as_str().map(str::to_owned)).collect(),
             test_seconds: note.get("test_seconds").and_then(Value::as_u64).map_or(0, |seconds| seconds as u32),
             keep_conflicts: is("keep_conflicts"),
+            takes_rest: note.get("takes_rest").and_then(Value::as_bool),
+            approver: text("approver"),
             choices: choices.ok_or_else(|| damaged("its decisions cannot be read"))?,
         };
         Ok(Some(Self {

@@ -166,11 +166,13 @@ impl Queue {
 
     /// Returns whether a workspace that should end has been merged completely.
     fn may_end(&self, done: &[Folded], at: usize) -> Result<bool> {
-        let Folded { entry, outcome, .. } = &done[at];
-        if !entry.options.ends || outcome.is_left() || entry.source == entry.target {
+        let Folded { entry, outcome, refused, .. } = &done[at];
+        if !entry.options.ends || outcome.is_left() || !refused.is_empty() || entry.source == entry.target {
             return Ok(false);
         }
-        let is_put_aside = |other: &Folded| other.entry.source == entry.source && other.outcome.is_left();
+        let is_put_aside = |other: &Folded| {
+            other.entry.source == entry.source && (other.outcome.is_left() || !other.refused.is_empty())
+        };
         if done.iter().any(is_put_aside) {
             return Ok(false);
         }

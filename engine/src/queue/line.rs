@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use super::ancestors::{Ancestors, HistoryBoundary};
 use super::entry::QueueEntry;
 use super::outcome::{EntryOutcome, Folded};
-use super::{EntryPolicy, MergePolicy, Queue, TestVerdict, fast_path, review, side_choices};
+use super::{
+    EntryPolicy, MergePolicy, Queue, RefusedChange, Regenerated, TestVerdict, admission, fast_path, review,
+    side_choices,
+};
 use crate::commit::{changed_paths_since, generation_above};
 use crate::conflict::CONFLICTS_KEY;
 use crate::diff::{Change, DiffOptions, diff_roots};
@@ -15,6 +18,7 @@ use crate::merge::{
     FileMerged, MERGE_RECORD_KEY, MergeBase, MergeContents, MergeOptions, MergeRecord, PathConflict, UncommittedMerge,
     count_conflicts, have_conflicts, merge_base, merge_trees,
 };
+use crate::name::TreePath;
 use crate::object::Snapshot;
 use crate::operation::{OperationContext, hold_snapshot};
 use crate::reference::{RefName, RefValue};
@@ -23,8 +27,11 @@ use crate::work::WorkingTree;
 
 /// The metadata key of a merge snapshot with the id of its entry.
 const ENTRY_KEY: &str = "queue";
-/// Maximum number of refusals that a reason lists.
-const REFUSALS_LISTED_MAX: usize = 10;
+
+/// The metadata key of a permitted part with the snapshot that it is a part of.
+const PERMITTED_KEY: &str = "permitted-of";
+/// Maximum number of snapshots of the target that are searched for an earlier part.
+const EARLIER_PARTS_SEARCH_MAX: usize = 10_000;
 
 /// The snapshots of a target during a fold.
 pub(super) struct TargetLine<'a> {
@@ -96,6 +103,11 @@ impl<'a> TargetLine<'a> {
         self.pins.extend(hold_snapshot(store, entry.snapshot)?);
         let theirs = store.snapshot(entry.snapshot)?.root;
         let (Some(head), Some(ours)) = (self.head, self.root) else {
+            let changes = diff_roots(store, None, Some(theirs), DiffOptions::default())?.into_changes()?;
+            let refused = admission::refusals(entry, &changes, policy)?;
+            if !refused.is_empty() {
+                return self.put_refused_aside(entry, &[], refused);
+            }
             (self.head, self.root) = (Some(entry.snapshot), Some(theirs));
             return Ok(Folded::new(entry, EntryOutcome::Landed(entry.snapshot), Vec::new()));
         };
@@ -105,19 +117,123 @@ impl<'a> TargetLine<'a> {
             return Ok(Folded::new(entry, EntryOutcome::Already, Vec::new()));
         };
         let changes = diff_roots(store, start.root, Some(theirs), DiffOptions::default())?.into_changes()?;
-        if let Some(reason) = refusals(entry, &changes, policy)? {
-            return self.put_aside(entry, &start.snapshots, Vec::new(), reason);
+        let refused = admission::refusals(entry, &changes, policy)?;
+        if !refused.is_empty() {
+            if !policy.takes_rest(entry) {
+                return self.put_refused_aside(entry, &start.snapshots, refused);
+            }
+            return self.merge_permitted(entry, &start, theirs, &changes, refused, policy, context);
         }
-        let (made, reason) = match self.try_fast_path(&start, [ours, theirs], &changes, policy, context)? {
+        self.merge_changes(entry, head, &start, [ours, theirs], changes, policy, context)
+    }
+
+    /// Merges the changes of an entry, which may all be merged.
+    #[expect(clippy::too_many_arguments, reason = "the state of one merge, passed on once")]
+    fn merge_changes(
+        &mut self,
+        entry: &QueueEntry,
+        head: SnapshotId,
+        start: &MergeStart,
+        [ours, mut theirs]: [RootId; 2],
+        mut changes: Vec<Change>,
+        policy: &dyn MergePolicy,
+        context: &OperationContext,
+    ) -> Result<Folded> {
+        let store = self.queue.store();
+        let contents = policy.contents(entry)?;
+        let options = MergeOptions { time: context.time, ..MergeOptions::default() };
+        if let Some((renamed, pin)) = admission::keep_both(store, [ours, theirs], entry, &changes, policy)? {
+            self.pins.push(pin);
+            theirs = renamed;
+            changes = diff_roots(store, start.root, Some(theirs), DiffOptions::default())?.into_changes()?;
+        }
+        let (made, reason) = match self.try_fast_path(start, [ours, theirs], &changes, policy, context)? {
             Some(made) => (made, String::new()),
-            None => self.merge_in_full(entry, &start, [ours, theirs], &*contents, &options, policy)?,
+            None => self.merge_in_full(entry, start, [ours, theirs], &*contents, &options, policy)?,
         };
         if !made.conflicts.is_empty() && !entry.options.keep_conflicts {
             let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
             put.files = made.files;
             return Ok(put);
         }
-        self.put_snapshot(entry, head, &start, made, policy, context)
+        self.put_snapshot(entry, head, start, made, policy, context)
+    }
+
+    /// Merges an entry without its refused changes. The snapshot that is merged has only the permitted ones and follows the base, so
+    /// that the next merge of the source tries the others again.
+    #[expect(clippy::too_many_arguments, reason = "the state of one merge, passed on once")]
+    fn merge_permitted(
+        &mut self,
+        entry: &QueueEntry,
+        start: &MergeStart,
+        theirs: RootId,
+        changes: &[Change],
+        refused: Vec<RefusedChange>,
+        policy: &dyn MergePolicy,
+        context: &OperationContext,
+    ) -> Result<Folded> {
+        let store = self.queue.store();
+        let (part, pins) = admission::permitted_part(store, start.root, theirs, changes, &refused)?;
+        self.pins.extend(pins);
+        let id = match self.earlier_part(entry, start)? {
+            Some(earlier) if store.snapshot(earlier)?.root == part => earlier,
+            Some(earlier) => self.put_part(entry, part, vec![earlier])?,
+            None => self.put_part(entry, part, start.snapshots.clone())?,
+        };
+        // The cached ancestors belong to the history of the entry, not to that of this snapshot.
+        self.ancestors = None;
+        let permitted = QueueEntry { snapshot: id, ..entry.clone() };
+        let folded = self.merge(&permitted, &Permitted(policy), context)?;
+        Ok(Folded { entry: entry.clone(), refused, ..folded })
+    }
+
+    /// Creates the snapshot of the permitted part of an entry.
+    fn put_part(&self, entry: &QueueEntry, root: RootId, parents: Vec<SnapshotId>) -> Result<SnapshotId> {
+        let store = self.queue.store();
+        let snapshot = Snapshot {
+            root,
+            generation: generation_above(store, &parents)?,
+            parents,
+            author: entry.actor.clone(),
+            time: store.snapshot(entry.snapshot)?.time,
+            message: format!("permitted changes of {}", entry.source),
+            metadata: BTreeMap::from([(PERMITTED_KEY.to_owned(), entry.snapshot.to_string())]),
+        };
+        let id = self.session.put_snapshot(snapshot)?;
+        self.session.write_all_ahead()?;
+        Ok(id)
+    }
+
+    /// Returns the permitted part of the source that the target merged last, since the base. The next part follows it.
+    fn earlier_part(&self, entry: &QueueEntry, start: &MergeStart) -> Result<Option<SnapshotId>> {
+        let (store, mut here) = (self.queue.store(), self.head);
+        for _ in 0..EARLIER_PARTS_SEARCH_MAX {
+            let Some(snapshot) = here.filter(|here| !start.snapshots.contains(here)) else { return Ok(None) };
+            let snapshot = store.snapshot(snapshot)?;
+            for merged in snapshot.parents.iter().skip(1) {
+                let metadata = &store.snapshot(*merged)?.metadata;
+                let of = metadata.get(PERMITTED_KEY).and_then(|of| SnapshotId::from_hex(of));
+                if let Some(of) = of
+                    && store.has(of.object())?
+                    && self.queue.history.is_ancestor(of, entry.snapshot)?
+                {
+                    return Ok(Some(*merged));
+                }
+            }
+            here = snapshot.parents.first().copied();
+        }
+        Ok(None)
+    }
+
+    /// Turns an entry with refused changes into a review.
+    fn put_refused_aside(
+        &mut self,
+        entry: &QueueEntry,
+        bases: &[SnapshotId],
+        refused: Vec<RefusedChange>,
+    ) -> Result<Folded> {
+        let put = self.put_aside(entry, bases, Vec::new(), admission::reason(&refused))?;
+        Ok(Folded { refused, ..put })
     }
 
     /// Merges the trees, and resolves conflicts by the entry's choices, by remembered resolutions and by commands. Also returns
@@ -305,18 +421,35 @@ fn concerns_entry_only(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Exists)
 }
 
-/// Returns the reasons why an entry must not be merged, if there are any.
-fn refusals(entry: &QueueEntry, changes: &[Change], policy: &dyn MergePolicy) -> Result<Option<String>> {
-    let (mut listed, mut more) = (Vec::new(), 0);
-    for change in changes {
-        match policy.admit(entry, &change.path)? {
-            Some(why) if listed.len() < REFUSALS_LISTED_MAX => listed.push(format!("{}: {why}", change.path)),
-            Some(_) => more += 1,
-            None => {}
-        }
+/// A policy for the permitted part of an entry: it refuses nothing more.
+struct Permitted<'a>(&'a dyn MergePolicy);
+
+impl MergePolicy for Permitted<'_> {
+    fn contents(&self, entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>> {
+        self.0.contents(entry)
     }
-    if more > 0 {
-        listed.push(format!("and {more} more"));
+
+    fn is_grouped(&self, path: &TreePath) -> bool {
+        self.0.is_grouped(path)
     }
-    Ok((!listed.is_empty()).then(|| listed.join("; ")))
+
+    fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
+        self.0.units(base, ours, theirs)
+    }
+
+    fn keeps_both(&self, entry: &QueueEntry, path: &TreePath) -> bool {
+        self.0.keeps_both(entry, path)
+    }
+
+    fn is_regenerated(&self, path: &TreePath) -> bool {
+        self.0.is_regenerated(path)
+    }
+
+    fn regenerate(&self, entry: &QueueEntry, tree: RootId, paths: &[TreePath]) -> Result<Regenerated> {
+        self.0.regenerate(entry, tree, paths)
+    }
+
+    fn test(&self, entry: &QueueEntry, tree: RootId) -> Result<TestVerdict> {
+        self.0.test(entry, tree)
+    }
 }

@@ -1,5 +1,6 @@
 //! The result of one entry of a fold.
 
+use super::RefusedChange;
 use super::entry::QueueEntry;
 use crate::id::SnapshotId;
 use crate::merge::{FileMerged, PathConflict};
@@ -15,6 +16,8 @@ pub struct Folded {
     pub files: Vec<FileMerged>,
     /// The conflicts.
     pub conflicts: Vec<PathConflict>,
+    /// The changes that the policy refused. If the entry landed, it landed without them.
+    pub refused: Vec<RefusedChange>,
     /// Number of changed paths of the target.
     pub changed: u64,
     /// Whether the source workspace was removed.
@@ -37,7 +40,8 @@ pub enum EntryOutcome {
 impl Folded {
     /// Creates the result of an entry that changed no path.
     pub(super) fn new(entry: &QueueEntry, outcome: EntryOutcome, conflicts: Vec<PathConflict>) -> Self {
-        Self { entry: entry.clone(), outcome, files: Vec::new(), conflicts, changed: 0, is_ended: false }
+        let (files, refused) = (Vec::new(), Vec::new());
+        Self { entry: entry.clone(), outcome, files, conflicts, refused, changed: 0, is_ended: false }
     }
 }
 

@@ -93,15 +93,18 @@ impl Queue {
         only(self.reviews(None)?, id, |review| &review.entry.id, "review")
     }
 
-    /// Creates the entry to resubmit a review: with conflicts kept, or with sides taken.
+    /// Creates the entry to resubmit a review: with conflicts kept, or with sides taken. `approver` takes responsibility for changes
+    /// that the policy refuses; empty without an approval.
     pub fn again(
         &self,
         review: &Review,
         keep_conflicts: bool,
         choices: &[SideChoice],
+        approver: &str,
         context: &OperationContext,
     ) -> Result<QueueEntry> {
-        let mut options = QueueOptions { keep_conflicts, ..review.entry.options.clone() };
+        let approver = approver.to_owned();
+        let mut options = QueueOptions { keep_conflicts, approver, ..review.entry.options.clone() };
         options.choices.extend_from_slice(choices);
         let QueueEntry { source, target, snapshot, agent, .. } = &review.entry;
         QueueEntry::new(source, target, *snapshot, &options, agent, context)

@@ -354,6 +354,7 @@ fn place(row: &IndexRow) -> usize {
 
 impl Drop for SweepRound {
     fn drop(&mut self) {
+        self.store.inner.backend.end_collection();
         self.store.inner.pins.end_sweep();
     }
 }

@@ -21,8 +21,8 @@ use crate::time::Time;
 /// copies a pointer.
 #[derive(Clone)]
 pub struct LooseFile {
-    store: Store,
-    leaf: Arc<Leaf>,
+    pub(super) store: Store,
+    pub(super) leaf: Arc<Leaf>,
     /// Protects the objects that the file reads from garbage collection.
     _base: Base,
 }

@@ -97,6 +97,31 @@ pub fn with_paths_of(
     Ok(made)
 }
 
+/// Returns a tree with the entries of some paths taken from another tree, without what is below them: a directory that both have
+/// keeps its contents and gets the attributes of the other one. A path that the other tree does not have is removed. Directories
+/// keep their times. A path whose directory is missing is skipped. The paths are sorted. A file with several names becomes a
+/// separate file.
+pub fn with_entries_of(store: &Store, tree: RootId, other: RootId, paths: &[TreePath]) -> Result<WorkingTree> {
+    let mut made = WorkingTree::open_root(store, tree)?;
+    made.keep(other)?;
+    let after = store.root(other)?;
+    for path in paths {
+        let parent = path.split_last().map(|(parent, _)| parent).unwrap_or_default();
+        let time = match made.stat(parent.as_bytes()) {
+            Ok(Some(found)) if found.kind == EntryKind::Directory => found.mtime,
+            Ok(_) | Err(Error::NotADirectory { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        match entry_at(store, &after, path)? {
+            Some(entry) => made.put_entry(path, &entry, entry.mtime)?,
+            None if made.exists(path.as_bytes())? => made.remove_all(path.as_bytes())?,
+            None => continue,
+        }
+        made.set_mtime(parent.as_bytes(), time)?;
+    }
+    Ok(made)
+}
+
 /// The times of paths that are taken from another tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Taken {

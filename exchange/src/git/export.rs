@@ -13,7 +13,7 @@ use amalgam_engine::{Name, Progress, SnapshotId, Store, Time, TreePath};
 use super::commit::{Commit, person};
 use super::fast_import::{CommitRef, FastImport, git, quoted, run};
 use super::history::GitHistory;
-use super::keys::{GITLINK_XATTR, GITMODE_XATTR};
+use super::keys::{GITLINK_XATTR, GITMODE_XATTR, KEY_SUBMODULES};
 use super::objects::Oid;
 use crate::error::{Error, Result};
 use crate::paired::{PairedEntry, paired_entries};
@@ -39,6 +39,7 @@ const NOTE_LINKS: &str = "hard links became separate files";
 const NOTE_SIGNED: &str = "commits with signatures or other extra headers were written without them";
 const NOTE_DATE: &str = "times before 1970 became 1970";
 const NOTE_PERSON: &str = "names that git does not accept were changed";
+const NOTE_RANGE: &str = "snapshots before the range are not in the repository, and no commit rests on them";
 const NOTE_OTHER_ID: &str = "commits that were imported from git got another id";
 
 /// Maps names of authors to git identities.
@@ -57,10 +58,15 @@ pub struct GitExport {
     pub branch: String,
     /// How far back the export goes.
     pub history: GitHistory,
+    /// Leaves this snapshot and its history out. A commit rests on one of them only if the repository has it.
+    pub since: Option<SnapshotId>,
     /// How author names become git identities.
     pub identity: Identity,
     /// Makes a bare repository where there is none.
     pub create: bool,
+    /// Only this library writes the repository: the branch follows the snapshot wherever it moves, also to commits that do not
+    /// continue it, and no configuration and no hooks of the user apply.
+    pub is_mirror: bool,
     /// Counts what would be written, and writes nothing.
     pub dry_run: bool,
 }
@@ -101,7 +107,7 @@ pub fn export_git(
         return Ok(GitExportReport { commit: String::new(), reused, report });
     }
     let target = target.expect("only a dry run goes without a repository");
-    let mut import = FastImport::start(repository)?;
+    let mut import = FastImport::start(repository, options.is_mirror)?;
     for snapshot in &order {
         progress.check()?;
         exporter.commit(&mut import, *snapshot, progress)?;
@@ -267,7 +273,13 @@ impl Exporter<'_> {
         target: Option<&TargetRepository>,
         progress: &Progress,
     ) -> Result<(Vec<SnapshotId>, u64)> {
-        self.known.retain(|_, oid| target.is_some_and(|target| target.has(*oid)));
+        let left_out = self.left_out(progress)?;
+        if left_out.contains(&head) {
+            return Err(Error::Invalid {
+                what: "range",
+                why: "it has no snapshots: its end is in its start".to_owned(),
+            });
+        }
         let (mut order, mut done, mut reused) = (Vec::new(), HashSet::new(), HashSet::new());
         let depth_max = match self.options.history {
             GitHistory::All => u64::MAX,
@@ -291,11 +303,19 @@ impl Exporter<'_> {
                 Some(parent) => {
                     open.push((id, next + 1, depth));
                     // History that was thinned out is not there.
-                    if self.store.snapshot(*parent).is_ok() {
+                    let is_there = self.store.snapshot(*parent).is_ok();
+                    if is_there && left_out.contains(parent) {
+                        self.find(*parent, target)?;
+                        if !self.known.contains_key(parent) {
+                            self.report.note(NOTE_RANGE, parent.to_string().as_bytes());
+                        }
+                    } else if is_there {
                         open.push((*parent, 0, depth + 1));
                     }
                 }
                 None => {
+                    // Parents beyond the depth were not looked at; a commit rests on those that are in the repository.
+                    snapshot.parents.iter().for_each(|parent| self.forget_missing(*parent, target));
                     done.insert(id);
                     order.push(id);
                 }
@@ -304,11 +324,36 @@ impl Exporter<'_> {
         Ok((order, reused.len() as u64))
     }
 
+    /// The snapshots before the range.
+    fn left_out(&self, progress: &Progress) -> Result<HashSet<SnapshotId>> {
+        let (mut found, mut open) = (HashSet::new(), Vec::from_iter(self.options.since));
+        while let Some(id) = open.pop() {
+            progress.check()?;
+            if found.insert(id)
+                && let Ok(snapshot) = self.store.snapshot(id)
+            {
+                open.extend(&snapshot.parents);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forgets a snapshot whose commit is not in the repository any more.
+    fn forget_missing(&mut self, id: SnapshotId, target: Option<&TargetRepository>) {
+        if self.known.get(&id).is_some_and(|oid| !target.is_some_and(|target| target.has(*oid))) {
+            self.known.remove(&id);
+        }
+    }
+
     /// Knows a snapshot whose commit is in the repository.
     fn find(&mut self, id: SnapshotId, target: Option<&TargetRepository>) -> Result<()> {
+        self.forget_missing(id, target);
         if let Some(target) = target
             && !self.known.contains_key(&id)
-            && let Some((oid, _)) = Commit::of_snapshot(&*self.store.snapshot(id)?)
+            && let snapshot = self.store.snapshot(id)?
+            // The commit has a link where such a snapshot has files.
+            && !snapshot.metadata.contains_key(KEY_SUBMODULES)
+            && let Some((oid, _)) = Commit::of_snapshot(&snapshot)
             && target.has(oid)
         {
             self.known.insert(id, oid);

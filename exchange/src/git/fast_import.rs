@@ -31,6 +31,30 @@ pub(super) fn git(repository: &Path) -> Command {
     command
 }
 
+/// `git` for a repository that only this library writes: without the environment, the configuration and the hooks of the user.
+pub(super) fn isolated_git(repository: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.env_clear();
+    if let Some(path) = std::env::var_os("PATH") {
+        command.env("PATH", path);
+    }
+    for (name, value) in [
+        ("LC_ALL", "C"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_SYSTEM", "/dev/null"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_ATTR_NOSYSTEM", "1"),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("GIT_NO_LAZY_FETCH", "1"),
+        ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ] {
+        command.env(name, value);
+    }
+    command.arg("-C").arg(repository).args(["-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*"]);
+    command.stdin(Stdio::null());
+    command
+}
+
 /// Runs git to its end and returns its output.
 pub(super) fn run(command: &mut Command) -> Result<Vec<u8>> {
     let done = command.output().map_err(not_started)?;
@@ -40,7 +64,7 @@ pub(super) fn run(command: &mut Command) -> Result<Vec<u8>> {
     Err(Error::Program { program: "git", why: String::from_utf8_lossy(&done.stderr).trim().to_owned() })
 }
 
-fn not_started(source: io::Error) -> Error {
+pub(super) fn not_started(source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::Program {
             program: "git",
@@ -75,12 +99,20 @@ pub(super) struct FastImport {
 }
 
 impl FastImport {
-    pub(super) fn start(repository: &Path) -> Result<Self> {
+    /// Starts it. For a mirror it moves the branch to any commit, and applies no settings of the user.
+    pub(super) fn start(repository: &Path, is_mirror: bool) -> Result<Self> {
         let temporary = |source| Error::host("make a temporary file", source);
         let errors = tempfile::tempfile().map_err(temporary)?;
         let marks = tempfile::NamedTempFile::new().map_err(temporary)?;
-        let mut command = git(repository);
+        let mut command = if is_mirror { isolated_git(repository) } else { git(repository) };
+        if is_mirror {
+            // One pack for each export: loose objects are slow to read, and are never combined.
+            command.args(["-c", "fastimport.unpackLimit=1"]);
+        }
         command.args(["fast-import", "--quiet", "--done", "--date-format=raw-permissive"]);
+        if is_mirror {
+            command.arg("--force");
+        }
         let mut export = std::ffi::OsString::from("--export-marks=");
         export.push(marks.path());
         let stderr = errors.try_clone().map_err(temporary)?;

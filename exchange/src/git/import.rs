@@ -10,10 +10,10 @@ use amalgam_engine::{Assembly, Progress, SnapshotId, Store};
 use super::blobs::Blobs;
 use super::commit::Commit;
 use super::history::GitHistory;
-use super::keys::KEY_HISTORY;
+use super::keys::{KEY_HISTORY, KEY_SUBMODULES};
 use super::objects::{Oid, Reader, Repository};
 use super::trees::{ParentTree, TreeMaker, collect_blobs};
-use super::walk::{Plan, plan};
+use super::walk::{Plan, WalkOptions, plan};
 use crate::error::{Error, Result};
 use crate::imported::{ImportPins, Imported};
 use crate::report::Report;
@@ -41,13 +41,28 @@ pub struct GitImport {
     pub history: GitHistory,
     /// Snapshots whose histories may contain earlier imports, so that only new commits are imported.
     pub known: Vec<SnapshotId>,
+    /// Imports the files of submodules whose repositories git keeps beside this one. Otherwise a submodule is an empty directory
+    /// that records its commit.
+    pub submodules: bool,
     /// The largest object that is read; git objects are read into memory.
     pub object_bytes_max: u64,
 }
 
 impl Default for GitImport {
     fn default() -> Self {
-        Self { reference: None, history: GitHistory::Last(1), known: Vec::new(), object_bytes_max: OBJECT_BYTES_MAX }
+        Self {
+            reference: None,
+            history: GitHistory::Last(1),
+            known: Vec::new(),
+            submodules: false,
+            object_bytes_max: OBJECT_BYTES_MAX,
+        }
+    }
+}
+
+impl GitImport {
+    fn walk(&self) -> WalkOptions<'_> {
+        WalkOptions { history: self.history, heads: &self.known, submodules: self.submodules }
     }
 }
 
@@ -56,7 +71,7 @@ pub fn count_git(store: &Store, path: &Path, options: &GitImport, progress: &Pro
     let repository = Repository::open(path, options.object_bytes_max)?;
     let reader = repository.reader();
     let tip = reader.resolve(options.reference.as_deref())?;
-    let plan = plan(store, &reader, tip, options.history, &options.known, progress)?;
+    let plan = plan(store, &reader, tip, &options.walk(), progress)?;
     Ok(Report { snapshots: plan.order.len() as u64, ..Report::default() })
 }
 
@@ -71,13 +86,16 @@ pub fn import_git(store: &Store, path: &Path, options: &GitImport, progress: &Pr
 }
 
 fn import(store: &Store, path: &Path, options: &GitImport, progress: &Progress) -> Result<Imported> {
-    let repository = Repository::open(path, options.object_bytes_max)?;
+    let mut repository = Repository::open(path, options.object_bytes_max)?;
+    if options.submodules {
+        repository.open_submodules();
+    }
     let reader = repository.reader();
     let tip = reader.resolve(options.reference.as_deref())?;
     // Held before they are looked at, so that a collection beside the import leaves them.
     let hold = |head: &SnapshotId| store.hold(store.snapshot(*head)?.root);
     let pins = options.known.iter().map(hold).collect::<amalgam_engine::Result<_>>()?;
-    let plan = plan(store, &reader, tip, options.history, &options.known, progress)?;
+    let plan = plan(store, &reader, tip, &options.walk(), progress)?;
     progress.snapshots_total.store(plan.order.len() as u64, Ordering::Relaxed);
     let assembly = Assembly::new(store, None)?;
     let mut importer = Importer {
@@ -90,6 +108,7 @@ fn import(store: &Store, path: &Path, options: &GitImport, progress: &Progress) 
         blobs: Blobs::default(),
         report: Report::default(),
         pins,
+        submodules: options.submodules,
     };
     let mut snapshots = Vec::with_capacity(plan.order.len());
     importer.run(&mut snapshots, progress)?;
@@ -124,6 +143,7 @@ struct Importer<'a> {
     report: Report,
     /// Keep the snapshots that were known.
     pins: Vec<amalgam_engine::Pin>,
+    submodules: bool,
 }
 
 impl Importer<'_> {
@@ -209,6 +229,9 @@ impl Importer<'_> {
             self.report.note(NOTE_CUT, oid.to_string().as_bytes());
         }
         let is_limited = self.plan.boundary.contains(&oid) || parents.iter().any(|parent| parent.is_limited);
+        if self.submodules {
+            words.metadata.insert(KEY_SUBMODULES.to_owned(), "imported".to_owned());
+        }
         if is_limited {
             words.metadata.insert(KEY_HISTORY.to_owned(), "limited".to_owned());
         }

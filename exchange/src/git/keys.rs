@@ -3,7 +3,7 @@
 /// Name of the format in errors.
 pub(crate) const FORMAT: &str = "git repository";
 
-/// The attribute of an empty directory that stands for a submodule: the commit's id in hexadecimal digits.
+/// The attribute of a directory that stands for a submodule, empty unless submodules were imported: the commit's id in hexadecimal digits.
 pub const GITLINK_XATTR: &str = "user.amalgam.gitlink";
 /// The attribute of a file that git has as a symlink, and that cannot be one: its target is empty, too long or holds a NUL byte.
 pub const GITMODE_XATTR: &str = "user.amalgam.gitmode";
@@ -18,3 +18,5 @@ pub(crate) const KEY_RAW: &str = "git.raw";
 pub(crate) const KEY_RAW_ESCAPED: &str = "git.raw-escaped";
 /// Present on snapshots whose history was cut by a limited import.
 pub(crate) const KEY_HISTORY: &str = "git.history";
+/// Present on snapshots that have the files of submodules.
+pub(crate) const KEY_SUBMODULES: &str = "git.submodules";

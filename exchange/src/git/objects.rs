@@ -16,6 +16,11 @@ use crate::error::{Error, Result};
 
 /// Bytes of objects that each reader keeps.
 const CACHE_BYTES: usize = 16 << 20;
+/// Bytes of delta bases that each reader keeps. Without them each object of a long delta chain decodes the whole chain.
+const DELTA_CACHE_BYTES: usize = 64 << 20;
+/// Repositories of submodules that are searched, and how deep they may lie in `modules`.
+const SUBMODULES_MAX: usize = 1_000;
+const SUBMODULE_DEPTH_MAX: usize = 16;
 /// Entries of decoded trees that each reader keeps.
 const CACHE_ENTRIES_MAX: usize = 200_000;
 
@@ -53,12 +58,15 @@ impl fmt::Debug for Oid {
 /// A repository that several threads read.
 pub(crate) struct Repository {
     shared: gix::ThreadSafeRepository,
+    /// The repositories of its submodules, if they are imported, too. An id means the same object in all of them.
+    submodules: Option<Vec<gix::ThreadSafeRepository>>,
     object_bytes_max: u64,
 }
 
 /// A thread's access to a repository.
 pub(crate) struct Reader {
     repository: gix::Repository,
+    submodules: Option<Vec<gix::Repository>>,
     object_bytes_max: u64,
     /// Decoded trees: a commit and its parents share nearly all of theirs, and each is looked at twice.
     trees: RefCell<TreeCache>,
@@ -74,10 +82,18 @@ pub(crate) fn damaged(object: impl fmt::Display, why: impl Into<String>) -> Erro
     Error::Malformed { format: FORMAT, place: object.to_string(), why: why.into() }
 }
 
+/// Reads the repository's own configuration only, objects as they are and not as replacements, and limits the memory that a
+/// delta chain may ask for. Decoding holds two versions of an object and the deltas.
+fn open_options(object_bytes_max: u64) -> gix::open::Options {
+    let limit = object_bytes_max.saturating_mul(3).min(i64::MAX as u64);
+    let overrides = [format!("gitoxide.objects.allocLimit={limit}"), "core.useReplaceRefs=false".to_owned()];
+    gix::open::Options::isolated().config_overrides(overrides)
+}
+
 impl Repository {
     /// Opens a repository by its directory or that of its work tree. Reads its own configuration only.
     pub(crate) fn open(path: &Path, object_bytes_max: u64) -> Result<Self> {
-        let shared = gix::open::Options::isolated().open(path).map_err(|error| {
+        let shared = open_options(object_bytes_max).open(path).map_err(|error| {
             let why = format!("{}: {error}; name the top of a work tree, or a bare repository", path.display());
             Error::Invalid { what: "git repository", why }
         })?;
@@ -88,13 +104,50 @@ impl Repository {
                 hint: "only repositories with SHA-1 ids are read",
             });
         }
-        Ok(Self { shared, object_bytes_max })
+        Ok(Self { shared, submodules: None, object_bytes_max })
+    }
+
+    /// Opens the repositories of the submodules, which git keeps in `modules`, those of their submodules included.
+    pub(crate) fn open_submodules(&mut self) {
+        let (mut found, mut open) = (Vec::new(), vec![(self.shared.to_thread_local().common_dir().join("modules"), 0)]);
+        while let Some((directory, depth)) = open.pop() {
+            let mut names: Vec<_> = std::fs::read_dir(&directory).into_iter().flatten().flatten().collect();
+            names.sort_by_key(std::fs::DirEntry::file_name);
+            for path in
+                names.into_iter().filter(|name| name.file_type().is_ok_and(|it| it.is_dir())).map(|it| it.path())
+            {
+                let is_repository = path.join("HEAD").is_file() && path.join("objects").is_dir();
+                if is_repository
+                    && found.len() < SUBMODULES_MAX
+                    && let Ok(submodule) = open_options(self.object_bytes_max).open_path_as_is(true).open(&path)
+                    && submodule.to_thread_local().object_hash() == gix::hash::Kind::Sha1
+                {
+                    found.push(submodule);
+                }
+                if depth < SUBMODULE_DEPTH_MAX {
+                    // A name may have slashes.
+                    open.push((if is_repository { path.join("modules") } else { path }, depth + 1));
+                }
+            }
+        }
+        self.submodules = Some(found);
     }
 
     pub(crate) fn reader(&self) -> Reader {
-        let mut repository = self.shared.to_thread_local();
-        repository.object_cache_size(CACHE_BYTES);
-        Reader { repository, object_bytes_max: self.object_bytes_max, trees: RefCell::default() }
+        let thread_local = |shared: &gix::ThreadSafeRepository| {
+            let mut repository = shared.to_thread_local();
+            repository.object_cache_size(CACHE_BYTES);
+            repository
+                .objects
+                .set_pack_cache(|| Box::new(gix::odb::pack::cache::lru::MemoryCappedHashmap::new(DELTA_CACHE_BYTES)));
+            repository
+        };
+        Reader {
+            repository: thread_local(&self.shared),
+            submodules: self.submodules.as_ref().map(|submodules| submodules.iter().map(thread_local).collect()),
+            object_bytes_max: self.object_bytes_max,
+            trees: RefCell::default(),
+        }
     }
 }
 
@@ -137,9 +190,23 @@ impl Reader {
         gix::ObjectId::from_bytes_or_panic(&oid.0)
     }
 
+    /// Returns the repository that has an object; the one that is imported when none has it.
+    fn holder(&self, oid: Oid) -> &gix::Repository {
+        let others = self.submodules.iter().flatten();
+        match self.submodules.as_ref().is_none_or(Vec::is_empty) || self.repository.has_object(self.id(oid)) {
+            true => &self.repository,
+            false => others.into_iter().find(|other| other.has_object(self.id(oid))).unwrap_or(&self.repository),
+        }
+    }
+
+    /// Returns whether submodules are imported, and the repository of one has this commit.
+    pub(crate) fn has_submodule(&self, commit: Oid) -> bool {
+        self.submodules.is_some() && self.holder(commit).has_object(self.id(commit))
+    }
+
     /// Returns the size of an object.
     pub(crate) fn size(&self, oid: Oid) -> Result<u64> {
-        let header = self.repository.find_header(self.id(oid));
+        let header = self.holder(oid).find_header(self.id(oid));
         Ok(header.map_err(|error| damaged(oid, error.to_string()))?.size())
     }
 
@@ -175,7 +242,7 @@ impl Reader {
                 hint: "git objects are read into memory; import with a higher limit if there is enough",
             });
         }
-        let object = self.repository.find_object(self.id(oid)).map_err(|error| damaged(oid, error.to_string()))?;
+        let object = self.holder(oid).find_object(self.id(oid)).map_err(|error| damaged(oid, error.to_string()))?;
         let mut object = object.detach();
         if object.kind != kind {
             return Err(damaged(oid, format!("it is a {}, and a {kind} is expected", object.kind)));

@@ -9,6 +9,7 @@ use amalgam_engine::{Assembly, DEPTH_MAX, Name, Time, TreePath, entry_at};
 use bytes::Bytes;
 
 use super::blobs::Blobs;
+use super::commit::Commit;
 use super::keys::{GITLINK_XATTR, GITMODE_XATTR};
 use super::objects::{MODE_GITLINK, MODE_SYMLINK, MODE_TREE, Oid, Reader, TreeEntries, TreeEntry, damaged};
 use crate::error::{Error, Result};
@@ -47,12 +48,24 @@ pub(super) fn collect_blobs(reader: &Reader, tree: Oid, parents: &[Oid], into: &
                     let below = at_name().filter(|other| other.mode == MODE_TREE).map(|other| other.oid);
                     open.push((entry.oid, below.collect(), depth + 1));
                 }
-                MODE_GITLINK => {}
+                MODE_GITLINK => {
+                    if let Some(tree) = submodule_tree(reader, entry.oid)? {
+                        open.push((tree, Vec::new(), depth + 1));
+                    }
+                }
                 _ => into.push(entry.oid),
             }
         }
     }
     Ok(())
+}
+
+/// Returns the tree of a submodule's commit, if submodules are imported and its repository is at hand.
+fn submodule_tree(reader: &Reader, commit: Oid) -> Result<Option<Oid>> {
+    match reader.has_submodule(commit) {
+        true => Ok(Some(Commit::parse(commit, &reader.commit(commit)?)?.tree)),
+        false => Ok(None),
+    }
 }
 
 /// Builds the directories of one commit.
@@ -138,8 +151,17 @@ impl TreeMaker<'_> {
                 Ok(Entry::new(Node::Directory(contents), DIRECTORY_MODE, self.time))
             }
             MODE_GITLINK => {
-                self.report.note(NOTE_SUBMODULE, name.as_bytes());
-                let directory = Entry::empty_directory(DIRECTORY_MODE, self.time);
+                let directory = match submodule_tree(self.reader, entry.oid)? {
+                    // Built anew whenever it moves: a parent's snapshot may lack its files.
+                    Some(tree) => {
+                        let contents = self.directory(tree, &[], depth + 1)?;
+                        Entry::new(Node::Directory(contents), DIRECTORY_MODE, self.time)
+                    }
+                    None => {
+                        self.report.note(NOTE_SUBMODULE, name.as_bytes());
+                        Entry::empty_directory(DIRECTORY_MODE, self.time)
+                    }
+                };
                 self.with_xattr(directory, GITLINK_XATTR, entry.oid.to_string())
             }
             MODE_SYMLINK => {

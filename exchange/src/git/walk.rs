@@ -6,7 +6,7 @@ use amalgam_engine::{Progress, SnapshotId, Store, Time};
 
 use super::commit::Commit;
 use super::history::GitHistory;
-use super::keys::{KEY_COMMIT, KEY_HISTORY};
+use super::keys::{KEY_COMMIT, KEY_HISTORY, KEY_SUBMODULES};
 use super::objects::{Oid, Reader};
 use crate::error::Result;
 
@@ -19,6 +19,15 @@ pub(super) struct Plan {
     pub(super) known: HashMap<Oid, SnapshotId>,
 }
 
+/// What to import.
+pub(super) struct WalkOptions<'a> {
+    pub(super) history: GitHistory,
+    /// Snapshots whose histories may contain earlier imports.
+    pub(super) heads: &'a [SnapshotId],
+    /// Whether snapshots have the files of submodules.
+    pub(super) submodules: bool,
+}
+
 /// Snapshots below the known heads, opened newest first as the walk goes back in time.
 struct KnownCommits<'a> {
     store: &'a Store,
@@ -26,6 +35,7 @@ struct KnownCommits<'a> {
     seen: HashSet<SnapshotId>,
     found: HashMap<Oid, SnapshotId>,
     is_limited_taken: bool,
+    submodules: bool,
 }
 
 impl KnownCommits<'_> {
@@ -49,6 +59,7 @@ impl KnownCommits<'_> {
             let is_limited = snapshot.metadata.contains_key(KEY_HISTORY);
             if let Some(commit) = commit
                 && (self.is_limited_taken || !is_limited)
+                && snapshot.metadata.contains_key(KEY_SUBMODULES) == self.submodules
             {
                 self.found.entry(commit).or_insert(id);
             }
@@ -62,13 +73,13 @@ pub(super) fn plan(
     store: &Store,
     reader: &Reader,
     tip: Oid,
-    history: GitHistory,
-    heads: &[SnapshotId],
+    options: &WalkOptions<'_>,
     progress: &Progress,
 ) -> Result<Plan> {
+    let WalkOptions { history, heads, submodules } = *options;
     let is_limited_taken = history != GitHistory::All;
     let (open, seen, found) = (BinaryHeap::new(), HashSet::new(), HashMap::new());
-    let mut known = KnownCommits { store, open, seen, found, is_limited_taken };
+    let mut known = KnownCommits { store, open, seen, found, is_limited_taken, submodules };
     heads.iter().for_each(|head| known.add(*head));
     let shallow: HashSet<Oid> = reader.shallow()?.into_iter().collect();
     let depth_max = match history {

@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use super::keys::FORMAT;
 use crate::compress::{Compression, decoder};
@@ -17,9 +21,15 @@ const MEMBERS_MAX: usize = 1_000_000;
 /// The largest manifest or configuration.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
+/// The most bytes that a compressed archive may unpack to.
+const UNPACKED_BYTES_MAX: u64 = 256 << 30;
+/// The most bytes that it may unpack to for each of its own bytes, beyond [`UNPACKED_BYTES_FREE`].
+const UNPACKED_RATIO_MAX: u64 = 100;
+/// The bytes that every compressed archive may unpack to.
+const UNPACKED_BYTES_FREE: u64 = 64 << 20;
 
 pub(super) enum ImageFiles {
-    Directory(PathBuf),
+    Directory(OwnedFd),
     Archive { file: File, members: HashMap<String, Member> },
 }
 
@@ -40,7 +50,7 @@ impl ImageFiles {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::host(format!("read {}", path.display()), source);
         if fs::metadata(path).map_err(failed)?.is_dir() {
-            return Ok(Self::Directory(path.to_owned()));
+            return Ok(Self::Directory(File::open(path).map_err(failed)?.into()));
         }
         let mut file = File::open(path).map_err(failed)?;
         let mut first = [0; 6];
@@ -48,8 +58,9 @@ impl ImageFiles {
         file.rewind().map_err(failed)?;
         if Compression::of_magic(&first[..read]) != Compression::None {
             // Layers are read in an order of their own: a compressed archive is unpacked first.
+            let packed_bytes = file.metadata().map_err(failed)?.len();
             let mut plain = tempfile::tempfile().map_err(failed)?;
-            io::copy(&mut decoder(file, None)?, &mut plain).map_err(failed)?;
+            unpack(decoder(file, None)?, &mut plain, unpacked_bytes_max(packed_bytes), path)?;
             plain.rewind().map_err(failed)?;
             file = plain;
         }
@@ -59,7 +70,7 @@ impl ImageFiles {
 
     pub(super) fn has(&self, name: &str) -> bool {
         match self {
-            Self::Directory(path) => path.join(name).is_file(),
+            Self::Directory(directory) => open_inside(directory, name).is_ok(),
             Self::Archive { members, .. } => members.contains_key(name),
         }
     }
@@ -71,11 +82,8 @@ impl ImageFiles {
             return Err(damaged(name, "the image names a file outside of itself"));
         }
         match self {
-            Self::Directory(_) if !self.has(name) => {
-                Err(Error::host(format!("read {name} of the image"), io::ErrorKind::NotFound.into()))
-            }
-            Self::Directory(path) => {
-                let file = File::open(path.join(name))
+            Self::Directory(directory) => {
+                let file = open_inside(directory, name)
                     .map_err(|source| Error::host(format!("read {name} of the image"), source))?;
                 Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, file)))
             }
@@ -105,6 +113,53 @@ impl ImageFiles {
             false => Ok(bytes),
         }
     }
+}
+
+/// Opens a regular file of an image directory. A symlink must stay inside of the directory; where the kernel cannot check that, there
+/// must be none.
+fn open_inside(directory: &OwnedFd, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let opened = match rustix::fs::openat2(directory, name, flags, Mode::empty(), inside) {
+        // Old kernels, and containers that filter the call.
+        Err(Errno::NOSYS | Errno::PERM) => open_without_symlinks(directory, name, flags)?,
+        opened => opened?,
+    };
+    let file = File::from(opened);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+fn open_without_symlinks(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    let mut here = directory.try_clone()?;
+    let mut parts = name.split('/').peekable();
+    while let Some(part) = parts.next() {
+        let on_the_way = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = if parts.peek().is_some() { on_the_way } else { flags };
+        here = rustix::fs::openat(&here, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    }
+    Ok(here)
+}
+
+/// Returns how many bytes a compressed archive may unpack to.
+fn unpacked_bytes_max(packed_bytes: u64) -> u64 {
+    packed_bytes.saturating_mul(UNPACKED_RATIO_MAX).clamp(UNPACKED_BYTES_FREE, UNPACKED_BYTES_MAX)
+}
+
+/// Unpacks an archive into a temporary file, unless it is larger than this.
+fn unpack(packed: impl Read, plain: &mut File, bytes_max: u64, path: &Path) -> Result<()> {
+    let copied = io::copy(&mut packed.take(bytes_max + 1), plain)
+        .map_err(|source| Error::host(format!("unpack {}", path.display()), source))?;
+    if copied <= bytes_max {
+        return Ok(());
+    }
+    let why = format!(
+        "it unpacks to more than {bytes_max} bytes, the most for a compressed image of its size; if you trust it, unpack it yourself and \
+         import the plain archive"
+    );
+    Err(damaged(path.display().to_string(), why))
 }
 
 /// Returns the position of each member of an archive.
@@ -144,4 +199,49 @@ fn resolve(name: &str, target: &[u8]) -> Option<String> {
         }
     }
     Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_that_unpacks_to_too_much_is_refused() {
+        let path = Path::new("image.tar.gz");
+        let unpacked = |bytes: u64, most: u64| {
+            let mut plain = tempfile::tempfile().expect("a file");
+            unpack(io::repeat(0).take(bytes), &mut plain, most, path)
+        };
+        assert!(unpacked(1_000, 1_000).is_ok());
+        let refused = unpacked(1_001, 1_000).expect_err("too much").to_string();
+        assert!(refused.contains("unpacks to more than 1000 bytes"), "{refused}");
+        assert_eq!(unpacked_bytes_max(1), UNPACKED_BYTES_FREE);
+        assert_eq!(unpacked_bytes_max(1 << 30), 100 << 30);
+        assert_eq!(unpacked_bytes_max(u64::MAX), UNPACKED_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_symlink_leads_out_of_no_image() {
+        let around = tempfile::tempdir().expect("a directory");
+        let image = around.path().join("image");
+        fs::create_dir_all(image.join("blobs")).expect("made");
+        fs::write(around.path().join("secret"), "secret").expect("written");
+        fs::write(image.join("blobs/layer"), "layer").expect("written");
+        for (target, name) in
+            [("../secret", "out"), ("/etc/passwd", "absolute"), ("..", "up"), ("blobs/layer", "inside")]
+        {
+            std::os::unix::fs::symlink(target, image.join(name)).expect("a symlink");
+        }
+        let files = ImageFiles::open(&image).expect("opened");
+        for name in ["out", "absolute", "up/secret", "blobs"] {
+            assert!(!files.has(name) && files.read(name).is_err(), "{name}");
+        }
+        assert_eq!(files.read_small("blobs/layer").expect("read"), b"layer");
+        let ImageFiles::Directory(directory) = &files else { panic!("a directory") };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        assert!(open_without_symlinks(directory, "blobs/layer", flags).is_ok());
+        assert!(
+            ["out", "up/secret", "inside"].iter().all(|name| open_without_symlinks(directory, name, flags).is_err())
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! Imports an image as a sequence of snapshots, one for each layer.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -12,10 +13,11 @@ use super::digest::{HashingStream, StreamDigest};
 use super::keys::{KEY_CONFIG, KEY_DIFF_ID};
 use super::manifest::{Layer, image};
 use crate::build::{BuildOptions, Owners, TreeBuilder};
-use crate::compress::decoder;
+use crate::compress::{Compression, decoder};
 use crate::counting::CountingStream;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::imported::{ImportPins, Imported, SnapshotInfo, put_snapshot};
+use crate::read_ahead::read_ahead;
 use crate::report::Report;
 use crate::tar::{Limits, MemberOptions, TarReader, add_members};
 
@@ -91,17 +93,26 @@ fn import_layer(
 ) -> Result<(WorkingTree, Report)> {
     let base = parent.map(|parent| store.snapshot(parent)).transpose()?.map(|snapshot| snapshot.root);
     let mut builder = TreeBuilder::new(store, base, BuildOptions { layer: true, dry_run: options.dry_run })?;
-    let (stored, plain) = (StreamDigest::default(), StreamDigest::default());
+    let plain = StreamDigest::default();
     let read_before = progress.bytes.load(Ordering::Relaxed);
-    let input = CountingStream { inner: files.read(&layer.file)?, progress };
-    let input = decoder(HashingStream { inner: input, meter: stored.clone() }, None)?;
-    let mut reader = TarReader::new(HashingStream { inner: input, meter: plain.clone() });
-    // The digest tells whether a layer is whole.
-    reader.is_end_optional = true;
+    let mut input = BufReader::new(CountingStream { inner: files.read(&layer.file)?, progress });
+    let compression = Compression::of_magic(input.fill_buf().map_err(Error::reading)?);
+    // A layer that is not compressed has one digest.
+    let stored = if compression == Compression::None { plain.clone() } else { StreamDigest::default() };
+    let input: Box<dyn Read + Send> = match compression {
+        Compression::None => Box::new(input),
+        _ => Box::new(HashingStream { inner: input, meter: stored.clone() }),
+    };
+    let input = HashingStream { inner: decoder(input, Some(compression))?, meter: plain.clone() };
     // The files of root are the workspace's own.
     let owners = Owners::Except(Owner { uid: 0, gid: 0 });
     let members = MemberOptions { owners, is_layer: true, limits: options.limits, read_before };
-    add_members(&mut builder, &mut reader, members, progress)?;
+    read_ahead(input, |input| {
+        let mut reader = TarReader::new(input);
+        // The digest tells whether a layer is whole.
+        reader.is_end_optional = true;
+        add_members(&mut builder, &mut reader, members, progress)
+    })?;
     if layer.blob.is_some_and(|said| said != stored.result()) {
         return Err(damaged(&layer.file, "the layer does not have the digest and size that the manifest says"));
     }

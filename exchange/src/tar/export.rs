@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use amalgam_engine::content;
 use amalgam_engine::object::{Content, Entry, EntryKind, Node, Owner};
 use amalgam_engine::{LinkGroup, Progress, RootId, Store, TreePath, entry_at};
+use bytes::Bytes;
 
 use super::acl;
 use super::format::BLOCK_BYTES;
@@ -13,6 +14,7 @@ use super::writer::{self, Fields};
 use crate::compress::{Compression, Encoder};
 use crate::counting::CountingStream;
 use crate::error::{Error, Result};
+use crate::layer::{LayerChange, LayerSink};
 use crate::report::Report;
 use crate::source::DataRange;
 use crate::walk::{VisitedEntry, walk};
@@ -23,7 +25,7 @@ const READ_BYTES: u64 = 4 << 20;
 /// An archive is filled up to a multiple of this, as tapes wanted it.
 const RECORD_BLOCKS: u64 = 20;
 
-pub(crate) const NOTE_SOCKET: &str = "sockets were left out: the format has none";
+const NOTE_SOCKET: &str = "sockets were left out: the format has none";
 pub(crate) const NOTE_CONFLICT: &str = "conflicts were left out: resolve them first";
 const NOTE_XATTR_NAME: &str = "extended attributes with `=` in their names were left out";
 pub(crate) const NOTE_STATE: &str = "the state values of the tree were left out";
@@ -81,14 +83,6 @@ fn write_failed(source: io::Error, progress: &Progress) -> Error {
     }
 }
 
-/// A change that a layer makes to a path.
-pub(crate) enum LayerChange {
-    /// Removes what lower layers have there.
-    Whiteout,
-    /// Sets it.
-    Set(Entry),
-}
-
 /// An archive that entries are written to.
 pub(crate) struct TarSink<'a, W: Write> {
     store: Store,
@@ -141,22 +135,17 @@ impl<'a, W: Write> TarSink<'a, W> {
         }
     }
 
-    /// Writes what a layer does to a path.
-    pub(crate) fn change(&mut self, path: &TreePath, change: LayerChange) -> Result<()> {
-        match change {
-            LayerChange::Set(entry) => self.step(VisitedEntry { path: path.clone(), entry, bytes: None }),
-            LayerChange::Whiteout => {
-                self.report.removed += 1;
-                let (above, name) = path.split_last().expect("a root is not removed");
-                let name = amalgam_engine::Name::new(&[b".wh.", name.as_bytes()].concat());
-                let name = name.map_err(|_| {
-                    Error::refused(path.as_bytes(), "its name is too long for a whiteout, which takes four bytes more")
-                })?;
-                let empty = Node::File { size: 0, content: Content::Empty };
-                let entry = Entry::new(empty, 0o644, amalgam_engine::Time::EPOCH);
-                self.write_header(&above.join(&name), &entry, b'0', &[], 0, Vec::new())
-            }
-        }
+    /// Writes a file that removes the entry of lower layers.
+    fn whiteout(&mut self, path: &TreePath) -> Result<()> {
+        self.report.removed += 1;
+        let (above, name) = path.split_last().expect("a root is not removed");
+        let name = amalgam_engine::Name::new(&[b".wh.", name.as_bytes()].concat());
+        let name = name.map_err(|_| {
+            Error::refused(path.as_bytes(), "its name is too long for a whiteout, which takes four bytes more")
+        })?;
+        let empty = Node::File { size: 0, content: Content::Empty };
+        let entry = Entry::new(empty, 0o644, amalgam_engine::Time::EPOCH);
+        self.write_header(&above.join(&name), &entry, b'0', &[], 0, Vec::new())
     }
 
     fn special(&mut self, path: &TreePath, entry: &Entry, kind: u8) -> Result<()> {
@@ -175,7 +164,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         entry: &Entry,
         size: u64,
         content: &Content,
-        bytes: Option<Vec<u8>>,
+        bytes: Option<Bytes>,
     ) -> Result<()> {
         if let Some(ranges) = data_ranges(&self.store, content, size)? {
             return self.write_sparse(path, entry, size, content, &ranges);
@@ -308,6 +297,27 @@ impl<'a, W: Write> TarSink<'a, W> {
         let missing = blocks.next_multiple_of(RECORD_BLOCKS) - blocks + 2;
         self.write(&vec![0; missing as usize * BLOCK_BYTES])?;
         Ok((self.output, self.report))
+    }
+}
+
+impl<W: Write> LayerSink for TarSink<'_, W> {
+    fn change(&mut self, path: &TreePath, change: LayerChange) -> Result<()> {
+        match change {
+            LayerChange::Whiteout => self.whiteout(path),
+            LayerChange::Set { entry, is_in_base } => {
+                let is_left_out = matches!(entry.node, Node::Socket | Node::Conflict(_));
+                self.step(VisitedEntry { path: path.clone(), entry, bytes: None })?;
+                if is_left_out && is_in_base { self.whiteout(path) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn report(&mut self) -> &mut Report {
+        &mut self.report
+    }
+
+    fn has_whiteout_names(&self) -> bool {
+        true
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) fn apply_attributes(
             match handle.set_owner(owner) {
                 // The kernel clears the set-user-ID bit.
                 Ok(()) => mode_is_set = false,
-                Err(Errno::PERM | Errno::INVAL) if after.owner().is_some() => {
+                Err(Errno::PERM | Errno::INVAL) if after.owner().is_some() || present.uid != cx.process.owner.uid => {
                     cx.notice(path, Why::OwnerNotSet);
                 }
                 // A user without the right to give files away stays their owner.

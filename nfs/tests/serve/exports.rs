@@ -220,9 +220,29 @@ fn mounts_are_told_and_views_are_opened_when_needed() {
     let file = kit.client.make(&root, "f").expect("made");
     kit.server.exports().release(PATH);
     kit.client.attributes(&file).expect("the view is taken again");
+    let released = || {
+        let mut paths = Vec::new();
+        kit.server.exports().release_idle(|path| paths.push(path.to_owned()));
+        paths
+    };
+    assert!(released().is_empty(), "it was used");
+    assert_eq!(released(), [PATH]);
+    assert!(released().is_empty(), "it is not open");
+    kit.client.attributes(&file).expect("the view is taken again");
     let twice = kit.server.exports().add(spec(), Arc::new(kit.home.view.clone()));
     assert!(twice.expect_err("taken").to_string().contains(PATH));
     assert!(Exports::new([0; 32]).list().is_empty());
+}
+
+#[test]
+fn addresses_outside_of_the_list_of_the_server_are_disconnected() {
+    let mut options = options();
+    options.allow = vec!["127.0.0.2".parse().expect("a network")];
+    let home = Home::new();
+    let server = serve(&home.view, spec(), &options);
+    let mut client = Client::connect(server.address()).expect("connected");
+    assert!(client.root(PATH).is_err(), "127.0.0.1 is not in the list");
+    assert_eq!(server.statistics().accepted, 0);
 }
 
 /// An access control list in the form of Linux: version, then tag, rights and id of each entry.

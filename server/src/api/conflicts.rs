@@ -5,6 +5,8 @@ use amalgam_proto::v1::conflict_service_server::ConflictService;
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
+use crate::call_log::workspace_id;
+use crate::caller::Origin;
 use crate::calls::Kind;
 use crate::error::Result;
 
@@ -39,12 +41,17 @@ impl ConflictService for Api {
         &self,
         request: Request<v1::ResolveConflictsRequest>,
     ) -> Answer<v1::ResolveConflictsResponse> {
-        // A workspace may have a directory, which is then written to.
-        self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
+        let origin = self.origin;
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let workspace = workspace_id(&request.workspace)?;
+            if origin == Origin::Network {
+                service.files.refuse_directory(&workspace)?;
+            }
             let act = service.context.act_for(&actor, &request)?;
-            service.directories.resolve_conflicts(&request, &act, caller)
+            let done = service.directories.resolve_conflicts(&request, &act, caller)?;
+            service.views.head_moved(&workspace)?;
+            Ok(done)
         })
         .await
     }
@@ -62,7 +69,7 @@ impl ConflictService for Api {
         &self,
         request: Request<v1::ForgetResolutionsRequest>,
     ) -> Answer<v1::ForgetResolutionsResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             service.conflicts.forget_resolutions(&request, &act)

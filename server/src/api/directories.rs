@@ -27,7 +27,7 @@ impl DirectoryService for Api {
         request: Request<v1::AttachDirectoryRequest>,
     ) -> Answer<v1::AttachDirectoryResponse> {
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             let record = service.directories.attach(&request, &act)?;
@@ -120,7 +120,7 @@ impl DirectoryService for Api {
     ) -> Answer<Self::CaptureDirectoryStream> {
         use v1::capture_directory_response::Event;
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let tell = |progress| v1::CaptureDirectoryResponse { event: Some(Event::Progress(progress)) };
         self.long(&actor.clone(), Phase::Read, tell, move |service, progress, _| {
             let act = service.context.act_for(&actor, &request)?;
@@ -135,7 +135,7 @@ impl DirectoryService for Api {
     ) -> Answer<Self::RestoreDirectoryStream> {
         use v1::restore_directory_response::Event;
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let tell = |progress| v1::RestoreDirectoryResponse { event: Some(Event::Progress(progress)) };
         self.long(&actor.clone(), Phase::Write, tell, move |service, progress, sender| {
             let act = service.context.act_for(&actor, &request)?;
@@ -151,7 +151,7 @@ impl DirectoryService for Api {
     async fn undo_directory(&self, request: Request<v1::UndoDirectoryRequest>) -> Answer<Self::UndoDirectoryStream> {
         use v1::undo_directory_response::Event;
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let tell = |progress| v1::UndoDirectoryResponse { event: Some(Event::Progress(progress)) };
         self.long(&actor.clone(), Phase::Write, tell, move |service, progress, _| {
             let act = service.context.act_for(&actor, &request)?;
@@ -163,7 +163,7 @@ impl DirectoryService for Api {
     async fn redo_directory(&self, request: Request<v1::RedoDirectoryRequest>) -> Answer<Self::RedoDirectoryStream> {
         use v1::redo_directory_response::Event;
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let tell = |progress| v1::RedoDirectoryResponse { event: Some(Event::Progress(progress)) };
         self.long(&actor.clone(), Phase::Write, tell, move |service, progress, _| {
             let act = service.context.act_for(&actor, &request)?;
@@ -235,14 +235,24 @@ fn take_parts(status: &mut v1::DirectoryStatus) -> Vec<v1::DirectoryStatus> {
     cut(&mut status.renamed, renamed, |part| &mut part.renamed, &mut parts);
     let notice = |notice: &v1::Notice| notice.path.len() + notice.message.len();
     cut(&mut status.notices, notice, |part| &mut part.notices, &mut parts);
+    cut(&mut status.unwritten, notice, |part| &mut part.unwritten, &mut parts);
     // The last message is the last part, too.
     if let Some((last, _)) = parts.pop() {
         let v1::DirectoryStatus {
-            modified, added, deleted, attributes, directories, uncovered, renamed, notices, ..
+            modified,
+            added,
+            deleted,
+            attributes,
+            directories,
+            uncovered,
+            renamed,
+            notices,
+            unwritten,
+            ..
         } = last;
         (status.modified, status.added, status.deleted) = (modified, added, deleted);
         (status.attributes, status.directories, status.uncovered) = (attributes, directories, uncovered);
-        (status.renamed, status.notices) = (renamed, notices);
+        (status.renamed, status.notices, status.unwritten) = (renamed, notices, unwritten);
     }
     parts.into_iter().map(|(part, _)| part).collect()
 }

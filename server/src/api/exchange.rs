@@ -8,9 +8,10 @@ use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
 use amalgam_engine::{SnapshotId, TreePath};
 use amalgam_exchange::{
-    Compression, GitExport, GitHistory, GitImport, Identity, Imported, OciExport, OciImport, OciTarget, OverlayImport,
-    Owners, Progress, Report, SnapshotInfo, TarExport, TarImport, ZipExport, ZipImport, count_git, export_git,
-    export_oci, export_tar, export_zip, import_git, import_oci, import_overlay, import_tar, import_zip,
+    Compression, DOCKER_SOCKET, DockerImage, GitExport, GitHistory, GitImport, Identity, Imported, OciExport,
+    OciImport, OciTarget, OverlayExport, OverlayImport, Owners, Progress, Report, SnapshotInfo, TarExport, TarImport,
+    Whiteouts, ZipExport, ZipImport, count_git, export_git, export_oci, export_overlay, export_tar, export_zip,
+    import_docker, import_git, import_oci, import_overlay, import_tar, import_zip,
 };
 use amalgam_proto::v1::exchange_service_server::ExchangeService;
 use amalgam_proto::{Reason, snapshot_name, v1};
@@ -73,7 +74,7 @@ impl ExchangeService for Api {
         use v1::export_tree_response::Event;
         let (caller, request) = (actor(&request), request.into_inner());
         let is_on_host = match &request.target {
-            Some(Target::Git(_)) => true,
+            Some(Target::Git(_) | Target::Overlay(_)) => true,
             Some(Target::Oci(oci)) => !oci.directory.is_empty(),
             _ => false,
         };
@@ -119,6 +120,14 @@ fn compression(value: i32) -> Option<Compression> {
     }
 }
 
+fn whiteouts(value: i32) -> Whiteouts {
+    match v1::WhiteoutForm::try_from(value).unwrap_or_default() {
+        v1::WhiteoutForm::Unspecified | v1::WhiteoutForm::Device => Whiteouts::Devices,
+        v1::WhiteoutForm::Xattr => Whiteouts::Xattrs,
+        v1::WhiteoutForm::Aufs => Whiteouts::Aufs,
+    }
+}
+
 fn history(commits: u64) -> GitHistory {
     if commits == 0 { GitHistory::All } else { GitHistory::Last(commits) }
 }
@@ -148,57 +157,76 @@ fn import(
         ..SnapshotInfo::default()
     };
     let source = options.source.as_ref().ok_or_else(|| invalid("say what to import"))?;
-    if onto.is_some() && matches!(source, Source::Git(_) | Source::Oci(_)) {
+    if onto.is_some() && matches!(source, Source::Git(_) | Source::Oci(_) | Source::Docker(_)) {
         return Err(invalid(
             "a repository or an image brings its own history; only archives and upper directories go onto a snapshot",
         ));
     }
-    let imported = match source {
+    if let (Source::Git(git), true) = (source, dry_run) {
+        let report = count_git(store, &host_path(&git.path)?, &git_import(service, &name, git)?, progress)?;
+        return Ok(v1::ImportResult { report: Some(report_message(&report)), ..Default::default() });
+    }
+    let read = || match source {
         Source::Tar(tar) => {
             let owners = if tar.drop_owners { Owners::Drop } else { Owners::LikeFirst };
             let compression = compression(tar.compression);
             let options = TarImport { compression, owners, onto, dry_run, words, ..TarImport::default() };
-            import_tar(store, data, options, progress)
+            Ok(import_tar(store, data, options, progress)?)
         }
         Source::Zip(zip) => {
             let path = host_path(&zip.path)?;
             let file = File::open(&path).map_err(Error::io(format!("read {}", path.display())))?;
-            import_zip(store, &file, ZipImport { onto, dry_run, words, ..ZipImport::default() }, progress)
+            Ok(import_zip(store, &file, ZipImport { onto, dry_run, words, ..ZipImport::default() }, progress)?)
         }
         Source::Git(git) => {
-            let known = service.context.workspaces.find(&name)?.and_then(|found| found.head);
-            let path = host_path(&git.path)?;
-            let options = GitImport {
-                reference: some(&git.reference),
-                history: history(git.history),
-                known: known.into_iter().collect(),
-                ..GitImport::default()
-            };
-            if dry_run {
-                let report = count_git(store, &path, &options, progress)?;
-                return Ok(v1::ImportResult { report: Some(report_message(&report)), ..Default::default() });
-            }
-            import_git(store, &path, &options, progress)
+            let (path, options) = (host_path(&git.path)?, git_import(service, &name, git)?);
+            Ok(import_git(store, &path, &options, progress)?)
         }
         Source::Oci(oci) => {
             let (tag, platform) = (some(&oci.tag), some(&oci.platform));
             let options = OciImport { tag, platform, dry_run, author: actor.to_owned(), ..OciImport::default() };
-            import_oci(store, &host_path(&oci.path)?, &options, progress)
+            Ok(import_oci(store, &host_path(&oci.path)?, &options, progress)?)
+        }
+        Source::Docker(docker) => {
+            let socket = if docker.socket.is_empty() { DOCKER_SOCKET.into() } else { host_path(&docker.socket)? };
+            let from = DockerImage { socket, image: docker.image.clone() };
+            let platform = some(&docker.platform);
+            let options = OciImport { platform, dry_run, author: actor.to_owned(), ..OciImport::default() };
+            Ok(import_docker(store, &from, &options, progress)?)
         }
         Source::Overlay(overlay) => {
             let options = OverlayImport { base: onto, aufs: overlay.aufs, dry_run, words, ..OverlayImport::default() };
-            import_overlay(store, &host_path(&overlay.path)?, options, progress)
+            Ok(import_overlay(store, &host_path(&overlay.path)?, options, progress)?)
         }
     };
-    let imported = imported?;
+    let imported =
+        if dry_run { read()? } else { service.collections.quota.within_room(&|| progress.cancel(), read)? };
     let report = Some(report_message(&imported.report));
     if dry_run {
         return Ok(v1::ImportResult { report, ..Default::default() });
     }
+    // A quick import may have filled the store between two looks.
+    service.collections.quota.check_room()?;
     let created = land(service, &name, &imported, actor)?;
     let workspace = amalgam_proto::workspace_name(&name);
     Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })
 }
+
+/// How a repository is imported into a workspace: without the commits that it has.
+fn git_import(service: &Service, name: &WorkspaceName, git: &v1::GitSource) -> Result<GitImport> {
+    let known = service.context.workspaces.find(name)?.and_then(|found| found.head);
+    Ok(GitImport {
+        reference: some(&git.reference),
+        history: history(git.history),
+        submodules: git.submodules,
+        known: known.into_iter().collect(),
+        ..GitImport::default()
+    })
+}
+
+/// The action in the operation log for an import. It is no merge: a directory with edits is not brought along by its next commit,
+/// which is refused, as after a receive.
+const IMPORT: &str = "import";
 
 /// Makes an import visible: as a new workspace, or as the new head of the one that it continues.
 fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &str) -> Result<bool> {
@@ -212,8 +240,8 @@ fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &st
         return Ok(true);
     }
     let history = amalgam_engine::History::of(&service.context.store);
-    service.views.move_head(name, "import", &act, || {
-        let moved = workspaces.fast_forward(&history, name, imported.head, &act)?;
+    service.views.move_head(name, IMPORT, &act, || {
+        let moved = workspaces.fast_forward(&history, name, imported.head, &act, IMPORT)?;
         moved.ok_or_else(|| {
             let message = format!(
                 "workspace {name} is there, and what was imported does not continue it; import into another \
@@ -249,7 +277,12 @@ fn export(
         Target::Git(git) => {
             let identity = Identity { map: git.identities.clone().into_iter().collect(), domain: String::new() };
             let (branch, history) = (git.branch.clone(), history(git.history));
-            let options = GitExport { branch, history, identity, create: true, dry_run: request.dry_run };
+            let since = match git.since.as_str() {
+                "" => None,
+                since => Some(service.context.resolve(since, here.as_ref())?),
+            };
+            let dry_run = request.dry_run;
+            let options = GitExport { branch, history, since, identity, create: true, is_mirror: false, dry_run };
             let done = export_git(store, held, &host_path(&git.path)?, &options, progress)?;
             let report = Some(report_message(&done.report));
             Ok(v1::ExportResult { report, id: done.commit, reused: done.reused })
@@ -270,6 +303,15 @@ fn export(
             let done = done?;
             let id = if request.dry_run { String::new() } else { done.digest };
             Ok(v1::ExportResult { report: Some(report_message(&done.report)), id, reused: 0 })
+        }
+        Target::Overlay(overlay) => {
+            let base = match overlay.base.as_str() {
+                "" => None,
+                base => Some(store.snapshot(service.context.resolve(base, here.as_ref())?)?.root),
+            };
+            let whiteouts = whiteouts(overlay.whiteouts);
+            let options = OverlayExport { base, whiteouts, set_id: overlay.set_id, dry_run: request.dry_run };
+            Ok(export_overlay(store, root, &host_path(&overlay.directory)?, &options, progress).map(archive)?)
         }
     }
 }

@@ -3,13 +3,17 @@
 use amalgam_proto::Reason;
 use amalgam_proto::v1;
 use amalgam_proto::v1::merge_service_server::MergeService;
+use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
+use crate::call_log::workspace_id;
+use crate::caller::Origin;
 use crate::calls::Kind;
 use crate::error::{Error, Result};
 use crate::merge_rules::check_rules;
 use crate::merging::AfterMerge;
+use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -18,14 +22,41 @@ fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
     asked.ok_or_else(|| Error::new(Reason::Invalid, "submission: missing"))
 }
 
+/// The result of a merge without paths that are hidden from the caller.
+fn visible(service: &Service, mut merge: v1::Merge) -> Result<Option<v1::Merge>> {
+    let guard = service.context.permissions.reading(None)?;
+    if guard.hides() {
+        let is_shown = |path: &Bytes| guard.is_visible(path, false);
+        merge.files.retain(|file| is_shown(&file.path));
+        merge.conflicts.retain(|file| is_shown(&file.path));
+        merge.refused.retain(|refused| is_shown(&refused.path));
+        merge.notices.retain(|notice| is_shown(&notice.path));
+        let clashes = merge.sources.iter_mut().flat_map(|source| &mut source.clashes);
+        clashes.for_each(|clash| clash.paths.retain(is_shown));
+    }
+    Ok(Some(merge))
+}
+
 impl Api {
-    /// Tests are commands, and capturing reads directories of the host.
+    /// Tests are commands, which callers on the network do not run.
     fn check_local(&self, asked: Option<&v1::Submission>) -> Result<(), Status> {
-        match asked.is_some_and(|asked| !asked.test.is_empty() || asked.capture) {
+        match asked.is_some_and(|asked| !asked.test.is_empty()) {
             true => self.local_only(),
             false => Ok(()),
         }
     }
+}
+
+/// Callers on the network may take uncommitted changes of live trees along, but not read directories of the host.
+fn check_capture(service: &Service, origin: Origin, is_asked: bool, sources: &[String]) -> Result<()> {
+    if !is_asked || origin == Origin::Local {
+        return Ok(());
+    }
+    sources.iter().try_for_each(|name| service.files.refuse_directory(&workspace_id(name)?))
+}
+
+fn check_submission(service: &Service, origin: Origin, asked: &v1::Submission) -> Result<()> {
+    check_capture(service, origin, asked.capture, std::slice::from_ref(&asked.workspace))
 }
 
 #[tonic::async_trait]
@@ -34,13 +65,14 @@ impl MergeService for Api {
         &self,
         request: Request<v1::MergeWorkspacesRequest>,
     ) -> Answer<v1::MergeWorkspacesResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
-        if request.capture {
-            self.local_only()?;
-        }
+        let (actor, request) = self.identified(request);
+        let origin = self.origin;
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            check_capture(service, origin, request.capture, &request.sources)?;
             let act = service.context.act_for(&actor, &request)?;
-            Ok(v1::MergeWorkspacesResponse { merge: Some(service.merging.merge_workspaces(&request, &act, caller)?) })
+            Ok(v1::MergeWorkspacesResponse {
+                merge: visible(service, service.merging.merge_workspaces(&request, &act, caller)?)?,
+            })
         })
         .await
     }
@@ -49,13 +81,15 @@ impl MergeService for Api {
         &self,
         request: Request<v1::CompleteWorkspaceRequest>,
     ) -> Answer<v1::CompleteWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.check_local(request.submission.as_ref())?;
+        let origin = self.origin;
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
-            let done =
-                service.merging.submit(&submission(request.submission)?, AfterMerge::EndWorkspace, &act, caller)?;
-            let (entry, merge) = (Some(done.entry), Some(done.merge));
+            let submission = submission(request.submission)?;
+            check_submission(service, origin, &submission)?;
+            let done = service.merging.submit(&submission, AfterMerge::EndWorkspace, &act, caller)?;
+            let (entry, merge) = (Some(done.entry), visible(service, done.merge)?);
             Ok(v1::CompleteWorkspaceResponse { entry, merge, ended: done.is_ended })
         })
         .await
@@ -65,13 +99,15 @@ impl MergeService for Api {
         &self,
         request: Request<v1::PublishWorkspaceRequest>,
     ) -> Answer<v1::PublishWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.check_local(request.submission.as_ref())?;
+        let origin = self.origin;
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
-            let done =
-                service.merging.submit(&submission(request.submission)?, AfterMerge::KeepWorkspace, &act, caller)?;
-            Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: Some(done.merge) })
+            let submission = submission(request.submission)?;
+            check_submission(service, origin, &submission)?;
+            let done = service.merging.submit(&submission, AfterMerge::KeepWorkspace, &act, caller)?;
+            Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: visible(service, done.merge)? })
         })
         .await
     }
@@ -86,8 +122,9 @@ impl MergeService for Api {
             true => self.local_only()?,
             false => self.check_local(request.submission.as_ref())?,
         }
+        let origin = self.origin;
         self.short(move |service| {
-            submission(request.submission.clone())?;
+            check_submission(service, origin, &submission(request.submission.clone())?)?;
             let act = service.context.act(&actor);
             Ok(v1::SchedulePublishingResponse { workspace: Some(service.merging.schedule_publishing(&request, &act)?) })
         })
@@ -111,11 +148,11 @@ impl MergeService for Api {
         &self,
         request: Request<v1::ReleaseQueueEntryRequest>,
     ) -> Answer<v1::ReleaseQueueEntryResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
             let merge = service.merging.release_entry(&request.name, request.dry_run, &act, caller)?;
-            Ok(v1::ReleaseQueueEntryResponse { merge: Some(merge) })
+            Ok(v1::ReleaseQueueEntryResponse { merge: visible(service, merge)? })
         })
         .await
     }
@@ -124,7 +161,7 @@ impl MergeService for Api {
         &self,
         request: Request<v1::WithdrawQueueEntryRequest>,
     ) -> Answer<v1::WithdrawQueueEntryResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             let entry = service.merging.withdraw_entry(&request.name, request.dry_run, &act)?;
@@ -147,26 +184,28 @@ impl MergeService for Api {
     }
 
     async fn accept_review(&self, request: Request<v1::AcceptReviewRequest>) -> Answer<v1::AcceptReviewResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
             let merge = service.merging.accept_review(&request.name, request.dry_run, &act, caller)?;
-            Ok(v1::AcceptReviewResponse { merge: Some(merge) })
+            Ok(v1::AcceptReviewResponse { merge: visible(service, merge)? })
         })
         .await
     }
 
     async fn take_review(&self, request: Request<v1::TakeReviewRequest>) -> Answer<v1::TakeReviewResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
-            Ok(v1::TakeReviewResponse { merge: Some(service.merging.take_review(&request, &act, caller)?) })
+            Ok(v1::TakeReviewResponse {
+                merge: visible(service, service.merging.take_review(&request, &act, caller)?)?,
+            })
         })
         .await
     }
 
     async fn reject_review(&self, request: Request<v1::RejectReviewRequest>) -> Answer<v1::RejectReviewResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.slow(&actor.clone(), Kind::Merge, move |service, _| {
             let act = service.context.act_for(&actor, &request)?;
             let workspace = service.merging.reject_review(&request.name, request.dry_run, &act)?;

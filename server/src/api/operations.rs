@@ -1,15 +1,21 @@
 //! Operations, for the API.
 
-use amalgam_engine::operation;
+use amalgam_engine::reference::{RefChange, RefValue};
+use amalgam_engine::workspace::{Workspace, WorkspaceName};
+use amalgam_engine::{DiffOptions, Error as EngineError, OperationContext, diff_roots, operation};
 use amalgam_proto::v1::operation_service_server::OperationService;
 use amalgam_proto::{Reason, operation_sequence, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
-use crate::call_log::workspace_id;
+use crate::call_log::{restricted_agent, workspace_id};
 use crate::error::{Error, Result};
+use crate::events::out_of_range;
 use crate::messages::{CHANGES_BYTES_MAX, change_bytes, operation_from, operation_message};
+use crate::permissions::POLICY_PREFIX;
 use crate::service::Service;
+use crate::states::Direction;
+use crate::views::ViewRevert;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -69,6 +75,93 @@ fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::Li
     Ok(v1::ListOperationsResponse { operations, next_page_token })
 }
 
+/// Says where the log begins, if a watch failed because it was trimmed.
+fn trimmed(service: &Service, after: u64, failure: Error) -> Error {
+    match failure {
+        Error::Engine(EngineError::Trimmed { .. }) => out_of_range(&service.context, after),
+        failure => failure,
+    }
+}
+
+/// Undoes or redoes the last thing in a workspace with a live tree, uncommitted changes included. Returns the operation that did it;
+/// nothing for a workspace without a live tree, and for a renaming, which concerns more than the tree.
+fn revert_live(
+    service: &Service,
+    name: &WorkspaceName,
+    direction: Direction,
+    act: &OperationContext,
+) -> Result<Option<v1::Operation>> {
+    let has_directory = service.context.registry.all().iter().any(|record| record.workspace == name.as_str());
+    let Some(id) = service.views.numbered_view(name).filter(|_| !has_directory) else { return Ok(None) };
+    let done = match direction {
+        Direction::Undo => service.views.undo_view(id, false, act)?,
+        Direction::Redo => service.views.redo_view(id, false, act)?,
+    };
+    match done {
+        ViewRevert::Done(result) => Ok(Some(result.operation.unwrap_or_default())),
+        ViewRevert::Renaming(_) => Ok(None),
+    }
+}
+
+/// Refuses an undo or a redo of the last thing in a workspace that makes changes which the policy does not permit to the caller.
+fn judge_revert(service: &Service, name: &WorkspaceName, direction: Direction) -> Result<()> {
+    let context = &service.context;
+    let guard = context.permissions.moving(name)?;
+    if guard.is_open() {
+        return Ok(());
+    }
+    let state = context.head_root(context.workspaces.get(name)?.state())?;
+    let live = service.views.use_view_if_live(name)?.map(|used| used.view().fork().freeze().hold()).transpose()?;
+    let now = live.as_ref().map(|(root, _)| *root).or(state);
+    let reference = name.reference();
+    let to = match diff_roots(&context.store, state, now, DiffOptions::default())?.next().transpose()? {
+        // Uncommitted changes are taken back first.
+        Some(_) => state,
+        None => {
+            let next = match direction {
+                Direction::Undo => operation::next_to_undo(&context.store, &reference)?,
+                Direction::Redo => operation::next_to_redo(&context.store, &reference)?,
+            };
+            let Some(next) = next else { return Ok(()) };
+            let change = next.changes.iter().find(|change| change.name == reference);
+            match change.and_then(|change| value_of(change, direction)) {
+                Some(value) => context.head_root(Workspace::read(name.clone(), value)?.state())?,
+                None => None,
+            }
+        }
+    };
+    context.permissions.judge(&guard, now, to, "this")
+}
+
+/// Refuses to undo or redo an operation if that makes changes which the policy does not permit to the caller, or moves the policy.
+fn judge_operation(service: &Service, sequence: u64, direction: Direction) -> Result<()> {
+    let context = &service.context;
+    if restricted_agent().is_none() {
+        return Ok(());
+    }
+    for change in &operation::operation(&context.store, sequence)?.changes {
+        if change.name.as_str().starts_with(POLICY_PREFIX) {
+            let message = "the policy is set, undone and redone by keys with the scope `admin`";
+            return Err(Error::new(Reason::Forbidden, message));
+        }
+        let Ok(name) = WorkspaceName::of_reference(&change.name) else { continue };
+        let guard = context.permissions.moving(&name)?;
+        let now = context.workspaces.find(&name)?.and_then(|found| found.state());
+        let to = value_of(change, direction).map(|value| Workspace::read(name.clone(), value)).transpose()?;
+        let to = to.and_then(|to| to.state());
+        context.permissions.judge(&guard, context.head_root(now)?, context.head_root(to)?, "this")?;
+    }
+    Ok(())
+}
+
+/// The value that a reference gets by an undo or a redo.
+fn value_of(change: &RefChange, direction: Direction) -> Option<RefValue> {
+    match direction {
+        Direction::Undo => change.before.clone(),
+        Direction::Redo => change.after.clone(),
+    }
+}
+
 #[tonic::async_trait]
 impl OperationService for Api {
     type WatchOperationsStream = Answers<v1::WatchOperationsResponse>;
@@ -85,22 +178,28 @@ impl OperationService for Api {
 
     async fn undo_operation(&self, request: Request<v1::UndoOperationRequest>) -> Answer<v1::UndoOperationResponse> {
         use v1::undo_operation_request::Target;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
                     let name = workspace_id(&name)?;
+                    judge_revert(service, &name, Direction::Undo)?;
+                    if let Some(operation) = revert_live(service, &name, Direction::Undo, &act)? {
+                        return Ok(v1::UndoOperationResponse { operation: Some(operation) });
+                    }
                     service.context.workspaces.undo(&name, &act)
                 }
                 Some(Target::Operation(name)) => {
                     let sequence = operation_sequence(&name)?;
+                    judge_operation(service, sequence, Direction::Undo)?;
                     service.views.refuse_to_take_away(sequence, |change| change.before.is_none())?;
                     operation::undo_operation(&service.context.store, sequence, &act)
                 }
                 None => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
             let done = done?;
+            service.views.apply_policy()?;
             service.views.heads_moved()?;
             Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done)) })
         })
@@ -109,22 +208,28 @@ impl OperationService for Api {
 
     async fn redo_operation(&self, request: Request<v1::RedoOperationRequest>) -> Answer<v1::RedoOperationResponse> {
         use v1::redo_operation_request::Target;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
                     let name = workspace_id(&name)?;
+                    judge_revert(service, &name, Direction::Redo)?;
+                    if let Some(operation) = revert_live(service, &name, Direction::Redo, &act)? {
+                        return Ok(v1::RedoOperationResponse { operation: Some(operation) });
+                    }
                     service.context.workspaces.redo(&name, &act)
                 }
                 Some(Target::Operation(name)) => {
                     let sequence = operation_sequence(&name)?;
+                    judge_operation(service, sequence, Direction::Redo)?;
                     service.views.refuse_to_take_away(sequence, |change| change.after.is_none())?;
                     operation::redo_operation(&service.context.store, sequence, &act)
                 }
                 None => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
             let done = done?;
+            service.views.apply_policy()?;
             service.views.heads_moved()?;
             Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done)) })
         })
@@ -140,7 +245,7 @@ impl OperationService for Api {
             let mut feed = service.context.operations.follow(&service.context.store, after);
             loop {
                 let next = tokio::select! {
-                    next = feed.next() => next?,
+                    next = feed.next() => next.map_err(|failure| trimmed(&service, after, failure))?,
                     why = subscriber.ended() => return Err(why),
                 };
                 for operation in next {

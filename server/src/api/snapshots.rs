@@ -119,7 +119,7 @@ impl SnapshotService for Api {
     }
 
     async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let label = LabelName::new(request.label_id.as_str())?;
             let here = service.context.here(&request.workspace)?;
@@ -133,7 +133,7 @@ impl SnapshotService for Api {
     }
 
     async fn delete_label(&self, request: Request<v1::DeleteLabelRequest>) -> Answer<v1::DeleteLabelResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let label = label_id(&request.name)?;
             let here = service.context.here(&request.workspace)?;

@@ -1,8 +1,9 @@
 //! The wire form of errors: the one place that turns an [`Error`] into a [`Failure`] and a gRPC status.
 
-use amalgam_proto::Failure;
+use amalgam_proto::{Failure, Reason};
 use tonic::Status;
 
+use crate::call_log::is_from_network;
 use crate::error::Error;
 
 impl From<Error> for Failure {
@@ -13,8 +14,19 @@ impl From<Error> for Failure {
 
 impl Error {
     /// Returns the error as a gRPC status.
+    ///
+    /// A caller on the network learns no path of the host: errors of the machine are in the log, and the caller is told that.
     pub(crate) fn into_status(self) -> Status {
-        Failure::from(self).into_status()
+        let mut failure = Failure::from(self);
+        let is_of_machine = matches!(failure.reason, Reason::Full | Reason::Fault | Reason::Busy);
+        if is_of_machine && failure.message.contains('/') && is_from_network() {
+            tracing::warn!(message = failure.message, "a call failed");
+            failure.message = match failure.reason {
+                Reason::Full => "the server's disk is full; its log says more".to_owned(),
+                _ => "the server could not do this; its log says more".to_owned(),
+            };
+        }
+        failure.into_status()
     }
 }
 
@@ -23,7 +35,6 @@ mod tests {
     use std::io;
 
     use amalgam_materializer::Error as MaterializerError;
-    use amalgam_proto::Reason;
 
     use super::*;
     use crate::error::PARTLY;

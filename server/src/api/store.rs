@@ -83,6 +83,12 @@ impl StoreService for Api {
             let message = format!("{what} running; end it first, or `amalgam stop --force`");
             return Err(Error::new(Reason::Busy, message).into_status());
         }
+        let clients = self.service.exports.statistics().map_or(0, |found| found.connections);
+        if clients > 0 && !force {
+            let what = if clients == 1 { "1 NFS client is" } else { &format!("{clients} NFS clients are") };
+            let message = format!("{what} connected; `amalgam unexport` first, or `amalgam stop --force`");
+            return Err(Error::new(Reason::Busy, message).into_status());
+        }
         self.calls.stop(force);
         let watches = u32::try_from(self.service.directories.background_watches()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::StopServerResponse { watches }))

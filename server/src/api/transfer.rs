@@ -14,8 +14,8 @@ use amalgam_materializer::remove_tree;
 use amalgam_proto::v1::transfer_service_server::TransferService;
 use amalgam_proto::{Reason, snapshot_name, v1};
 use amalgam_transfer::{
-    Have, Names, Progress, ReceiveOptions, ReceiveReport, Selection, SendOptions, SendReport, backup, have, receive,
-    restore_backup, send, verify_backup,
+    Have, Names, Progress, ReceiveOptions, ReceiveReport, Selection, SendOptions, SendReport, backup, have, have_of,
+    receive, restore_backup, send, verify_backup,
 };
 use bytes::Bytes;
 use tonic::{Request, Response, Status, Streaming};
@@ -49,9 +49,16 @@ impl TransferService for Api {
     type PurgeContentStream = Answers<v1::PurgeContentResponse>;
 
     async fn get_have(&self, request: Request<v1::GetHaveRequest>) -> Answer<v1::GetHaveResponse> {
-        let caller = actor(&request);
-        self.read(&caller, |service| {
-            let have = have(&service.context.store)?;
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
+            let have = match request.snapshots.as_slice() {
+                [] => have(&service.context.store)?,
+                names if names.len() > Have::CANDIDATES_MAX => {
+                    let message = format!("ask about at most {} snapshots at once", Have::CANDIDATES_MAX);
+                    return Err(Error::new(Reason::Invalid, message));
+                }
+                names => have_of(&service.context.store, &snapshot_ids(names)?)?,
+            };
             let snapshots = have.snapshots.iter().copied().map(snapshot_name).collect();
             Ok(v1::GetHaveResponse { snapshots, text: Bytes::from(have.encode()) })
         })
@@ -87,6 +94,10 @@ impl TransferService for Api {
         };
         let stream = arriving(stream, STALL_MAX);
         self.slow(&actor.clone(), Kind::Transfer, move |service, _| {
+            if (options.replace || options.tombstones) && crate::call_log::restricted_agent().is_some() {
+                let message = "to replace names or to take over purges needs a key with the scope `admin`";
+                return Err(Error::new(Reason::Forbidden, message));
+            }
             let names = match (options.no_names, options.under.as_str()) {
                 (true, "") => Names::None,
                 (true, _) => {
@@ -97,8 +108,12 @@ impl TransferService for Api {
             };
             let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
             let act = service.context.act(&actor);
-            let received = receive(&service.context.store, stream, &options, &act, &Progress::default());
-            Ok(received_message(&received?))
+            let progress = Progress::default();
+            let quota = &service.collections.quota;
+            let received = quota.read_within_room(stream, &|| progress.cancel(), |stream| {
+                Ok(receive(&service.context.store, stream, &options, &act, &progress)?)
+            })?;
+            Ok(received_message(&received))
         })
         .await
     }
@@ -141,7 +156,10 @@ impl TransferService for Api {
                 return Err(Error::new(Reason::AlreadyExists, message));
             }
             let act = service.context.act(&actor);
-            let received = restore_backup(&directory, store, &act, progress)?;
+            let received = service
+                .collections
+                .quota
+                .within_room(&|| progress.cancel(), || Ok(restore_backup(&directory, store, &act, progress)?))?;
             Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
         };
         self.watch(&caller, Kind::Transfer, Phase::Receive, tell, work)
@@ -166,6 +184,7 @@ impl TransferService for Api {
             service.views.refuse_mounted("a purge needs the store for itself")?;
             let _alone = service.alone()?;
             let result = purge::purge(service, &request, &actor)?;
+            service.clear_served_repositories()?;
             Ok(v1::PurgeContentResponse { event: Some(Event::Result(result)) })
         };
         self.watch(&caller, Kind::Work, Phase::Purge, tell, work)
@@ -183,6 +202,13 @@ impl TransferService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.alone(&actor.clone(), move |service| purge::forget(service, &request, &actor)).await
     }
+}
+
+/// The ids of snapshots by their resource names.
+fn snapshot_ids(names: &[String]) -> Result<Vec<SnapshotId>> {
+    let id = |name: &String| name.strip_prefix("snapshots/").and_then(SnapshotId::from_hex);
+    let wrong = |name: &String| Error::new(Reason::Invalid, format!("`{name}` is not snapshots/{{hex}}"));
+    names.iter().map(|name| id(name).ok_or_else(|| wrong(name))).collect()
 }
 
 /// The snapshots that the receiver has.

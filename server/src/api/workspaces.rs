@@ -1,18 +1,68 @@
 //! Workspaces, for the API.
 
-use amalgam_engine::TreePath;
-use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
-use amalgam_proto::v1;
+use amalgam_engine::lean::hold_tree;
+use amalgam_engine::workspace::{ForkOptions, NewWorkspace, Taken, WorkspaceName, with_paths_of};
+use amalgam_engine::{SnapshotId, TreePath};
 use amalgam_proto::v1::workspace_service_server::WorkspaceService;
+use amalgam_proto::{Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor, page_size};
-use crate::call_log::workspace_id;
+use crate::call_log::{restricted_agent, workspace_id};
 use crate::calls::Kind;
 use crate::error::{Error, Result};
 use crate::messages::operation_message;
+use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
+
+/// How the forks that a request asks for differ from their source.
+fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorkspaceRequest) -> Result<ForkOptions> {
+    let start = match request.revision.as_str() {
+        "" => None,
+        revision => Some(service.context.resolve(revision, Some(from))?),
+    };
+    let target = match request.target.as_str() {
+        "" => None,
+        // There must be one of the name.
+        name => Some(service.context.workspaces.get(&amalgam_proto::workspace_id(name)?)?.name),
+    };
+    // A fork belongs to the agent that makes it, who is judged by its own rights.
+    let agent = match restricted_agent() {
+        Some(_) => Some(agent_of_caller(service, request.agent.as_deref().unwrap_or_default())?),
+        None => request.agent.clone(),
+    };
+    Ok(ForkOptions { from: start, agent, project: request.project.clone(), target })
+}
+
+/// The agent of a new workspace: that of the caller if none is named. A caller to whom a policy applies can make none for others.
+fn agent_of_caller(service: &Service, asked: &str) -> Result<String> {
+    match restricted_agent() {
+        Some(caller) if asked.is_empty() || asked == caller => Ok(caller),
+        Some(caller) if service.context.permissions.policy()?.is_some() => {
+            let message = format!("a workspace of another agent than {caller} is made by a key with the scope `admin`");
+            Err(Error::new(Reason::Forbidden, message))
+        }
+        _ => Ok(asked.to_owned()),
+    }
+}
+
+/// Refuses a restore that makes changes which the policy does not permit to the caller.
+fn judge_restore(service: &Service, name: &WorkspaceName, to: SnapshotId, paths: &[TreePath]) -> Result<()> {
+    let context = &service.context;
+    let guard = context.permissions.moving(name)?;
+    if guard.is_open() {
+        return Ok(());
+    }
+    let before = context.head_root(context.head(name)?)?;
+    let held = hold_tree(&context.store, to)?;
+    let Some(root) = before.filter(|_| !paths.is_empty()) else {
+        return context.permissions.judge(&guard, before, Some(held.root), "this restore");
+    };
+    let tree = with_paths_of(&context.store, root, held.root, paths, Taken::AsItWas)?;
+    let (after, _pin) = tree.freeze().hold()?;
+    context.permissions.judge(&guard, before, Some(after), "this restore")
+}
 
 #[tonic::async_trait]
 impl WorkspaceService for Api {
@@ -20,7 +70,7 @@ impl WorkspaceService for Api {
         &self,
         request: Request<v1::CreateWorkspaceRequest>,
     ) -> Answer<v1::CreateWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = WorkspaceName::new(request.workspace_id.as_str())?;
             let from = match request.from.as_str() {
@@ -28,7 +78,8 @@ impl WorkspaceService for Api {
                 revision => Some(service.context.resolve(revision, None)?),
             };
             let act = service.context.act_for(&actor, &request)?;
-            let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
+            let agent = agent_of_caller(service, &request.agent)?;
+            let new = NewWorkspace { from, agent, project: request.project, target: None };
             if service.context.done_before(&act)?.is_none() {
                 service.directories.detach_ended_workspaces(std::slice::from_ref(&name))?;
                 service.context.workspaces.create(&name, &new, &act)?;
@@ -65,18 +116,24 @@ impl WorkspaceService for Api {
     }
 
     async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.slow(&actor.clone(), Kind::Work, move |service, _| {
             let from = workspace_id(&request.name)?;
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
             let into = into.collect::<Result<Vec<_>, _>>()?;
+            if into.is_empty() {
+                return Err(Error::new(Reason::Invalid, "workspace_ids: name at least one new workspace"));
+            }
             let act = service.context.act_for(&actor, &request)?;
             let done = match service.context.done_before(&act)? {
                 Some(done) => done,
                 None => {
-                    service.views.secure_live(&from, "a fork", &act)?;
+                    let options = fork_options(service, &from, &request)?;
+                    if options.from.is_none() {
+                        service.views.secure_live(&from, "a fork", &act)?;
+                    }
                     service.directories.detach_ended_workspaces(&into)?;
-                    service.context.workspaces.fork(&from, &into, &act)?
+                    service.context.workspaces.fork_with(&from, &into, &options, &act)?
                 }
             };
             let workspaces = into.iter().map(|name| service.views.workspace_message(name)).collect::<Result<_>>()?;
@@ -89,7 +146,7 @@ impl WorkspaceService for Api {
         &self,
         request: Request<v1::RestoreWorkspaceRequest>,
     ) -> Answer<v1::RestoreWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
             let snapshot = service.context.resolve(&request.revision, Some(&name))?;
@@ -97,22 +154,51 @@ impl WorkspaceService for Api {
             let workspaces = &service.context.workspaces;
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths?;
-            let restore = || match paths.is_empty() {
-                true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
-                false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
+            if request.dry_run {
+                let mut changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
+                let guard = service.context.permissions.reading(Some(&name))?;
+                changes.retain(|change| guard.is_visible(change.path.as_bytes(), false));
+                let workspace = Some(service.views.workspace_message(&name)?);
+                return Ok(v1::RestoreWorkspaceResponse { workspace, changed: !changes.is_empty(), changes });
+            }
+            let restore = || {
+                // The changes of a live tree are in the head by now.
+                judge_restore(service, &name, snapshot, &paths)?;
+                match paths.is_empty() {
+                    true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
+                    false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
+                }
             };
             let words = format!("restore {}", snapshot.short());
             let changed = service.views.move_head(&name, &words, &act, restore)?.is_new;
-            Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?), changed })
+            let workspace = Some(service.views.workspace_message(&name)?);
+            Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() })
         })
         .await
+    }
+
+    async fn commit_workspace(
+        &self,
+        request: Request<v1::CommitWorkspaceRequest>,
+    ) -> Answer<v1::CommitWorkspaceResponse> {
+        let (actor, request) = self.identified(request);
+        self.slow(&actor.clone(), Kind::Work, move |service, _| {
+            let act = service.context.act_for(&actor, &request)?;
+            service.files.commit_workspace(&request, &act)
+        })
+        .await
+    }
+
+    async fn get_status(&self, request: Request<v1::GetStatusRequest>) -> Answer<v1::GetStatusResponse> {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| service.files.status(&workspace_id(&request.name)?)).await
     }
 
     async fn rename_workspace(
         &self,
         request: Request<v1::RenameWorkspaceRequest>,
     ) -> Answer<v1::RenameWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let from = workspace_id(&request.name)?;
             let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
@@ -129,11 +215,18 @@ impl WorkspaceService for Api {
         &self,
         request: Request<v1::UpdateWorkspaceRequest>,
     ) -> Answer<v1::UpdateWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
             let act = service.context.act_for(&actor, &request)?;
+            let before = service.context.workspaces.get(&name)?.agent;
+            let is_judged = restricted_agent().is_some() && service.context.permissions.policy()?.is_some();
+            if is_judged && request.agent != before {
+                let message = "the agent of a workspace is set by a key with the scope `admin`";
+                return Err(Error::new(Reason::Forbidden, message));
+            }
             service.context.workspaces.describe(&name, &request.agent, &request.project, &act)?;
+            service.views.apply_policy()?;
             Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
@@ -143,7 +236,7 @@ impl WorkspaceService for Api {
         &self,
         request: Request<v1::DeleteWorkspaceRequest>,
     ) -> Answer<v1::DeleteWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
             let act = service.context.act_for(&actor, &request)?;
@@ -160,7 +253,7 @@ impl WorkspaceService for Api {
         &self,
         request: Request<v1::UndeleteWorkspaceRequest>,
     ) -> Answer<v1::UndeleteWorkspaceResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
             let act = service.context.act_for(&actor, &request)?;

@@ -190,6 +190,11 @@ impl Collections {
         Ok(usage)
     }
 
+    /// The size of the store's files.
+    pub(crate) fn disk_bytes(&self) -> Result<u64> {
+        Ok(self.quota.measure_disk()?.store_bytes)
+    }
+
     /// How much room things take, as far as that is known without reading the store.
     pub(crate) fn measure_store(&self) -> Result<v1::MeasureStoreResponse> {
         let (mut workspaces, mut sizes) = (Vec::new(), Sizes::default());

@@ -78,6 +78,8 @@ impl Directories {
             aim: None,
             whole: None,
             background: None,
+            unwritten: Vec::new(),
+            unlisted: 0,
         };
         record.identify(host.identity());
         Ok(record)
@@ -109,6 +111,9 @@ impl Directories {
             live.end_watch();
             let mut record = found.clone();
             record.path = path.to_owned();
+            if record.identity() != host.identity() {
+                (record.unwritten, record.unlisted) = (Vec::new(), 0);
+            }
             record.identify(host.identity());
             if !request.exclude.is_empty() {
                 record.exclude = request.exclude.clone();

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_conflicts::RenderedTree;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
-use amalgam_engine::workspace::{Change, LabelName};
+use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
-    DiffOptions, Error as EngineError, OperationContext, RootId, SnapshotId, TreePath, What, diff_roots,
+    DiffOptions, Error as EngineError, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots,
 };
 use amalgam_materializer::{
     CaptureOptions, Captured, Changes, Counts, Dirty, KnownContents, Progress, Scope, capture, detect_changes,
@@ -16,6 +15,7 @@ use amalgam_materializer::{
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
 use crate::context::Marks;
@@ -78,7 +78,8 @@ impl Directories {
         {
             watch.mark_all_dirty();
         }
-        self.with_conflicts(locked, captured?)
+        let captured = self.without_unwritten(locked, captured?)?;
+        self.with_conflicts(locked, captured)
     }
 
     /// Captures the directories that a checkout touched, without reading the files that it wrote.
@@ -86,6 +87,7 @@ impl Directories {
         &self,
         locked: &mut LockedDirectory,
         done: &amalgam_materializer::CheckoutReport,
+        written: &WrittenTree<'_>,
         progress: &Progress,
     ) -> Result<Captured> {
         let rules = self.rules(&locked.record)?;
@@ -96,6 +98,7 @@ impl Directories {
         let job = CaptureOptions { rules: &rules, scope, known: &done.known, now: self.context.now(), progress };
         let index = locked.live.index.as_mut().expect("it was made ready when the directory was locked");
         let captured = capture(&self.context.store, &locked.host, index, &job)?;
+        let captured = self.without_unwritten_of(locked, written, captured)?;
         self.with_conflicts(locked, captured)
     }
 
@@ -109,6 +112,12 @@ impl Directories {
     ) -> Result<(SnapshotId, bool)> {
         let head = self.context.head(&locked.workspace)?;
         captured.tree.rebase(head);
+        // A directory has no state values: those of the head stay.
+        if let Some(root) = self.context.known_root(head)?
+            && self.context.store.root(root).is_ok_and(|root| root.state.is_some())
+        {
+            captured.tree.add_states_of(&WorkingTree::open_root(&self.context.store, root)?)?;
+        }
         let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
         let mut change = saying.change.clone();
         change.metadata.remove(CONFLICTS_KEY);
@@ -209,7 +218,35 @@ impl Directories {
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.states.check_etag(&locked.workspace, &request.etag)?;
+        self.judge_commit(&mut locked, progress)?;
         self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, act, progress)
+    }
+
+    /// Commits the files of a workspace's directory. Returns nothing for a workspace without one, else the head and whether it is new.
+    pub(crate) fn commit_directory_of(
+        &self,
+        workspace: &WorkspaceName,
+        change: Change,
+        act: &OperationContext,
+    ) -> Result<Option<(Option<SnapshotId>, bool)>> {
+        let Some(mut locked) = self.lock_directory_of(workspace)? else { return Ok(None) };
+        self.judge_commit(&mut locked, &Progress::default())?;
+        let draft = CommitDraft { action: CAPTURE, change };
+        let captured = self.snapshot_directory(&mut locked, &draft, act, &Progress::default())?;
+        Ok(Some((self.context.head(workspace)?, captured.changed)))
+    }
+
+    /// Refuses to commit changes that the policy does not permit to the agents of the workspace and of the call. A directory takes every
+    /// write, so this is where its changes are judged. Captures that only secure the files are not: they would be lost.
+    fn judge_commit(&self, locked: &mut LockedDirectory, progress: &Progress) -> Result<()> {
+        let guard = self.context.permissions.writing(&locked.workspace)?;
+        if guard.is_unrestricted() {
+            return Ok(());
+        }
+        let head = self.context.head(&locked.workspace)?;
+        let captured = self.capture(locked, progress)?;
+        let before = self.context.head_root(head)?;
+        self.context.permissions.judge(&guard, before, Some(captured.root), "this commit")
     }
 
     pub(super) fn snapshot_directory(
@@ -261,7 +298,7 @@ impl Directories {
         progress: &Progress,
     ) -> Result<bool> {
         let Some(root) = self.context.head_root(head)? else { return Ok(false) };
-        if locked.index().root() != Some(self.faced_in(locked, root)?.rendered) {
+        if !self.is_index_of(locked, self.faced_in(locked, root)?.rendered)? {
             return Ok(false);
         }
         let changes = self.detect(locked, progress)?;
@@ -278,10 +315,14 @@ impl Directories {
         let head_root = self.context.head_root(head)?;
         let faced = head_root.map(|root| self.faced_in(&locked, root)).transpose()?;
         let mut changes = None;
-        if let Some(faced) = faced.as_ref().filter(|faced| locked.index().root() == Some(faced.rendered)) {
+        let is_known = match &faced {
+            Some(faced) => self.is_index_of(&locked, faced.rendered)?,
+            None => false,
+        };
+        if let Some(faced) = faced.as_ref().filter(|_| is_known) {
             let found = self.detect(&mut locked, progress)?;
-            // What an edit of a conflict means is known only when it is read.
-            if !touches(&found, faced) {
+            // What an edit of a conflict, or of a path that could not be written, means is known only when it is read.
+            if !touches(&found, faced.paths()) && !touches(&found, locked.unwritten_paths().iter()) {
                 locked.seen = CapturedConflicts {
                     conflicts: self.conflicts.conflicts_of(faced.tree, None)?,
                     ..CapturedConflicts::default()
@@ -308,10 +349,16 @@ impl Directories {
             added: paths(changes.added),
             deleted: paths(changes.deleted),
             notices: changes.notices.iter().map(notice).collect(),
-            warnings: self.quota.room_warnings(&locked.workspace),
+            warnings: self
+                .quota
+                .room_warnings(&locked.workspace)
+                .into_iter()
+                .chain(locked.unlisted_warning())
+                .collect(),
             counts: Some(counts(&changes.counts)),
             conflicts: Some(locked.seen.message()),
             uncovered: paths(uncovered),
+            unwritten: locked.unwritten_messages(),
             renamed: changes.renamed.iter().map(renamed_message).collect(),
             attributes: paths(changes.attributes),
             directories: paths(changes.directories),
@@ -375,11 +422,11 @@ fn still_there(locked: &LockedDirectory, deleted: &mut Vec<TreePath>) -> Vec<Tre
     uncovered
 }
 
-/// Whether something that changed is, holds, or lies in what stands for a conflict.
-fn touches(changes: &Changes, faced: &RenderedTree) -> bool {
+/// Whether something that changed is, holds, or lies in one of these paths.
+fn touches<'a>(changes: &Changes, mut paths: impl Iterator<Item = &'a TreePath>) -> bool {
     let changed: Vec<_> = changes.modified.iter().chain(&changes.added).chain(&changes.deleted).collect();
     let near = |path: &TreePath| changed.iter().any(|other| path.below(other).is_some() || other.below(path).is_some());
-    faced.paths().any(near)
+    !changed.is_empty() && paths.any(near)
 }
 
 /// Counts for the wire.

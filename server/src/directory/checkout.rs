@@ -4,17 +4,19 @@ use std::path::Path;
 
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{OperationContext, RootId};
+use amalgam_engine::{OperationContext, RootId, WorkingTree};
 use amalgam_materializer::{CheckoutOptions, HostDir, Index, Progress, Staging, Times, checkout_staged};
 use amalgam_proto::{Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
+use super::written_tree::WrittenTree;
 use super::{Directories, Live};
 use crate::conflicts::CapturedConflicts;
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::host_path::{canonical, host_path, make_empty};
 use crate::messages::{notice, path_bytes};
+use crate::permissions::hidden_paths;
 use crate::registry::Record;
 use crate::views::named;
 
@@ -75,6 +77,9 @@ impl Directories {
             let message = "a read-only directory cannot belong to a workspace; leave out --workspace or --read-only";
             return Err(Error::new(Reason::Invalid, message));
         }
+        if let Some(workspace) = &attach {
+            self.refuse_hidden(workspace, root)?;
+        }
         let path = canonical(&host_path(&request.path)?)?;
         self.clean_unfinished(&path)?;
         let (host, attached) = match &attach {
@@ -89,6 +94,19 @@ impl Directories {
             }
         };
         self.write_checkout(request, (&wanted, style), (host, attached), progress)
+    }
+
+    /// Refuses to write files into the directory of a workspace that are hidden from its agent: a directory cannot hide them.
+    fn refuse_hidden(&self, workspace: &WorkspaceName, root: RootId) -> Result<()> {
+        let guard = self.context.permissions.workspace_guard(workspace)?;
+        let tree = WorkingTree::open_root(&self.context.store, root)?;
+        if hidden_paths(&tree, &guard)?.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the policy hides files from the agent of {workspace}, and a directory cannot hide them; use `amalgam mount` or `amalgam run --in`"
+        );
+        Err(Error::new(Reason::Forbidden, message))
     }
 
     /// Writes a tree into a directory that is empty, and notes that it is in step with its workspace if it has one.
@@ -142,7 +160,8 @@ impl Directories {
         };
         if let Some(attached) = attached {
             let mut locked = self.lock(&amalgam_proto::directory_name(&attached.keep()))?;
-            self.recapture_touched(&mut locked, &done, &Progress::default())?;
+            let written = WrittenTree { rendered: faced.rendered, paths: None, notices: &done.notices };
+            self.recapture_touched(&mut locked, &done, &written, &Progress::default())?;
             locked.record.in_step(Some(snapshot), self.context.now());
             self.note_conflicts(&mut locked)?;
             result.warnings = locked.save(&self.context);
@@ -281,6 +300,7 @@ impl Directories {
             live.end_watch();
             let mut record = Record { path: path.to_owned(), aim: Some(aim), ..found.clone() };
             record.snapshot = None;
+            (record.unwritten, record.unlisted) = (Vec::new(), 0);
             record.identify(host.identity());
             self.context.registry.put(record)?;
             self.retry_background(id);

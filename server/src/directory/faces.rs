@@ -93,7 +93,8 @@ impl Directories {
             .collect();
         let back = read_back(&self.context.store, captured.root, &known)?;
         // The index speaks of the face, which no snapshot keeps.
-        locked.keep_face(self.context.store.hold(captured.root)?);
+        let face = locked.index().root().unwrap_or(captured.root);
+        locked.keep_face(self.context.store.hold(face)?);
         locked.seen =
             CapturedConflicts { conflicts: Arc::new(back.conflicts), resolved: back.resolved, still: back.still };
         self.conflicts.faces.learn(back.root, &locked.seen.conflicts);

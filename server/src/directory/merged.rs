@@ -290,7 +290,9 @@ impl Directories {
         }
         let target = Target { root, paths: None, with_git: false, set_id: false };
         // What the merge wrote has its time already, and all else is there.
-        let (brought, _) = self.bring_to(locked, &target, Times::OfBytes(act.time), &Progress::default())?;
+        let known = self.known_unwritten(locked, root)?;
+        let (mut brought, _) = self.bring_to(locked, &target, Times::OfBytes(act.time), &Progress::default())?;
+        brought.notices.retain(|notice| !known.contains(&notice.path));
         locked.record.in_step(head, act.time);
         locked.save(&self.context);
         (merge.written, merge.removed) = (brought.written, brought.removed);

@@ -12,6 +12,7 @@ use amalgam_proto::v1;
 use bytes::Bytes;
 
 use super::capture::CommitDraft;
+use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
 use crate::context::{HeldTree, Marks};
@@ -104,13 +105,16 @@ impl Directories {
         let directories: BTreeSet<TreePath> = parents.collect();
         let staging = Staging::new();
         let _writing = self.writing(&locked.record.id, &staging, &directories)?;
+        let git = self.lock_repositories(locked, &planned, faced.rendered, &staging)?;
         let done = checkout_staged(&self.context.store, &locked.host, locked.index(), faced.rendered, &job, &staging);
+        drop(git);
         let mut done = done?;
         if target.set_id {
             let (store, index) = (&self.context.store, locked.index());
             grant_withheld(store, &locked.host, index, faced.rendered, target.paths, progress, &mut done)?;
         }
-        let captured = self.recapture_touched(locked, &done, progress)?;
+        let written = WrittenTree { rendered: faced.rendered, paths: target.paths, notices: &done.notices };
+        let captured = self.recapture_touched(locked, &done, &written, progress)?;
         let brought = Brought {
             written: done.written,
             removed: done.removed,
@@ -151,6 +155,11 @@ impl Directories {
             false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
         let git = self.states.git_scope(&locked.workspace, request.with_git)?;
+        // A `.git` that is named is in scope.
+        let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
+        if !request.dry_run {
+            self.refuse_git_at_work(&locked, scope)?;
+        }
         let captured = self.capture_all(&mut locked, progress)?;
         let target = Target {
             root,
@@ -169,8 +178,6 @@ impl Directories {
             let left_alone = self.count_left_alone_of(&target, captured.root, git)?;
             return Ok(v1::RestoreResult { left_alone, ..v1::RestoreResult::default() });
         }
-        // A `.git` that is named is in scope.
-        let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
         let safety = self.record_edits(&locked, &captured, &words, scope, act)?;
         let hint = "what was there before is recorded: `amalgam undo` brings it back";
         let brought = self.bring_to(&mut locked, &target, times, progress);

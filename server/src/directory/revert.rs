@@ -31,6 +31,7 @@ impl Directories {
             return Ok(v1::RevertResult::default());
         }
         let git = self.states.git_scope(&locked.workspace, request.with_git)?;
+        self.refuse_git_at_work(&locked, git)?;
         let captured = self.capture_all(&mut locked, progress)?;
         let recorded = self.record_edits(&locked, &captured, "undo", git, act)?;
         locked.save(&self.context);
@@ -64,6 +65,7 @@ impl Directories {
             return Ok(v1::RevertResult::default());
         }
         let git = self.states.git_scope(&locked.workspace, request.with_git)?;
+        self.refuse_git_at_work(&locked, git)?;
         let captured = self.capture_all(&mut locked, progress)?;
         locked.save(&self.context);
         let next = self.states.next_to_redo(&locked.workspace, captured.root)?;
@@ -124,7 +126,8 @@ impl Directories {
         })?;
         let target = Target { root, paths: None, with_git: reverted.git.includes(), set_id: reverted.set_id };
         let times = if there.counts.ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
-        let (brought, captured) = match self.bring_to(locked, &target, times, progress) {
+        let known = self.known_unwritten(locked, root)?;
+        let (mut brought, captured) = match self.bring_to(locked, &target, times, progress) {
             // No file was changed, so the workspace must not stay at the other state either.
             Err(error) if !error.details().contains_key(PARTLY) => {
                 self.states.take_back(reverted, act)?;
@@ -132,6 +135,7 @@ impl Directories {
             }
             brought => brought.map_err(|error| error.with_hint_if_partly("run the command again to go on"))?,
         };
+        brought.notices.retain(|notice| !known.contains(&notice.path));
         locked.record.in_step(workspace.head, act.time);
         if workspace.working.is_none() {
             self.note_conflicts(locked)?;

@@ -1,6 +1,6 @@
 //! Merging workspaces at once: one snapshot with all of them, or nothing.
 
-use amalgam_engine::merge::{MergeHeads, MergeHow, MergeRequest, merge_base, plan_octopus};
+use amalgam_engine::merge::{AdmitSource, MergeHeads, MergeHow, MergeRequest, merge_base, plan_octopus};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{MergeOptions, OperationContext, SnapshotId};
 use amalgam_merge::Rules;
@@ -14,6 +14,33 @@ use crate::call_log::workspace_id;
 use crate::caller::Caller;
 use crate::context::Marks;
 use crate::error::{Error, Result};
+
+/// Judges the changes of each source by the agent of its workspace.
+struct SourceJudge<'a> {
+    merging: &'a Merging,
+    contents: &'a RuleMerger,
+}
+
+impl AdmitSource for SourceJudge<'_> {
+    fn refusal(
+        &self,
+        source: &WorkspaceName,
+        head: SnapshotId,
+        target: Option<SnapshotId>,
+    ) -> amalgam_engine::Result<Option<String>> {
+        let Merging { context, .. } = self.merging;
+        let invalid = |error: Error| amalgam_engine::Error::Invalid { what: "policy", why: error.to_string() };
+        let guard = context.permissions.workspace_guard(source).map_err(invalid)?;
+        if guard.is_open() {
+            return Ok(None);
+        }
+        let options = MergeOptions::default();
+        let base = target.map(|target| merge_base(&context.history, &[target], head, self.contents, &options));
+        let before = base.transpose()?.and_then(|base| base.root);
+        let after = context.store.snapshot(head)?.root;
+        context.permissions.refusal_of(&guard, before, Some(after)).map_err(invalid)
+    }
+}
 
 impl Merging {
     /// Merges workspaces into another. The directories and mounts of the sources are captured first if asked to, that of the target
@@ -64,12 +91,14 @@ impl Merging {
         merge.use_remembered = !request.no_remembered;
         merge.options = options;
         merge.message = request.message.clone();
+        let sources_judge = SourceJudge { merging: self, contents: &contents };
+        merge.admit = Some(&sources_judge);
         let done = caller.walking(|| self.context.workspaces.merge(&self.context.history, &merge, act))?;
         tracing::info!(%target, sources = sources.len(), how = ?done.how, conflicts = done.conflicts.len(), "workspaces merged");
         let mut message = v1::Merge {
             how: how(done.how).into(),
             target: request.target.clone(),
-            head: done.head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            head: done.head.map(|head| self.context.one_snapshot(head)).transpose()?,
             files: files_message(&done.report.files),
             conflicts: conflicts_message(&done.conflicts),
             changed: done.report.changed,
@@ -165,11 +194,14 @@ impl Merging {
         let mut merge = MergeRequest::new(target, sources, contents);
         merge.options = options;
         merge.use_remembered = !request.no_remembered;
+        let sources_judge = SourceJudge { merging: self, contents };
+        merge.admit = Some(&sources_judge);
         let done = self.context.workspaces.preview_merge(&self.context.history, &merge, &heads, act)?;
         message.how = how(done.how).into();
         message.files = files_message(&done.report.files);
         message.conflicts = conflicts_message(&done.conflicts);
         message.changed = done.report.changed;
+        message.reason = done.reason;
         Ok(message)
     }
 

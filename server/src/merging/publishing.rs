@@ -166,6 +166,7 @@ impl Merging {
             detach: false,
             capture: false,
             dry_run: false,
+            on_refused: String::new(),
         };
         let merge = match self.submit(&submission, AfterMerge::KeepWorkspace, &act, &Caller::default()) {
             Ok(done) => done.merge,

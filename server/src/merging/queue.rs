@@ -1,30 +1,34 @@
 //! The queue behind `complete` and `publish`: an entry is put there, the target is folded, and the caller gets what came of it.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_engine::merge::{MergeContents, Regenerate as _};
 use amalgam_engine::operation::remove_reference;
 use amalgam_engine::queue::{
-    EntryOutcome, Folded, MergePolicy, QueueEntry, QueueOptions, Regenerated, TestVerdict, Unreadable,
+    EntryOutcome, Folded, MergePolicy, QueueEntry, QueueOptions, RefusedChange, Regenerated, TestVerdict, Unreadable,
 };
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{ErrorKind, OperationContext, RootId, TreePath};
+use amalgam_engine::{Change, ErrorKind, OperationContext, RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
+use amalgam_policy::{Guard, Level, OnRefused, Policy};
 use amalgam_proto::{Reason, v1};
 use parking_lot::{Mutex, MutexGuard};
 use tracing::info;
 
 use super::regenerate::Regenerator;
 use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
-use super::{Merging, conflicts_message, files_message};
+use super::{Merging, conflicts_message, files_message, path_bytes};
 use crate::call_log::{warn_failure, workspace_id};
 use crate::caller::Caller;
 use crate::context::Marks;
 use crate::directory::Released;
 use crate::error::{Error, Result};
 use crate::merge_rules::PROJECT_FILE;
+use crate::permissions::refused;
 
 /// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
 const FOLDS_MAX: usize = 1_000;
@@ -38,6 +42,9 @@ pub(super) struct FoldJudge<'a> {
     merging: &'a Merging,
     rules: Arc<Rules>,
     maker: Regenerator<'a>,
+    /// The project's permissions when the fold began.
+    policy: Option<Arc<Policy>>,
+    guards: RefCell<HashMap<String, Guard>>,
     /// The client that waits for the fold.
     caller: &'a Caller,
 }
@@ -46,7 +53,16 @@ impl<'a> FoldJudge<'a> {
     /// By the rules that hold when a fold begins: what lands in it changes them for the next one.
     pub(super) fn new(merging: &'a Merging, target: &WorkspaceName, caller: &'a Caller) -> Result<Self> {
         let rules = merging.rules.merge_rules(Some(target), None)?;
-        Ok(Self { merging, maker: Regenerator::new(merging, &rules, target), rules, caller })
+        let (policy, guards) = (merging.context.permissions.policy()?, RefCell::default());
+        Ok(Self { merging, maker: Regenerator::new(merging, &rules, target), rules, policy, guards, caller })
+    }
+
+    /// The guard of the agent whose changes an entry has.
+    fn guard(&self, entry: &QueueEntry) -> Guard {
+        let Some(policy) = self.policy.as_ref().filter(|_| !entry.agent.is_empty()) else { return Guard::default() };
+        let mut guards = self.guards.borrow_mut();
+        let new = || Guard::new(vec![Arc::new(policy.agent(&entry.agent))]);
+        guards.entry(entry.agent.clone()).or_insert_with(new).clone()
     }
 }
 
@@ -67,11 +83,25 @@ impl MergePolicy for FoldJudge<'_> {
         }
     }
 
-    fn admit(&self, entry: &QueueEntry, path: &TreePath) -> amalgam_engine::Result<Option<String>> {
-        match path.as_bytes() == PROJECT_FILE.as_bytes() {
-            true => Ok(self.merging.rules.complaint_about(entry.snapshot, &entry.source)),
-            false => Ok(None),
+    fn admit(&self, entry: &QueueEntry, change: &Change) -> amalgam_engine::Result<Option<String>> {
+        if change.path.as_bytes() == PROJECT_FILE.as_bytes()
+            && let Some(complaint) = self.merging.rules.complaint_about(entry.snapshot, &entry.source)
+        {
+            return Ok(Some(complaint));
         }
+        if !entry.options.approver.is_empty() {
+            return Ok(None);
+        }
+        Ok(refused(&self.guard(entry), change).map(|refusal| refusal.to_string()))
+    }
+
+    fn takes_rest(&self, entry: &QueueEntry) -> bool {
+        let default = self.policy.as_ref().is_some_and(|policy| policy.on_refused == OnRefused::Partial);
+        entry.options.takes_rest.unwrap_or(default)
+    }
+
+    fn keeps_both(&self, entry: &QueueEntry, path: &TreePath) -> bool {
+        self.guard(entry).level(path.as_bytes()) == Level::Add
     }
 
     fn is_regenerated(&self, path: &TreePath) -> bool {
@@ -115,8 +145,23 @@ pub(crate) struct Submitted {
     pub(crate) is_ended: bool,
 }
 
+/// The changes that the policy refused, for the wire.
+fn refused_message(folded: &Folded) -> Vec<v1::RefusedChange> {
+    let message = |one: &RefusedChange| v1::RefusedChange {
+        path: path_bytes(&one.path),
+        agent: folded.entry.agent.clone(),
+        why: one.why.clone(),
+    };
+    folded.refused.iter().map(message).collect()
+}
+
 /// Logs the result of a queue entry.
 fn log_folded(folded: &Folded) {
+    for one in &folded.refused {
+        let (agent, source) = (folded.entry.agent.as_str(), &folded.entry.source);
+        info!(agent, %source, "policy.refused");
+        tracing::debug!(agent, path = %one.path, why = one.why, "policy.refused");
+    }
     let (entry, source, target) = (folded.entry.id.as_str(), &folded.entry.source, &folded.entry.target);
     match &folded.outcome {
         EntryOutcome::Landed(head) => info!(entry, %source, %target, head = %head.short(), "merge landed"),
@@ -153,7 +198,7 @@ impl Merging {
         if after == AfterMerge::EndWorkspace {
             self.views.refuse_live(&source, "it cannot be completed")?;
         }
-        let wish = wish_of(asked, after);
+        let wish = wish_of(asked, after)?;
         // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
         if self.rules.merge_rules(Some(&target), None).is_err() {
             self.directories.secure_files(&target, "a merge", &OperationContext { request: None, ..act.clone() })?;
@@ -207,7 +252,7 @@ impl Merging {
             None => self.context.head(source)?,
         };
         let queue = &self.context.queue;
-        let entry = queue.draft(source, target, head, &wish_of(asked, after), act)?;
+        let entry = queue.draft(source, target, head, &wish_of(asked, after)?, act)?;
         let mut merge = self.preview_entry(&entry, act, caller)?;
         merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
@@ -235,6 +280,7 @@ impl Merging {
             EntryOutcome::Refused(reason) => return Err(not_started(reason.clone())),
         };
         Ok(v1::Merge {
+            refused: refused_message(&folded),
             files: files_message(files),
             conflicts: conflicts_message(conflicts),
             changed: *changed,
@@ -415,6 +461,7 @@ impl Merging {
             files: files_message(&folded.files),
             conflicts: conflicts_message(&folded.conflicts),
             changed: folded.changed,
+            refused: refused_message(folded),
             sources: vec![v1::MergeSource {
                 workspace: amalgam_proto::workspace_name(&folded.entry.source),
                 place: 1,
@@ -528,14 +575,21 @@ pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> 
 
 pub(super) const QUEUE: &str = "queue/";
 
-fn wish_of(asked: &v1::Submission, after: AfterMerge) -> QueueOptions {
-    QueueOptions {
+fn wish_of(asked: &v1::Submission, after: AfterMerge) -> Result<QueueOptions> {
+    let takes_rest = match asked.on_refused.as_str() {
+        "" => None,
+        word => Some(OnRefused::of_word(word).ok_or_else(|| {
+            Error::new(Reason::Invalid, format!("on_refused: {word:?} is neither `review` nor `partial`"))
+        })?),
+    };
+    Ok(QueueOptions {
+        takes_rest: takes_rest.map(|word| word == OnRefused::Partial),
         ends: after == AfterMerge::EndWorkspace,
         message: asked.message.clone(),
         test: asked.test.clone(),
         test_seconds: asked.test_seconds,
         ..QueueOptions::default()
-    }
+    })
 }
 
 /// The id in a resource name.

@@ -212,7 +212,9 @@ impl Merging {
     fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.context.queue;
-        let entry = queue.again(&review, how.keep, how.takes, act)?;
+        // A decision of another caller is merged as the policy permits.
+        let approver = if self.context.permissions.is_reviewer()? { act.actor.as_str() } else { "" };
+        let entry = queue.again(&review, how.keep, how.takes, approver, act)?;
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }

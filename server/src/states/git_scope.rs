@@ -4,10 +4,15 @@
 //! and status do. Snapshots hold them all the same. `--with-git`, or the setting `workspace.git`, takes them in.
 
 use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
-use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots};
+use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots, entry_at};
+
+use amalgam_proto::Reason;
 
 use super::States;
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// The locks of Git commands that a mount is looked through for.
+const LOCKS: [&str; 4] = [".git/index.lock", ".git/HEAD.lock", ".git/packed-refs.lock", ".git/config.lock"];
 
 /// Whether `.git` is compared and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +33,31 @@ impl GitScope {
     }
 }
 
+/// The refusal of an operation that would write a repository in which a Git command works.
+pub(crate) fn git_locked(lock: &TreePath) -> Error {
+    let message = format!(
+        "{lock} is there: a git command works in this repository, and this would write its .git; run it again when git has ended (if \
+         none runs, remove {lock}); nothing was changed"
+    );
+    Error::new(Reason::GitLocked, message)
+}
+
 impl States {
+    /// Refuses an operation that writes `.git` if a tree holds the lock of a Git command that works there.
+    pub(crate) fn refuse_git_locks(&self, tree: RootId, git: GitScope) -> Result<()> {
+        if !git.includes() {
+            return Ok(());
+        }
+        let root = self.context.store.root(tree)?;
+        for lock in LOCKS {
+            let lock = TreePath::new(lock).expect("a path");
+            if entry_at(&self.context.store, &root, &lock)?.is_some() {
+                return Err(git_locked(&lock));
+            }
+        }
+        Ok(())
+    }
+
     /// The scope of a call: the request's, or else the workspace's setting.
     pub(crate) fn git_scope(&self, workspace: &WorkspaceName, with_git: bool) -> Result<GitScope> {
         let is_included = with_git || self.context.settings()?.includes_git(workspace.as_str());

@@ -1,11 +1,12 @@
-//! The book of views and mounts: which view belongs to which workspace, and where views are mounted. One small file, written whole and
-//! renamed into place, so that a crash leaves the old page or the new one.
+//! The book of views, mounts and exports: which view belongs to which workspace, where views are mounted, and what is exported. One small
+//! file, written whole and renamed into place, so that a crash leaves the old page or the new one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_proto::{Reason, v1};
@@ -25,6 +26,39 @@ pub(super) struct Pages {
     pub(super) views: BTreeMap<u64, String>,
     /// The mounts, including those of a process that died.
     pub(super) mounts: BTreeMap<u64, MountRecord>,
+    /// The exports. Every process that holds the store serves them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) exports: BTreeMap<u64, ExportRecord>,
+    /// The port at which exports were served last, so that clients find them there after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) nfs_port: Option<u16>,
+}
+
+/// An export of a workspace or a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExportRecord {
+    /// The path that clients mount, without the secret component. It stays when the workspace is renamed.
+    pub(crate) path: String,
+    pub(crate) mode: Mode,
+    /// Empty for a snapshot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) workspace: String,
+    /// The snapshot in hex; empty for a workspace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) snapshot: String,
+    /// Clients cannot change the live tree.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) read_only: bool,
+    /// The addresses and networks that may mount it.
+    pub(crate) allow: Vec<String>,
+    /// The secret last component of the path that clients mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) secret: Option<String>,
+    /// Believes the user ids that clients send.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) trusts_users: bool,
+    /// When it was made, in nanoseconds since 1970.
+    pub(crate) since: i64,
 }
 
 /// A mount.
@@ -86,10 +120,10 @@ impl RecordedOptions {
     }
 }
 
-/// The tree that a mount shows.
+/// The tree that a mount or an export shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// A workspace, to be changed.
     ReadWrite,
     /// A snapshot.
@@ -141,7 +175,9 @@ impl Book {
         let failed = |source: std::io::Error| Error::io("write the book of mounts")(source);
         let bytes = serde_json::to_vec_pretty(pages).expect("pages are plain data");
         let temporary = self.file.with_extension("tmp");
-        let mut out = fs::File::create(&temporary).map_err(failed)?;
+        // Exports have secrets in it.
+        let created = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+        let mut out = created.map_err(failed)?;
         let written = out.write_all(&bytes).and_then(|()| out.sync_data());
         // On a full disk the half of it takes room that others need.
         written.inspect_err(|_| fs::remove_file(&temporary).unwrap_or_default()).map_err(failed)?;
@@ -177,6 +213,15 @@ impl Book {
         self.change(|pages| {
             pages.last += 1;
             pages.mounts.insert(pages.last, record);
+            pages.last
+        })
+    }
+
+    /// Writes an export down; its number.
+    pub(super) fn add_export(&self, record: ExportRecord) -> Result<u64> {
+        self.change(|pages| {
+            pages.last += 1;
+            pages.exports.insert(pages.last, record);
             pages.last
         })
     }

@@ -21,6 +21,9 @@ use crate::states::{CAPTURE, Tally, is_directory, without_holders_of_git};
 /// The actor in the operation log for checkpoints of uncommitted work.
 const KEEPER: &str = "amalgam";
 
+/// How often a commit is tried anew because another writer moved the head.
+const COMMIT_ATTEMPTS_MAX: usize = 16;
+
 /// The tree of a view, stored.
 pub(crate) struct Secured {
     /// The snapshot that was taken of it; nothing if the head held it already.
@@ -28,6 +31,28 @@ pub(crate) struct Secured {
     /// The tree that is safe.
     pub(super) root: RootId,
     pub(super) _held: HeldTree,
+}
+
+/// The result of a commit of a live tree.
+#[derive(Default)]
+pub(crate) struct CommittedView {
+    /// The head afterwards; nothing for a workspace without a snapshot.
+    pub(crate) snapshot: Option<SnapshotId>,
+    /// Whether a snapshot was made.
+    pub(crate) is_new: bool,
+    /// Whether the head had moved, so that the changes were merged with it.
+    pub(crate) is_merged: bool,
+}
+
+/// The differences between a live tree and the snapshot that it follows.
+#[derive(Default)]
+pub(crate) struct ViewChanges {
+    /// The snapshot that the tree follows.
+    pub(crate) base: Option<SnapshotId>,
+    /// The paths that differ.
+    pub(crate) paths: Vec<(TreePath, Difference)>,
+    /// Whether state values differ.
+    pub(crate) has_changed_states: bool,
 }
 
 impl Views {
@@ -147,6 +172,7 @@ impl Views {
             let held = self.hold_live(&locked)?;
             warnings.extend(self.quota.check_quota(&locked.workspace, held.root)?);
         }
+        self.judge_commit(&locked, head)?;
         let (snapshot, is_new) = self.commit_view(&locked, &change, act)?;
         let root = self.context.store.snapshot(snapshot)?.root;
         let tally = self.states.tally(self.context.head_root(head)?, Some(root))?;
@@ -174,6 +200,89 @@ impl Views {
             workspace: Some(self.workspace_message(&locked.workspace)?),
             ..v1::CaptureResult::default()
         })
+    }
+
+    /// Commits the changes of a workspace's live tree, if it has one. Where the workspace moved on without it, the changes are merged with
+    /// the head, or refused.
+    pub(crate) fn commit_live(
+        &self,
+        workspace: &WorkspaceName,
+        change: &Change,
+        must_follow: bool,
+        act: &OperationContext,
+    ) -> Result<CommittedView> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.try_commit_live(workspace, change, must_follow, act) {
+                // Another writer moved the head meanwhile.
+                Err(failure)
+                    if failure.reason() == Reason::StaleHead && !must_follow && attempts < COMMIT_ATTEMPTS_MAX => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn try_commit_live(
+        &self,
+        workspace: &WorkspaceName,
+        change: &Change,
+        must_follow: bool,
+        act: &OperationContext,
+    ) -> Result<CommittedView> {
+        let head = self.context.head(workspace)?;
+        let Some(locked) = self.lock_view_of(workspace)? else {
+            if head.is_none() {
+                return Ok(CommittedView::default());
+            }
+            // Sets labels, note and reward on the head.
+            let mut tree = self.context.workspaces.open(workspace)?;
+            let done = self.context.workspaces.commit_as(workspace, &mut tree, change, act, CAPTURE)?;
+            return Ok(CommittedView { snapshot: Some(done.snapshot), is_new: done.is_new, is_merged: false });
+        };
+        self.quota.check_room()?;
+        if self.quota.quota_of(workspace)?.is_some() {
+            let (_held, root) = self.hold_edited(&locked)?;
+            self.quota.check_quota(workspace, Some(root))?;
+        }
+        self.judge_commit(&locked, locked.live.view.base())?;
+        if locked.live.view.base() == head {
+            let (snapshot, is_new) = self.commit_view(&locked, change, act)?;
+            return Ok(CommittedView { snapshot: Some(snapshot), is_new, is_merged: false });
+        }
+        if must_follow {
+            self.refuse_view_out_of_step(&locked, head)?;
+        }
+        let _gate = locked.live.edits.write();
+        let (held, edited) = self.hold_edited(&locked)?;
+        let before = match self.context.known_root(locked.live.view.base())? {
+            Some(before) => before,
+            None => self.hold_tree(&WorkingTree::new(&self.context.store))?.root.expect("it was written"),
+        };
+        let merged = self.states.merge_change(workspace, before, edited, change.clone(), act)?;
+        let root = held.root.expect("a live tree has a root");
+        self.update_view(&locked, Secured { snapshot: merged, root, _held: held }, &mut v1::Merge::default(), act)?;
+        Ok(CommittedView { snapshot: merged.or(head), is_new: merged.is_some(), is_merged: true })
+    }
+
+    /// Refuses to commit changes that the policy does not permit to the agents of the workspace and of the call. Writes were judged when
+    /// they were made; the policy may have changed since.
+    fn judge_commit(&self, locked: &LockedView, before: Option<SnapshotId>) -> Result<()> {
+        let guard = self.context.permissions.writing(&locked.workspace)?;
+        if guard.is_unrestricted() {
+            return Ok(());
+        }
+        let held = self.hold_live(locked)?;
+        self.context.permissions.judge(&guard, self.context.known_root(before)?, held.root, "this commit")
+    }
+
+    /// Compares the live tree of a workspace with the snapshot that it follows. Returns nothing for a workspace without a live tree.
+    pub(crate) fn changes_of(&self, workspace: &WorkspaceName) -> Result<Option<ViewChanges>> {
+        let Some(locked) = self.lock_view_of(workspace)? else { return Ok(None) };
+        let (tree, base) = (locked.live.view.fork(), locked.live.view.base());
+        let before = self.working_tree(base)?;
+        let has_changed_states = !before.has_same_states(&tree)?;
+        Ok(Some(ViewChanges { base, paths: differences(&before, &tree)?, has_changed_states }))
     }
 
     fn commit_view(&self, locked: &LockedView, change: &Change, act: &OperationContext) -> Result<(SnapshotId, bool)> {
@@ -215,7 +324,7 @@ impl Views {
         let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
         let held = self.hold_live(locked)?;
         let root = held.root.expect("a live tree has a root");
-        if self.states.is_same(self.context.head_root(head)?, held.root)? {
+        if self.states.is_same_with_states(self.context.head_root(head)?, held.root)? {
             return Ok(Secured { snapshot: None, root, _held: held });
         }
         // The request belongs to what comes after it.

@@ -59,7 +59,7 @@ impl Views {
         let asked = local_paths(asked.into_iter().flat_map(|asked| &asked.local));
         let asked = asked.map_err(|why| Error::new(Reason::Invalid, why))?;
         let view = &locked.live.view;
-        if self.is_shown(locked.id) {
+        if self.is_mounted(locked.id) {
             return self.refuse_other_paths(locked, &asked, kind);
         }
         for path in &asked {

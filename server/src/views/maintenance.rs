@@ -17,6 +17,8 @@ use crate::repeated_problem::RepeatedProblem;
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// So many looks after the last mount has ended, memory is given back.
 const RELEASE_AFTER_CHECKS: u32 = 50;
+/// A view that calls opened is closed when none used it for so long.
+const CLOSE_UNUSED_AFTER: Duration = Duration::from_secs(5);
 /// With less than this part of a disk free, and with less than so many bytes, room is short.
 const SHORT_ONE_IN: u64 = 50;
 const SHORT_BYTES_MAX: u64 = 2 << 30;
@@ -54,13 +56,18 @@ impl Views {
                 Ok(()) => looking.clear(),
                 Err(failure) => complain(&mut looking, &failure.to_string()),
             }
-            let is_in_use = self.mounted() > 0 || !self.inner.state.lock().open.is_empty();
+            let is_in_use = self.is_in_use();
             looks_since_mounted = if is_in_use { Some(0) } else { looks_since_mounted.map(|looks| looks + 1) };
             if looks_since_mounted.is_some_and(|looks| looks >= RELEASE_AFTER_CHECKS) {
                 looks_since_mounted = None;
                 self.release_memory(tell);
             }
         }
+    }
+
+    fn is_in_use(&self) -> bool {
+        let state = self.inner.state.lock();
+        !(state.open.is_empty() && state.mounts.is_empty() && state.exported.is_empty())
     }
 
     /// Nothing is mounted any more: what the store remembers of it is given back.
@@ -74,7 +81,7 @@ impl Views {
     }
 
     fn maintain_views(&self) -> Result<()> {
-        if self.inner.state.lock().open.is_empty() && self.mounted() == 0 {
+        if !self.is_in_use() {
             return Ok(());
         }
         self.reap()?;
@@ -88,7 +95,7 @@ impl Views {
         if find().is_none_or(|live| live.turn.is_locked()) {
             return Ok(());
         }
-        self.close_view_if_unused(id)?;
+        self.close_view_if_unused(id, CLOSE_UNUSED_AFTER)?;
         let Some(live) = find() else { return Ok(()) };
         let workspace = self.view_workspace(id)?;
         let found = self.context.workspaces.find(&workspace)?;
@@ -142,6 +149,7 @@ impl Views {
 
     /// Brings what follows to where it went, now.
     pub(crate) fn show_new_heads(&self) -> Result<()> {
+        self.show_new_heads_in_exports()?;
         let following: Vec<(u64, View, SnapshotId, String)> = {
             let state = self.inner.state.lock();
             let following = state.mounts.iter().filter_map(|(number, mounted)| match &mounted.shows {

@@ -82,7 +82,7 @@ impl Views {
                     let _ = std::fs::remove_dir(path);
                 }
                 if let MountedTree::Live(id) = shows {
-                    self.close_view_if_unused(id)?;
+                    self.close_view_if_unused(id, Duration::ZERO)?;
                 }
                 return Err(failure);
             }
@@ -123,11 +123,7 @@ impl Views {
             v1::MountMode::Follow => {
                 self.refuse_local(asked)?;
                 let workspace = crate::call_log::workspace_id(&request.workspace)?;
-                let head = self.context.head(&workspace)?.ok_or_else(|| {
-                    let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
-                    Error::new(Reason::NotFound, message)
-                })?;
-                let view = self.read_only_view(head)?;
+                let (view, head) = self.following_view(&workspace)?;
                 let shows = MountedTree::Following(view.clone(), head);
                 Ok(Showable { view, shows, workspace: workspace.to_string(), mode: Mode::Follow, locked: None })
             }
@@ -171,17 +167,27 @@ impl Views {
     pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<LockedView> {
         // No other call attaches, renames or ends the workspace until its view exists.
         let _turn = self.context.registry.turn();
-        self.context.workspaces.get(workspace)?;
-        if let Some(record) = self.context.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
-            let path = record.path.display();
-            let message = format!(
-                "workspace {workspace} has its directory at {path}, and has one live tree only; fork it and mount the fork: `amalgam \
-                 fork --from {workspace} --mount DIR`"
-            );
-            return Err(Error::new(Reason::AlreadyExists, message));
-        }
-        let id = self.inner.book.ensure_view(workspace.as_str())?;
+        let id = self.number_view(workspace)?;
         self.lock_view(id)
+    }
+
+    /// The number of a workspace's view; a new one if it has none. A workspace with a directory is refused. The caller holds the turn of
+    /// the registry.
+    pub(super) fn number_view(&self, workspace: &WorkspaceName) -> Result<u64> {
+        self.context.workspaces.get(workspace)?;
+        self.refuse_attached(workspace, &format!("mount the fork: `amalgam fork --from {workspace} --mount DIR`"))?;
+        self.inner.book.ensure_view(workspace.as_str())
+    }
+
+    /// Refuses a workspace whose live tree is a directory of the host. `instead` says what to do with a fork of it.
+    pub(super) fn refuse_attached(&self, workspace: &WorkspaceName, instead: &str) -> Result<()> {
+        let all = self.context.registry.all();
+        let Some(record) = all.iter().find(|record| record.workspace == workspace.as_str()) else { return Ok(()) };
+        let message = format!(
+            "workspace {workspace} has its directory at {}, and has one live tree only; fork it and {instead}",
+            record.path.display()
+        );
+        Err(Error::new(Reason::AlreadyExists, message))
     }
 
     /// How many edits the view of a mount has recovered, and what could not be, if it is the first that shows it.
@@ -197,9 +203,21 @@ impl Views {
         })
     }
 
-    fn read_only_view(&self, snapshot: SnapshotId) -> Result<View> {
-        let workspace = WorkspaceName::new("snapshot")?;
-        Ok(View::of_snapshot(&self.context.store, snapshot, self.view_options(&workspace)?)?)
+    /// A view of the head of a workspace, and the head.
+    pub(super) fn following_view(&self, workspace: &WorkspaceName) -> Result<(View, SnapshotId)> {
+        let head = self.context.head(workspace)?.ok_or_else(|| {
+            let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
+            Error::new(Reason::NotFound, message)
+        })?;
+        let view = View::of_snapshot(&self.context.store, head, self.view_options(workspace)?)?;
+        Ok((view, head))
+    }
+
+    pub(super) fn read_only_view(&self, snapshot: SnapshotId) -> Result<View> {
+        let mut options = self.view_options(&WorkspaceName::new("snapshot")?)?;
+        // The snapshot belongs to no agent: only the user of the store mounts it.
+        options.guard = std::sync::Arc::default();
+        Ok(View::of_snapshot(&self.context.store, snapshot, options)?)
     }
 
     /// A mount lasts longer than one command.
@@ -473,7 +491,7 @@ impl Views {
         }
         self.inner.problems.lock().retain(|(place, _)| *place != record.path);
         match shows {
-            MountedTree::Live(id) => self.close_view_if_unused(id).and(removed),
+            MountedTree::Live(id) => self.close_view_if_unused(id, Duration::ZERO).and(removed),
             MountedTree::Snapshot(_) | MountedTree::Following(..) => removed,
         }
     }
@@ -526,7 +544,11 @@ impl Views {
             }
             let _ = self.inner.book.remove_mount(number);
         }
-        let open: Vec<_> = self.inner.state.lock().open.keys().copied().collect();
+        let open: Vec<_> = {
+            let mut state = self.inner.state.lock();
+            state.exported.clear();
+            state.open.keys().copied().collect()
+        };
         for id in open {
             said.extend(self.end_view(id).err().map(|failure| failure.to_string()));
         }
@@ -565,7 +587,7 @@ fn mode_of(mode: v1::MountMode) -> Mode {
     }
 }
 
-pub(super) fn mode_message(mode: Mode) -> v1::MountMode {
+pub(crate) fn mode_message(mode: Mode) -> v1::MountMode {
     match mode {
         Mode::ReadWrite => v1::MountMode::ReadWrite,
         Mode::Snapshot => v1::MountMode::Snapshot,
@@ -638,6 +660,7 @@ impl Views {
             path: path_bytes(&record.path),
         });
         let (live, mounts) = self.live_of(name);
+        let is_shown = !crate::call_log::is_from_network();
         let publishing = self.publishing.publishing_message(&workspace)?;
         Ok(v1::Workspace {
             name: amalgam_proto::workspace_name(name),
@@ -647,9 +670,9 @@ impl Views {
             project: workspace.project,
             create_time: Some(amalgam_proto::timestamp(workspace.created)),
             etag: moved.to_string(),
-            directories: directories.collect(),
-            live,
-            mounts,
+            directories: directories.filter(|_| is_shown).collect(),
+            live: if is_shown { live } else { String::new() },
+            mounts: if is_shown { mounts } else { Vec::new() },
             target: workspace.target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
             publishing,
         })

@@ -75,6 +75,7 @@ impl Views {
             true => format!("restore {}", snapshot.short()),
             false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
+        self.states.refuse_git_locks(live.edited, scope)?;
         let safety = self.record_view_edits(&locked, &live, &words, scope, act)?;
         let is_new = self.record_restored_view(&locked, root, &paths, &words, scope, act)?;
         let mut result = self.show_tree(&locked, root, &live, act)?;
@@ -190,6 +191,7 @@ impl Views {
         }
         let git = self.states.git_scope(&locked.workspace, with_git)?;
         let looked = self.look_at(&locked).and_then(|live| {
+            self.states.refuse_git_locks(live.edited, git)?;
             let recorded = self.record_view_edits(&locked, &live, "undo", git, act)?;
             Ok((live, recorded))
         });
@@ -258,6 +260,7 @@ impl Views {
         }
         let git = self.states.git_scope(&locked.workspace, with_git)?;
         let live = self.look_at(&locked)?;
+        self.states.refuse_git_locks(live.edited, git)?;
         let next = self.states.next_to_redo(&locked.workspace, live.edited)?;
         if let Some(renaming) = Renaming::of(&next, Direction::Redo) {
             return Ok(ViewRevert::Renaming(Box::new(renaming)));

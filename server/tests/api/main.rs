@@ -1,14 +1,19 @@
 //! The API as its callers meet it, on a channel inside the process or on a socket.
 
+mod edits;
+mod files;
 mod paging;
+mod permissions;
 mod queue;
 mod requests;
+mod states;
 mod streams;
 
 use std::path::Path;
 
 use amalgam_engine::Time;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::file_service_client::FileServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
@@ -49,6 +54,7 @@ struct Caller {
     operations: OperationServiceClient<Line>,
     snapshots: SnapshotServiceClient<Line>,
     directories: DirectoryServiceClient<Line>,
+    files: FileServiceClient<Line>,
 }
 
 impl Caller {
@@ -59,6 +65,7 @@ impl Caller {
             operations: OperationServiceClient::new(line()),
             snapshots: SnapshotServiceClient::new(line()),
             directories: DirectoryServiceClient::new(line()),
+            files: FileServiceClient::new(line()),
         }
     }
 

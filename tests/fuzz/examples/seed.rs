@@ -47,6 +47,15 @@ fn main() -> std::io::Result<()> {
             (0..400_u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_mul(seed) >> 24) as u8).collect();
         put("edits", name, &bytes)?;
     }
+    // A procedure and its arguments behind the handle of the root: LOOKUP of a name, CREATE, READ, READDIRPLUS.
+    for (name, procedure, arguments) in [
+        ("lookup", 3, &b"\0\0\0\x01f\0\0\0"[..]),
+        ("create", 8, b"\0\0\0\x01g\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+        ("read", 6, b"\0\0\0\0\0\0\0\0\0\0\x10\0"),
+        ("readdirplus", 17, b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\x10\0"),
+    ] {
+        put("nfs", name, &[&[procedure][..], arguments].concat())?;
+    }
     for (name, bytes) in streams() {
         put("stream", name, &bytes)?;
     }

@@ -5,20 +5,29 @@
 //! prints that file at its end. The variable `AMALGAM_REQUIRE` lists the capabilities that must be there, for example
 //! `fuse,userns,root`: a test that would be skipped for lack of one fails instead.
 
+pub mod http;
+pub mod postgres;
+
 use std::fs::File;
 use std::io::Write as _;
 
 /// The capabilities that a test may need.
-pub const CAPABILITIES: [&str; 12] = [
+pub const CAPABILITIES: [&str; 18] = [
     "btrfs",      // a file system that shares blocks between files
     "bwrap",      // bubblewrap, and the namespaces that it needs
     "direct-io",  // files opened with `O_DIRECT`
     "filesystem", // a second file system beside the temporary directory
     "fuse",       // `/dev/fuse`, and root or `fusermount3`
     "history",    // the sources as a Git repository with its whole history
+    "docker",     // a Docker engine that answers
     "inotify",    // a kernel whose queue of events can be filled
+    "openssl",    // the program, to make certificates
+    "overlay",    // overlay mounts with attributes of users
+    "packaging",  // systemd-analyze and `docker compose`
+    "postgres",   // the programs of a PostgreSQL server, as Debian installs them
     "python3",
     "root",
+    "s3",      // a bucket of an S3 store, in `AMALGAM_TEST_BUCKET`
     "setpriv", // the test program run as another user
     "userns",  // user and mount namespaces without privilege
     "xattr",   // extended attributes in the temporary directory

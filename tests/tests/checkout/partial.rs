@@ -116,17 +116,28 @@ fn a_live_repository_is_left_alone() {
 }
 
 #[test]
-fn a_git_file_is_left_out_of_a_fork() {
+fn a_git_file_that_leads_out_of_the_tree_is_left_out_of_a_fork() {
     let world = World::new();
     let mut tree = world.tree();
-    tree.create_directories("module").expect("made");
+    for name in ["module", "absolute", "inside"] {
+        tree.create_directories(name).expect("made");
+    }
     tree.create_directories("real/.git").expect("made");
-    for name in [".git", "module/.git", "real/.git/HEAD", "file"] {
-        tree.write(name, b"gitdir: elsewhere").expect("written");
+    for (name, bytes) in [
+        (".git", "gitdir: ../main/.git/worktrees/one\n"),
+        ("absolute/.git", "gitdir: /srv/main/.git/modules/absolute\n"),
+        ("module/.git", "gitdir: ../real/../.git/../../module\n"),
+        ("inside/.git", "gitdir: ../.git/modules/inside\n"),
+        ("real/.git/HEAD", "ref: refs/heads/main\n"),
+        ("file", "gitdir: /elsewhere\n"),
+    ] {
+        tree.write(name, bytes.as_bytes()).expect("written");
     }
     let done = run(&world, &world.index(), &tree, &CheckoutOptions { leave_git_file: true, ..world.job() });
-    assert_eq!(done.notices, [notice(".git", Why::GitFile), notice("module/.git", Why::GitFile)]);
-    assert!(!world.at(".git").exists() && !world.at("module/.git").exists());
+    let left_out = [".git", "absolute/.git", "module/.git"];
+    assert_eq!(done.notices, left_out.map(|path| notice(path, Why::GitFile)));
+    assert!(left_out.iter().all(|path| !world.at(path).exists()));
+    assert!(world.at("inside/.git").exists());
     assert!(world.at("real/.git/HEAD").exists() && world.at("file").exists());
 }
 

@@ -1,6 +1,9 @@
 //! What a door has to be able to do, and how two trees are compared.
 
+use std::sync::Arc;
+
 use amalgam_engine::WorkingTree;
+use amalgam_policy::Guard;
 use amalgam_tests::model::{Op, contents, write_root};
 
 /// A way into a tree.
@@ -15,6 +18,9 @@ pub(crate) trait Door {
 
     /// The tree as it is now.
     fn tree(&mut self) -> WorkingTree;
+
+    /// Sets the agents on whose behalf the door is used from now on. The door of a plain tree knows none.
+    fn set_guard(&mut self, _guard: Arc<Guard>) {}
 
     /// Closes the door.
     fn end(&mut self) {}

@@ -3,10 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use amalgam_engine::WorkingTree;
 use amalgam_engine::work::{RenameMode, Special};
 use amalgam_fuse::{Mount, MountOptions};
+use amalgam_policy::Guard;
 use amalgam_tests::model::{Op, Raw};
 use rustix::fs::{
     AtFlags, Dev, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, Uid,
@@ -240,6 +242,12 @@ impl Door for FuseDoor {
 
     fn tree(&mut self) -> WorkingTree {
         self.host.view.fork()
+    }
+
+    fn set_guard(&mut self, guard: Arc<Guard>) {
+        self.host.view.set_guard(guard).expect("guarded");
+        let told = self.mount.as_ref().map(Mount::flush_invalidations);
+        told.into_iter().for_each(|told| told.recv().expect("the kernel was told"));
     }
 
     fn end(&mut self) {

@@ -8,6 +8,7 @@ mod door;
 mod fuse;
 mod host;
 mod nfs;
+mod permissions;
 mod tree;
 mod view;
 

@@ -8,6 +8,7 @@ use amalgam_engine::WorkingTree;
 use amalgam_engine::work::{RenameMode, Special};
 use amalgam_nfs::client::{Client, Reply};
 use amalgam_nfs::{Credentials, ExportSpec, Exports, Server, ServerOptions};
+use amalgam_policy::Guard;
 use amalgam_tests::model::{Op, Raw};
 use amalgam_view::{Caller, Handle, Ino, ROOT, SizeChange, XattrSet};
 use nfs3_types::nfs3::*;
@@ -337,6 +338,10 @@ impl Door for NfsDoor {
 
     fn tree(&mut self) -> WorkingTree {
         self.host.view.fork()
+    }
+
+    fn set_guard(&mut self, guard: Arc<Guard>) {
+        self.host.view.set_guard(guard).expect("guarded");
     }
 
     fn end(&mut self) {

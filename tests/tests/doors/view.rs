@@ -1,6 +1,9 @@
 //! The view's own calls.
 
+use std::sync::Arc;
+
 use amalgam_engine::WorkingTree;
+use amalgam_policy::Guard;
 use amalgam_tests::model::{Op, Raw};
 use amalgam_view::{Attributes, Caller, Error, Ino, Kind, ROOT, SetAttributes, SizeChange, TimeSet, XattrSet};
 
@@ -189,5 +192,9 @@ impl Door for ViewDoor {
 
     fn tree(&mut self) -> WorkingTree {
         self.host.view.fork()
+    }
+
+    fn set_guard(&mut self, guard: Arc<Guard>) {
+        self.host.view.set_guard(guard).expect("guarded");
     }
 }

@@ -114,6 +114,7 @@ fn every_kind(head: SnapshotId, root: RootId) -> Vec<(RefName, RefValue, bool)> 
         (review, entry, false),
         (name("view/1"), RefValue::to(root.object()), false),
         (name(format!("resolution/{head}")), RefValue::to(root.object()), false),
+        (name("policy/project"), RefValue::to(root.object()), false),
         (name("deleted/main@1"), RefValue::to(head.object()), false),
         (name(format!("lean/{head}")), lean_note, false),
         (name(format!("foreign/{head}")), RefValue::noting(&b"stream"[..]), false),

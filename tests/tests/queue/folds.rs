@@ -49,8 +49,8 @@ impl MergePolicy for Court {
         Ok(Box::new(Texts))
     }
 
-    fn admit(&self, _entry: &QueueEntry, path: &TreePath) -> Result<Option<String>> {
-        Ok(self.refused.filter(|refused| path.to_string() == *refused).map(|_| "not for you".to_owned()))
+    fn admit(&self, _entry: &QueueEntry, change: &amalgam_engine::Change) -> Result<Option<String>> {
+        Ok(self.refused.filter(|refused| change.path.to_string() == *refused).map(|_| "not for you".to_owned()))
     }
 
     fn is_regenerated(&self, path: &TreePath) -> bool {
@@ -229,7 +229,7 @@ fn a_review_is_taken_accepted_or_rejected() {
                 continue;
             }
         };
-        let entry = house.queue.again(&review, keep, &takes, &act(20)).expect("an entry");
+        let entry = house.queue.again(&review, keep, &takes, "", &act(20)).expect("an entry");
         let preview = house.queue.preview(&entry, &Court::default(), &act(21)).expect("a look");
         assert!(matches!(preview.outcome, EntryOutcome::Landed(_)));
         assert_eq!(house.read("b"), "1", "a preview changes nothing");
@@ -288,7 +288,8 @@ fn of_an_attribute_a_name_or_a_state_value_a_review_takes_the_side_that_was_aske
             "moved-1 moved twice",
         ];
         assert_eq!(kinds, expected);
-        let entry = house.queue.again(&review, false, &[SideChoice { path: None, side }], &act(20)).expect("an entry");
+        let entry =
+            house.queue.again(&review, false, &[SideChoice { path: None, side }], "", &act(20)).expect("an entry");
         house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
         assert_eq!(landed(&house.fold()), [true], "{side:?}");
         let tree = house.workspaces.open(&name("main")).expect("open");
@@ -313,7 +314,7 @@ fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it
     }
     house.fold();
     let review = house.queue.reviews(None).expect("one").remove(0);
-    let entry = house.queue.again(&review, true, &[], &act(20)).expect("an entry");
+    let entry = house.queue.again(&review, true, &[], "", &act(20)).expect("an entry");
     house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
     assert_eq!(landed(&house.fold()), [true]);
     let history = History::of(house.workspaces.store());
@@ -442,7 +443,7 @@ fn a_test_that_fails_keeps_the_target_where_it_is() {
     assert_eq!(*court.tested.lock().expect("no panic"), ["make check"]);
     let review = house.queue.reviews(None).expect("reviews").remove(0);
     assert_eq!(review.reason, "it does not build");
-    let entry = house.queue.again(&review, false, &[], &act(30)).expect("an entry");
+    let entry = house.queue.again(&review, false, &[], "", &act(30)).expect("an entry");
     house.queue.resubmit(&review, &entry, &act(30)).expect("again");
     assert_eq!(landed(&house.fold()), [true]);
     assert_eq!(house.read("a"), "2");

@@ -2,4 +2,5 @@
 
 mod folds;
 mod kill;
+mod permitted;
 mod runs;

@@ -11,7 +11,7 @@ use amalgam_engine::queue::{EntryOutcome, MergePolicy, QueueEntry, QueueOptions}
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{MergeContents, OperationContext, Result, SnapshotId, Time, WorkingTree};
 use amalgam_tests::harness::merging::{MAIN, Merged, named};
-use amalgam_tests::harness::{Place, Random, over_both, seed};
+use amalgam_tests::harness::{Place, Random, over_all, seed};
 
 const AGENTS: u64 = 200;
 const THREADS: u64 = 8;
@@ -52,7 +52,7 @@ struct Run {
 fn everything_that_two_hundred_agents_wrote_is_somewhere() {
     let seed = seed();
     println!("seed {seed}");
-    over_both(|place| run_all(place, seed));
+    over_all(|place| run_all(place, seed));
 }
 
 fn run_all(place: Place<'_>, seed: u64) {

@@ -3,12 +3,14 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use amalgam_engine::operation::set_reference;
+use amalgam_engine::reference::RefValue;
 use amalgam_engine::{Commit, ErrorKind, PastRefs, Store, Time, WorkingTree};
 use amalgam_tests::harness::lives::{assert_sound, contents, live};
 use amalgam_tests::harness::{Random, check_log, name, seed};
-use amalgam_transfer::{Error, Progress, backup, restore_backup};
+use amalgam_transfer::{Error, Have, Progress, backup, restore_backup};
 
-use super::kit::{by, refs};
+use super::kit::{by, refs, send_all, take};
 
 fn restored(directory: &std::path::Path) -> Result<Store, Error> {
     let store = Store::in_memory();
@@ -217,4 +219,23 @@ fn a_backup_is_private_and_follows_no_planted_symlinks() {
     backup(&store, &new, Time(1), &Progress::default()).expect("backup");
     assert_eq!((mode(&new), mode(&new.join("LOCK"))), (0o700, 0o600));
     assert_eq!(refs(&restored(&place).expect("restore")), refs(&store));
+}
+
+#[test]
+fn a_policy_comes_with_a_backup_and_with_no_stream() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (place, store) = (directory.path().join("backup"), Store::in_memory());
+    let mut tree = WorkingTree::new(&store);
+    tree.write("policy.toml", b"default = \"R\"").expect("write");
+    let (root, _pin) = tree.freeze().hold().expect("held");
+    let policy = name("policy/project");
+    let value = RefValue::to(root);
+    set_reference(&store, &policy, Some(&value), &by(), "set policy").expect("set");
+    tree.commit(Commit::new(&name("workspace/main"), "one")).expect("commit");
+    backup(&store, &place, Time(1), &Progress::default()).expect("backup");
+    assert_eq!(refs(&restored(&place).expect("restore")).get(&policy), Some(&value));
+    let (stream, _) = send_all(&store, &Have::default());
+    let other = Store::in_memory();
+    take(&other, &stream).expect("received");
+    assert_eq!(refs(&other).get(&policy), None);
 }

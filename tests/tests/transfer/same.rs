@@ -9,7 +9,7 @@ use amalgam_engine::{
     WorkspaceName, Workspaces,
 };
 use amalgam_tests::harness::lives::{assert_sound, contents, live};
-use amalgam_tests::harness::{Place, Random, check_log, name, over_both, seed};
+use amalgam_tests::harness::{Place, Random, check_log, name, over_all, seed};
 use amalgam_transfer::{Have, Names, Progress, ReceiveOptions, Selection, SendOptions, have, send};
 
 use super::kit::{by, refs, send_all, sent_refs, take, take_by};
@@ -36,7 +36,7 @@ fn random_histories_arrive_with_the_same_ids() {
         let mut random = Random::of(&[seed, round]);
         let from = Store::in_memory();
         live(&from, &mut random, 30).expect("a life");
-        over_both(|place| {
+        over_all(|place| {
             let to = place.store();
             let (stream, sent) = send_all(&from, &Have::default());
             let received = take(&to, &stream).expect("receive");
@@ -116,7 +116,7 @@ fn a_small_change_of_a_large_tree_is_a_short_stream() {
 
 #[test]
 fn what_is_there_is_skipped_and_a_second_time_changes_nothing() {
-    over_both(|place| {
+    over_all(|place| {
         let from = Store::in_memory();
         live(&from, &mut Random::new(5), 20).expect("a life");
         let to = place.store();

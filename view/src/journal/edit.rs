@@ -1,14 +1,17 @@
 //! An edit of a tree, as the journal records and replays it. Replaying an edit on an equal tree gives an equal tree.
 
+use std::sync::Arc;
+
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::{RenameMode, SegmentRange, Special};
 use amalgam_engine::{Result, SnapshotId, Time, TreePath, WorkingTree};
 
 use crate::encoding::{Reader, Writer};
 
-/// First bytes of records that are followed by file data.
+/// First bytes of records that are followed by data.
 const WRITE: u8 = 9;
 const UNLINKED_DATA: u8 = 17;
+const GROUP: u8 = 20;
 
 /// An edit of a tree. The variants correspond to the operations of a [`WorkingTree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,13 +102,40 @@ pub(crate) enum Edit {
     Committed {
         snapshot: SnapshotId,
     },
+    /// Several edits that are applied together or not at all: see [`group`](super::group).
+    Group {
+        /// Length of the encoded edits and their data, which follow the record.
+        length: u64,
+    },
+    /// Writes data of earlier [`UnlinkedData`](Self::UnlinkedData) records of the same file, one part behind the other. Only in groups.
+    WriteParts {
+        path: TreePath,
+        offset: u64,
+        parts: Vec<JournalPart>,
+    },
+    /// Removes an entry of any kind, a directory with everything in it.
+    RemoveAll {
+        path: TreePath,
+    },
+    /// Sets a state value, or removes it.
+    SetState {
+        key: String,
+        value: Option<String>,
+    },
+}
+
+/// A range of bytes in a journal file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JournalPart {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
 }
 
 impl Edit {
     /// Returns the number of data bytes that follow the record.
     pub(crate) fn data_bytes(&self) -> u64 {
         match self {
-            Self::Write { length, .. } | Self::UnlinkedData { length } => *length,
+            Self::Write { length, .. } | Self::UnlinkedData { length } | Self::Group { length } => *length,
             _ => 0,
         }
     }
@@ -122,7 +152,7 @@ impl Edit {
         }
     }
 
-    /// Applies the edit. `range` is the location of its data.
+    /// Applies the edit. `range` is the location of its data; for parts, the beginning of the file that has them.
     pub(crate) fn apply(&self, tree: &mut WorkingTree, now: Time, range: Option<SegmentRange>) -> Result<()> {
         tree.set_now(now);
         match self {
@@ -159,6 +189,15 @@ impl Edit {
             Self::SetXattr { path, name, value } => tree.set_xattr(path, name, value),
             Self::RemoveXattr { path, name } => tree.remove_xattr(path, name).map(drop),
             Self::UnlinkedData { .. } => Ok(()),
+            // Its edits are applied one by one.
+            Self::Group { .. } => Ok(()),
+            Self::WriteParts { path, offset, parts } => match range {
+                Some(range) => write_parts(tree, path, *offset, parts, &range),
+                None => Ok(()),
+            },
+            Self::RemoveAll { path } => tree.remove_all(path),
+            Self::SetState { key, value: Some(value) } => tree.set_state(key, value),
+            Self::SetState { key, value: None } => tree.remove_state(key).map(drop),
             Self::Committed { snapshot } => {
                 // A power cut may lose a commit that was not synced; then its edits are uncommitted again.
                 if tree.store().snapshot(*snapshot).is_ok() {
@@ -211,6 +250,19 @@ impl Edit {
             Self::RemoveXattr { path, name } => out.u8(16).path(path).bytes(name),
             Self::UnlinkedData { length } => out.u8(UNLINKED_DATA).u64(*length),
             Self::Committed { snapshot } => out.u8(19).bytes(snapshot.as_bytes()),
+            Self::Group { length } => out.u8(GROUP).u64(*length),
+            Self::WriteParts { path, offset, parts } => {
+                out.u8(21).path(path).u64(*offset).u32(parts.len() as u32);
+                for part in parts {
+                    out.u64(part.offset).u64(part.length);
+                }
+                &mut out
+            }
+            Self::RemoveAll { path } => out.u8(22).path(path),
+            Self::SetState { key, value: None } => out.u8(23).bytes(key.as_bytes()).u8(0),
+            Self::SetState { key, value: Some(value) } => {
+                out.u8(23).bytes(key.as_bytes()).u8(1).bytes(value.as_bytes())
+            }
             Self::Restore { snapshot, head } => {
                 let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
                 out.u8(18).bytes(snapshot.as_bytes()).bytes(head)
@@ -220,7 +272,7 @@ impl Edit {
 
     /// Returns whether an encoded edit can begin with this byte.
     pub(super) fn is_kind(byte: u8) -> bool {
-        (1..=19).contains(&byte)
+        (1..=23).contains(&byte)
     }
 
     /// Decodes an edit. Returns `None` for invalid bytes.
@@ -273,6 +325,21 @@ impl Edit {
                     bytes => Some(SnapshotId::from_bytes(bytes.try_into().ok()?)),
                 },
             },
+            GROUP => Self::Group { length: from.u64()? },
+            21 => {
+                let (path, offset, count) = (from.path()?, from.u64()?, from.u32()?);
+                let part = |_| Some(JournalPart { offset: from.u64()?, length: from.u64()? });
+                Self::WriteParts { path, offset, parts: (0..count).map(part).collect::<Option<_>>()? }
+            }
+            22 => Self::RemoveAll { path: from.path()? },
+            23 => Self::SetState {
+                key: String::from_utf8(from.bytes()?.to_vec()).ok()?,
+                value: match from.u8()? {
+                    0 => None,
+                    1 => Some(String::from_utf8(from.bytes()?.to_vec()).ok()?),
+                    _ => return None,
+                },
+            },
             _ => return None,
         };
         from.0.is_empty().then_some(edit)
@@ -286,10 +353,29 @@ fn set_new_owner(tree: &mut WorkingTree, path: &TreePath, owner: Option<Owner>) 
     }
 }
 
-/// Returns the number of data bytes that follow a complete record that cannot be decoded. A write ends with its length.
+/// Writes parts of a journal file one behind the other.
+fn write_parts(
+    tree: &mut WorkingTree,
+    path: &TreePath,
+    offset: u64,
+    parts: &[JournalPart],
+    file: &SegmentRange,
+) -> Result<()> {
+    let mut at = offset;
+    for part in parts {
+        let range = SegmentRange { segment: Arc::clone(&file.segment), offset: part.offset };
+        tree.write_range(path, at, range, part.length)?;
+        at += part.length;
+    }
+    Ok(())
+}
+
+/// Returns the number of data bytes that follow a complete record that cannot be decoded. A record with data ends with its length.
 pub(super) fn unread_data_bytes(edit: &[u8]) -> u64 {
     match edit {
-        [WRITE | UNLINKED_DATA, .., a, b, c, d, e, f, g, h] => u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+        [WRITE | UNLINKED_DATA | GROUP, .., a, b, c, d, e, f, g, h] => {
+            u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h])
+        }
         _ => 0,
     }
 }
@@ -322,6 +408,11 @@ mod tests {
             Edit::RemoveXattr { path: path(), name: b"user.a".to_vec() },
             Edit::UnlinkedData { length: 4 },
             Edit::Committed { snapshot: SnapshotId::from_bytes([9; 32]) },
+            Edit::Group { length: 5 },
+            Edit::WriteParts { path: path(), offset: 3, parts: vec![JournalPart { offset: 1, length: 2 }; 2] },
+            Edit::RemoveAll { path: path() },
+            Edit::SetState { key: "k".to_owned(), value: None },
+            Edit::SetState { key: "k".to_owned(), value: Some("[1]".to_owned()) },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: None },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: Some(SnapshotId::from_bytes([8; 32])) },
         ];

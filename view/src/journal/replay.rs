@@ -13,6 +13,7 @@ use amalgam_engine::{Error as EngineError, ErrorKind, Time, WorkingTree};
 
 use super::edit::{Edit, unread_data_bytes};
 use super::file::{EDIT_BYTES_MAX, HEADER_BYTES, Identity, JournalFile, Predecessor, RECORD_HEAD_BYTES, file_name};
+use super::group;
 use crate::encoding::io_error;
 use crate::error::Result;
 
@@ -106,7 +107,11 @@ pub(super) fn replay(
         let segment: Arc<dyn Segment> = file.clone();
         let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
         report.restored |= matches!(edit, Edit::Restore { .. });
-        if let Err(error) = edit.apply(tree, time, range) {
+        let applied = match (&edit, range) {
+            (Edit::Group { length }, Some(range)) => group::replay(file, *length, &range, tree, time),
+            (edit, range) => edit.apply(tree, time, range),
+        };
+        if let Err(error) = applied {
             use ErrorKind::{Corrupt, Fault, Full, Unsupported};
             if matches!(error.kind(), Corrupt | Fault | Full | Unsupported) {
                 // The store cannot be read: without this edit the result would be another tree.

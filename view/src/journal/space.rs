@@ -76,6 +76,9 @@ fn takes_space(edit: &Edit) -> bool {
             | Edit::Write { .. }
             | Edit::SetXattr { .. }
             | Edit::UnlinkedData { .. }
+            | Edit::Group { .. }
+            | Edit::WriteParts { .. }
+            | Edit::SetState { .. }
     )
 }
 
@@ -84,6 +87,7 @@ fn frees_space(edit: &Edit) -> bool {
     match edit {
         Edit::Remove { .. }
         | Edit::RemoveDirectory { .. }
+        | Edit::RemoveAll { .. }
         | Edit::Truncate { .. }
         | Edit::Punch { .. }
         | Edit::RemoveXattr { .. }
@@ -100,7 +104,10 @@ fn frees_space(edit: &Edit) -> bool {
         | Edit::SetOwner { .. }
         | Edit::SetMtime { .. }
         | Edit::SetXattr { .. }
-        | Edit::UnlinkedData { .. } => false,
+        | Edit::UnlinkedData { .. }
+        | Edit::Group { .. }
+        | Edit::WriteParts { .. }
+        | Edit::SetState { .. } => false,
     }
 }
 

@@ -13,5 +13,6 @@ mod live;
 mod local_entries;
 mod names;
 mod numbers;
+mod permissions;
 mod prefetch;
 mod recovery;

@@ -7,10 +7,11 @@ use super::finding::Finding;
 use crate::command::backend::{
     check_device, check_private_mounts, check_shared_mounts, check_user_namespaces, find_mount_helper,
 };
+use crate::command::mount_nfs::check_nfs_client;
 
 /// Returns all findings.
 pub fn findings() -> Vec<Finding> {
-    let mut findings = vec![of_device(), of_helper(), of_namespaces(), of_others(), of_ways()];
+    let mut findings = vec![of_device(), of_helper(), of_namespaces(), of_others(), of_ways(), of_nfs()];
     findings.extend(of_dead());
     findings
 }
@@ -75,6 +76,17 @@ fn of_ways() -> Finding {
         (Err(why), Err(_)) => {
             Finding::warning("mounts", format!("not possible: {why}"), "full copies of the files are written instead")
         }
+    }
+}
+
+/// Whether the kernel's NFS client can mount here. Exports need nothing of this machine.
+fn of_nfs() -> Finding {
+    match check_nfs_client() {
+        Ok(()) => Finding::fine("nfs_client", "`amalgam mount --backend nfs` works"),
+        Err(why) => Finding::note(
+            "nfs_client",
+            format!("`amalgam mount --backend nfs` does not work here: {why}; exports to other machines work"),
+        ),
     }
 }
 

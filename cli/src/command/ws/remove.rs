@@ -42,6 +42,9 @@ pub struct Remove {
 impl Remove {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        if self.ended || self.dir {
+            session.refuse_server("--dir and --ended", "leave them out")?;
+        }
         let mut client = session.client().await?;
         if self.ended {
             return remove_ended(session).await;

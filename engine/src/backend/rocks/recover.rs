@@ -48,7 +48,8 @@ pub fn recover(directory: &Path) -> Result<Vec<String>> {
         Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) => return Err(error),
         Err(error) => {
             let before = files_in(&database_path.join(LOST_DIRECTORY));
-            DB::repair(&database_options(), &database_path).map_err(|source| opening(&source))?;
+            DB::repair(&database_options(&RocksOptions::default()), &database_path)
+                .map_err(|source| opening(&source))?;
             try_open(&database_path)?;
             done.push(format!("the database's catalogue was rebuilt: {error}"));
             let lost = files_in(&database_path.join(LOST_DIRECTORY));
@@ -65,7 +66,7 @@ pub fn recover(directory: &Path) -> Result<Vec<String>> {
 
 /// Whether the database there has the families of a store.
 fn is_ours(database_path: &Path) -> bool {
-    let known = DB::list_cf(&database_options(), database_path).unwrap_or_default();
+    let known = DB::list_cf(&database_options(&RocksOptions::default()), database_path).unwrap_or_default();
     !known.is_empty() && known.iter().all(|name| FAMILIES.contains(&name.as_str()))
 }
 
@@ -73,7 +74,7 @@ fn is_ours(database_path: &Path) -> bool {
 /// that comes by. Reads what an opening reads: the last row of each family that counts. Other damage within a file is not looked for: it
 /// costs rows, and a verification finds it.
 fn try_open(database_path: &Path) -> Result<()> {
-    let mut settings = database_options();
+    let mut settings = database_options(&RocksOptions::default());
     settings.set_max_open_files(-1);
     let families = families(&RocksOptions::default(), &Cache::new_lru_cache(1 << 20), &SharedRowFilter::default());
     let database = DB::open_cf_descriptors(&settings, database_path, families).map_err(|source| opening(&source))?;

@@ -1,6 +1,9 @@
 //! The column families of the database and their settings, and the mapping of its errors.
 
-use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, LogLevel, Options};
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, LogLevel, Options,
+    WriteBufferManager,
+};
 
 use super::row_filter::SharedRowFilter;
 use crate::backend::Family;
@@ -49,6 +52,40 @@ pub struct RocksOptions {
     pub reserve_one_in: u64,
     /// Open the store for a collection, which may use the reserved disk space.
     pub for_collection: bool,
+    /// Memory that this store shares with other stores of the process; then `block_cache_bytes` does not count.
+    pub shared: Option<SharedMemory>,
+}
+
+/// Memory that several stores of one process share: a block cache, and a budget for write buffers.
+#[derive(Clone)]
+pub struct SharedMemory {
+    cache: Cache,
+    cache_bytes: usize,
+    buffers: WriteBufferManager,
+}
+
+impl SharedMemory {
+    /// Makes a block cache and a budget for write buffers. A store that exceeds the budget writes its buffers to the disk early.
+    pub fn new(cache_bytes: usize, buffer_bytes: usize) -> Self {
+        let buffers = WriteBufferManager::new_write_buffer_manager(buffer_bytes, false);
+        Self { cache: Cache::new_lru_cache(cache_bytes), cache_bytes, buffers }
+    }
+}
+
+impl std::fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedMemory").field("cache_bytes", &self.cache_bytes).finish_non_exhaustive()
+    }
+}
+
+impl RocksOptions {
+    /// The block cache that these settings ask for.
+    pub(super) fn block_cache(&self) -> BlockCache {
+        match &self.shared {
+            Some(shared) => BlockCache { cache: shared.cache.clone(), bytes: shared.cache_bytes },
+            None => BlockCache { cache: Cache::new_lru_cache(self.block_cache_bytes), bytes: self.block_cache_bytes },
+        }
+    }
 }
 
 impl Default for RocksOptions {
@@ -60,6 +97,7 @@ impl Default for RocksOptions {
             must_exist: false,
             reserve_one_in: 64,
             for_collection: false,
+            shared: None,
         }
     }
 }
@@ -149,8 +187,11 @@ pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) 
     family
 }
 
-pub(super) fn database_options() -> Options {
+pub(super) fn database_options(options: &RocksOptions) -> Options {
     let mut database = Options::default();
+    if let Some(shared) = &options.shared {
+        database.set_write_buffer_manager(&shared.buffers);
+    }
     database.create_if_missing(true);
     database.create_missing_column_families(true);
     database.set_max_background_jobs(2);

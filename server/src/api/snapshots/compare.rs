@@ -4,7 +4,7 @@ use std::io;
 
 use amalgam_engine::insight::{Contents, Omission};
 use amalgam_engine::{
-    Change, DiffOptions, FileInsight, InsightOptions, PatchOptions, RiskHint, Summary, TreePath, What, diff_roots,
+    Change, DiffOptions, FileInsight, InsightOptions, PatchOptions, RiskHint, TreePath, What, diff_roots,
     diff_with_renames, insight,
 };
 use amalgam_proto::{change_kind, v1};
@@ -14,6 +14,7 @@ use super::super::Sender;
 use super::{is_wanted, tree_paths};
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
+use crate::messages::summary_message;
 use crate::service::Service;
 
 const AT_ONCE: usize = 256;
@@ -178,26 +179,6 @@ fn risk_words(hint: &RiskHint) -> String {
             format!("symlink out of the tree, to {}", String::from_utf8_lossy(target))
         }
         other => other.word().to_owned(),
-    }
-}
-
-fn summary_message(summary: &Summary) -> v1::ChangeSummary {
-    let files = summary.files;
-    v1::ChangeSummary {
-        files_added: files.added,
-        files_removed: files.removed,
-        files_modified: files.modified,
-        files_renamed: files.renamed,
-        files_other: files.kind_changed + files.metadata,
-        directories_changed: summary.directories.total(),
-        lines_added: summary.lines_added,
-        lines_removed: summary.lines_removed,
-        bytes_before: summary.bytes_before,
-        bytes_after: summary.bytes_after,
-        binary: summary.binary,
-        risk_weight: summary.risk_weight,
-        risks: summary.risks.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect(),
-        score: summary.score(),
     }
 }
 

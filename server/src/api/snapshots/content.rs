@@ -164,7 +164,7 @@ mod tests {
             let clock: Clock = || Time(5);
             let settings = Arc::new(|| Ok(Settings::default()));
             let service = Service::with_store(store, &home, clock.into(), &[], settings).expect("opened");
-            let api = Api::new(service, Calls::new(), true);
+            let api = Api::new(service, Calls::new(), crate::api::Origin::Local);
             let list = move |service: &Service, sender: &Sender<v1::ListEntriesResponse>| {
                 send_entries(service, true, (TreePath::root(), entry), sender)
             };

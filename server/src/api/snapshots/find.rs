@@ -6,47 +6,34 @@ use amalgam_conflicts::{Style, render_entry};
 use amalgam_engine::content::read_at;
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{Content, Node};
-use amalgam_engine::{DiffOptions, Entry, SnapshotId, TreePath, diff_roots, entry_at, list_directory};
-use amalgam_proto::{Reason, v1};
+use amalgam_engine::{DiffOptions, Entry, EntryKind, SnapshotId, TreePath, diff_roots, entry_at, list_directory};
+use amalgam_policy::Guard;
+use amalgam_proto::v1;
 use bytes::Bytes;
-use globset::{Candidate, GlobBuilder, GlobMatcher};
-use regex::bytes::{Regex, RegexBuilder};
 
 use super::super::Sender;
 use super::past::{From, heads};
 use super::{is_wanted, tree_paths};
 use crate::context::Marks;
 use crate::error::{Error, Result};
+use crate::files::{FILE_BYTES_MAX, Glob, LineMatcher};
 use crate::service::Service;
 
 const MATCHES_AT_ONCE: usize = 64;
-/// Larger files are not searched.
-const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Files with a zero byte in their first bytes are binary, as in Git.
-const BINARY_SAMPLE_BYTES: usize = 8_000;
-/// Longer lines are cut.
-const LINE_BYTES_MAX: usize = 4_096;
 
 /// A glob that paths are compared with.
 struct Pattern {
-    glob: GlobMatcher,
-    has_slash: bool,
+    glob: Glob,
     without_git: bool,
 }
 
 impl Pattern {
     fn new(text: &str, without_git: bool) -> Result<Self> {
-        let wrong = |error: globset::Error| Error::new(Reason::Invalid, format!("`{text}`: {}", error.kind()));
-        let plain = text.strip_prefix("./").unwrap_or(text).trim_end_matches('/');
-        let mut glob = GlobBuilder::new(plain.trim_start_matches('/'));
-        let glob = glob.literal_separator(true).backslash_escape(true).build().map_err(wrong)?.compile_matcher();
-        Ok(Self { glob, has_slash: plain.contains('/'), without_git })
+        Ok(Self { glob: Glob::new(text)?, without_git })
     }
 
     fn matches(&self, path: &TreePath) -> bool {
-        let bytes = path.as_bytes();
-        let compared = if self.has_slash { bytes } else { bytes.rsplit(|byte| *byte == b'/').next().unwrap_or(bytes) };
-        !(self.without_git && path.is_in_git()) && self.glob.is_match_candidate(&Candidate::from_bytes(compared))
+        !(self.without_git && path.is_in_git()) && self.glob.matches(path)
     }
 }
 
@@ -62,7 +49,8 @@ pub(super) fn paths(
     let from = From { revisions: &request.revisions, all: request.all, project: request.project };
     let heads = heads(service, &from, here.as_ref())?;
     let marks = service.context.marks();
-    let mut search = PathSearch { service, pattern, marks, sender, seen: HashSet::new() };
+    let guard = service.context.permissions.reading(here.as_ref())?;
+    let mut search = PathSearch { service, pattern, marks, guard, sender, seen: HashSet::new() };
     for head in &heads {
         search.present(*head)?;
     }
@@ -79,6 +67,7 @@ struct PathSearch<'a> {
     service: &'a Service,
     pattern: Pattern,
     marks: Marks,
+    guard: Guard,
     sender: &'a Sender<v1::FindPathsResponse>,
     seen: HashSet<TreePath>,
 }
@@ -96,7 +85,11 @@ impl PathSearch<'_> {
         newest: SnapshotId,
         removed_in: Option<SnapshotId>,
     ) -> Result<()> {
-        if !self.pattern.matches(path) || !self.seen.insert(path.clone()) {
+        let is_directory = entry.kind() == EntryKind::Directory;
+        if !self.pattern.matches(path) || !self.guard.is_visible(path.as_bytes(), is_directory) {
+            return Ok(());
+        }
+        if !self.seen.insert(path.clone()) {
             return Ok(());
         }
         let message = |id| self.service.context.snapshot_message(id, &self.marks);
@@ -153,9 +146,7 @@ pub(super) fn lines(
     sender: &Sender<v1::SearchFilesResponse>,
 ) -> Result<()> {
     let wanted = tree_paths(&request.paths)?;
-    let pattern = if request.fixed { regex::escape(&request.pattern) } else { request.pattern.clone() };
-    let built = RegexBuilder::new(&pattern).case_insensitive(request.ignore_case).multi_line(true).build();
-    let wrong = |error: regex::Error| Error::new(Reason::Invalid, format!("`{}`: {error}", request.pattern));
+    let matcher = LineMatcher::new(&request.pattern, request.fixed, request.ignore_case)?;
     let here = service.context.here(&request.workspace)?;
     let held = service.directories.hold_state(request.state.as_ref(), here.as_ref())?;
     let Some(root) = held.root else { return Ok(()) };
@@ -166,7 +157,7 @@ pub(super) fn lines(
             return Err(held.not_found(path));
         }
     }
-    let mut search = LineSearch { service, regex: built.map_err(wrong)?, sender, waiting: Vec::new() };
+    let mut search = LineSearch { service, matcher, sender, waiting: Vec::new() };
     let mut open: Vec<_> = top.map(|top| (TreePath::root(), top)).into_iter().collect();
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
@@ -192,7 +183,7 @@ pub(super) fn lines(
 
 struct LineSearch<'a> {
     service: &'a Service,
-    regex: Regex,
+    matcher: LineMatcher,
     sender: &'a Sender<v1::SearchFilesResponse>,
     waiting: Vec<v1::MatchedLine>,
 }
@@ -210,27 +201,13 @@ impl LineSearch<'_> {
     fn file(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
         let Some(text) = self.text(path, entry)? else { return Ok(()) };
         let name = Bytes::copy_from_slice(path.as_bytes());
-        if text[..text.len().min(BINARY_SAMPLE_BYTES)].contains(&0) {
-            if self.regex.is_match(&text) {
-                self.found(v1::MatchedLine { path: name, binary: true, ..Default::default() })?;
-            }
-            return Ok(());
-        }
-        for (number, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            let line = line.strip_suffix(b"\n").unwrap_or(line);
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if !self.regex.is_match(line) {
-                continue;
-            }
-            let shown = &line[..line.len().min(LINE_BYTES_MAX)];
-            self.found(v1::MatchedLine {
-                path: name.clone(),
-                line: number as u64 + 1,
-                text: Bytes::copy_from_slice(shown),
-                binary: false,
-            })?;
-        }
-        Ok(())
+        let mut matches = Vec::new();
+        self.matcher.each_match(&text, |line| {
+            let text = Bytes::copy_from_slice(line.text);
+            matches.push(v1::MatchedLine { path: name.clone(), line: line.line, text, binary: line.is_binary });
+            Ok(true)
+        })?;
+        matches.into_iter().try_for_each(|found| self.found(found))
     }
 
     /// The bytes of a file; nothing for an entry without bytes, a purged one, or one that is too large. A conflict is searched as it is shown.

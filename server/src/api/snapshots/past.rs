@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use amalgam_engine::history::{LogOrder, PathChange};
-use amalgam_engine::{Error as EngineError, SnapshotId, WorkspaceName};
+use amalgam_engine::{Error as EngineError, SnapshotId, TreePath, WorkspaceName};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
@@ -19,6 +19,7 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     let here = service.context.here(&request.workspace)?;
     let limit = page_size(request.page_size);
     let paths = tree_paths(&request.paths)?;
+    paths.iter().try_for_each(|path| service.context.ensure_visible(path, here.as_ref()))?;
     let (heads, skip) = match request.page_token.as_str() {
         "" => {
             let from = From { revisions: &request.revisions, all: request.all, project: request.project };
@@ -148,16 +149,24 @@ pub(super) fn versions(
     let here = service.context.here(&request.workspace)?;
     let head = service.context.resolve(&request.revision, here.as_ref())?;
     let path = tree_path(&request.path)?;
+    service.context.ensure_visible(&path, here.as_ref())?;
+    let guard = service.context.permissions.reading(here.as_ref())?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     let marks = service.context.marks();
     let versions = service.context.history.versions(head, &path, request.follow)?;
     for version in versions.take(limit) {
         let version = version?;
+        // The file had a hidden name before: its history ends here.
+        if !guard.is_visible(version.path.as_bytes(), false) {
+            break;
+        }
         let (kind, from) = match &version.change {
             PathChange::Added => (v1::ChangeKind::Added, None),
             PathChange::Removed => (v1::ChangeKind::Removed, None),
             PathChange::Modified => (v1::ChangeKind::Modified, None),
-            PathChange::Renamed { from } => (v1::ChangeKind::Renamed, Some(from)),
+            PathChange::Renamed { from } => {
+                (v1::ChangeKind::Renamed, Some(from).filter(|from| guard.is_visible(from.as_bytes(), false)))
+            }
         };
         sender.send(v1::ListVersionsResponse {
             snapshot: Some(service.context.snapshot_message(version.id, &marks)?),
@@ -174,14 +183,21 @@ pub(super) fn versions(
 pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result<v1::BlameFileResponse> {
     let here = service.context.here(&request.workspace)?;
     let head = service.context.resolve(&request.revision, here.as_ref())?;
-    let blame = service.context.history.blame(head, &tree_path(&request.path)?)?;
+    let path = tree_path(&request.path)?;
+    service.context.ensure_visible(&path, here.as_ref())?;
+    let blame = service.context.history.blame(head, &path)?;
     let marks = Marks::default();
+    let guard = service.context.permissions.reading(here.as_ref())?;
+    let shown = |path: &TreePath| match guard.is_visible(path.as_bytes(), false) {
+        true => Bytes::copy_from_slice(path.as_bytes()),
+        false => Bytes::new(),
+    };
     let run = |run: &amalgam_engine::history::BlamedLines| {
         Ok(v1::BlamedLines {
             first_line: run.lines.start as u64,
             lines: run.lines.len() as u64,
             snapshot: Some(service.context.snapshot_message(run.id, &marks)?),
-            path: Bytes::copy_from_slice(run.path.as_bytes()),
+            path: shown(&run.path),
             original_first_line: run.first_line as u64,
         })
     };

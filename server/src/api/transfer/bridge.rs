@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const QUEUE: usize = 16;
 /// How long a sender may take for [`STALL_BYTES_MIN`] bytes.
 pub(in crate::api) const STALL_MAX: Duration = Duration::from_secs(300);
-const STALL_BYTES_MIN: usize = 64 << 10;
+const STALL_BYTES_MIN: usize = 4 << 20;
 
 /// A writer whose bytes go out as answers. It fails once the client disconnected.
 pub(in crate::api) struct Pieces<'a, T> {

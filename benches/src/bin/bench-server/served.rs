@@ -1,0 +1,115 @@
+//! A server with one key in a scratch directory, and connections to it.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use amalgam_benches::Result;
+use amalgam_engine::backend::{RocksOptions, SharedMemory};
+use amalgam_engine::{StoreOptions, Time};
+use amalgam_gateway::{Authentication, Catalog, NewKey, OpenHome, Projects, RatePreset, Scopes, Server, ServerOptions};
+use amalgam_server::Service;
+use tokio::sync::oneshot;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+/// Any error.
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A server that runs until it is stopped.
+pub struct Served {
+    pub address: SocketAddr,
+    pub key: String,
+    pub projects: Projects,
+    stop: oneshot::Sender<()>,
+    served: tokio::task::JoinHandle<()>,
+}
+
+/// Adds the key to every call.
+#[derive(Clone)]
+pub struct WithKey(MetadataValue<Ascii>);
+
+impl Interceptor for WithKey {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("x-api-key", self.0.clone());
+        Ok(request)
+    }
+}
+
+/// The present time.
+pub fn now() -> Time {
+    #[allow(clippy::disallowed_methods, reason = "a server reads the clock")]
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+impl Served {
+    /// Starts a server with the project `default`, and settings like those of the command.
+    pub async fn start(directory: &Path) -> Result<Self> {
+        std::fs::create_dir_all(directory.join("projects"))?;
+        let catalog = Catalog::open(&directory.join("catalog.db")).await?;
+        let rocks = RocksOptions {
+            shared: Some(SharedMemory::new(256 << 20, 128 << 20)),
+            chunk_buffer_bytes: 16 << 20,
+            other_buffer_bytes: 4 << 20,
+            ..RocksOptions::default()
+        };
+        let options = StoreOptions { cache_bytes: 8 << 20, rocks, ..StoreOptions::default() };
+        let open_home: OpenHome =
+            Arc::new(move |home| Service::open(&home.clone().with_options(options.clone()), now, &[]));
+        let projects = Projects::in_directory(catalog.clone(), directory, open_home);
+        projects.create_default(now()).await?;
+        let key = NewKey { agent: "bench".to_owned(), scopes: Scopes::ALL, projects: Vec::new(), expires: None };
+        let key = catalog.create_key(&key, now()).await?.0.reveal();
+        let options = ServerOptions {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tls: None,
+            is_behind_tls_proxy: false,
+            authentication: Authentication::Keys,
+            metrics_open: false,
+            audit_log: Some(directory.join("audit.log")),
+            rates: RatePreset { other: NonZeroU32::MAX, ..RatePreset::DEFAULT },
+            webhooks: amalgam_gateway::WebhookOptions::default(),
+            sandboxes: None,
+        };
+        let server = Server::bind(catalog, projects.clone(), options, now).await?;
+        let address = server.address();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = tokio::spawn(server.run(async {
+            let _ = stopped.await;
+        }));
+        Ok(Self { address, key, projects, stop, served })
+    }
+
+    /// A new connection.
+    pub async fn connect(&self) -> Result<Channel> {
+        Ok(Endpoint::from_shared(format!("http://{}", self.address))?.connect().await?)
+    }
+
+    /// Adds the key to calls.
+    pub fn with_key(&self) -> Result<WithKey> {
+        Ok(WithKey(self.key.parse()?))
+    }
+
+    /// Stops the server.
+    pub async fn stop(self) -> Result<()> {
+        let _ = self.stop.send(());
+        Ok(self.served.await?)
+    }
+}
+
+/// A runtime for a server and its clients.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+/// The resident memory of this process.
+pub fn resident_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1_024)
+}

@@ -1,0 +1,185 @@
+//! Where agents keep their hooks, and how ours are entered and taken out.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+use crate::json_file::{JsonFile, Node, pretty};
+
+/// The words by which our entries are found again.
+const MARK: &str = "hooks record ";
+/// How long an agent waits for a hook.
+const TIMEOUT_SECONDS: u64 = 30;
+
+/// A coding agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Agent {
+    /// Claude Code: `.claude/settings.json`
+    Claude,
+    /// Codex: `.codex/hooks.json`; it asks once whether the hooks may run
+    Codex,
+    /// Gemini CLI: `.gemini/settings.json`
+    Gemini,
+}
+
+impl Agent {
+    /// The name in command lines and in snapshots.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Claude => "claude",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+        }
+    }
+
+    /// The file with the hooks, below a project or the home of the user.
+    pub fn file(self, root: &Path) -> PathBuf {
+        root.join(match self {
+            Self::Claude => ".claude/settings.json",
+            Self::Codex => ".codex/hooks.json",
+            Self::Gemini => ".gemini/settings.json",
+        })
+    }
+
+    /// The events that we listen to, and whether they have a matcher for tools.
+    fn events(self) -> &'static [(&'static str, bool)] {
+        match self {
+            Self::Claude => &[
+                ("UserPromptSubmit", false),
+                ("PreToolUse", true),
+                ("PostToolUse", true),
+                ("PostToolUseFailure", true),
+                ("SessionEnd", false),
+            ],
+            Self::Codex => {
+                &[("UserPromptSubmit", false), ("PreToolUse", true), ("PostToolUse", true), ("SessionEnd", false)]
+            }
+            Self::Gemini => &[("BeforeAgent", false), ("BeforeTool", true), ("AfterTool", true), ("SessionEnd", false)],
+        }
+    }
+
+    /// The shell command of a hook. Without the program it does nothing, silently.
+    fn command(self, program: &str) -> String {
+        let program = shell_quoted(program);
+        // Gemini reads JSON from standard output.
+        let otherwise = if self == Self::Gemini { "else echo '{}'; fi" } else { "fi" };
+        format!("if command -v {program} >/dev/null 2>&1; then {program} {MARK}{}; {otherwise}", self.word())
+    }
+
+    /// One entry of an event.
+    fn entry(self, program: &str, has_matcher: bool) -> Value {
+        let timeout = if self == Self::Gemini { TIMEOUT_SECONDS * 1_000 } else { TIMEOUT_SECONDS };
+        let mut hook = json!({"type": "command", "command": self.command(program), "timeout": timeout});
+        if self == Self::Gemini {
+            hook["name"] = "amalgam".into();
+        }
+        let mut entry = json!({"hooks": [hook]});
+        if has_matcher {
+            entry["matcher"] = if self == Self::Gemini { ".*" } else { "*" }.into();
+        }
+        entry
+    }
+
+    /// The text that belongs into the file.
+    pub fn snippet(self, program: &str) -> String {
+        let mut root = Node::object();
+        self.enter(&mut root, program);
+        pretty(&root)
+    }
+
+    fn enter(self, root: &mut Node, program: &str) -> Option<()> {
+        let hooks = root.entry("hooks", Node::object)?;
+        for (event, has_matcher) in self.events() {
+            let Node::Array(entries) = hooks.entry(event, Node::array)? else { return None };
+            entries.push(self.entry(program, *has_matcher).into());
+        }
+        Some(())
+    }
+
+    /// Enters our hooks, or replaces them.
+    pub fn install(self, file: &Path, program: &str) -> Result<(), CliError> {
+        let mut found = JsonFile::load(file)?;
+        take_out(&mut found.root);
+        let wrong = || CliError::refused(format!("{}: `hooks` has an unexpected form", file.display()));
+        self.enter(&mut found.root, program).ok_or_else(wrong)?;
+        found.save()
+    }
+
+    /// Takes our hooks out. Returns whether there were any.
+    pub fn remove(self, file: &Path) -> Result<bool, CliError> {
+        let mut found = JsonFile::load(file)?;
+        let was_there = take_out(&mut found.root);
+        if was_there {
+            found.save()?;
+        }
+        Ok(was_there)
+    }
+}
+
+/// Takes out the entries with our command, and events that are empty without them.
+fn take_out(root: &mut Node) -> bool {
+    let mut was_there = false;
+    let Some(hooks) = root.get_mut("hooks") else { return false };
+    if let Node::Object(events) = hooks {
+        for (_, event) in events.iter_mut() {
+            let Node::Array(entries) = event else { continue };
+            let before = entries.len();
+            entries.retain(|entry| !entry.mentions(MARK));
+            was_there |= entries.len() < before;
+        }
+        if was_there {
+            events.retain(|(_, event)| !event.is_empty());
+        }
+    }
+    if was_there && hooks.is_empty() {
+        root.remove("hooks");
+    }
+    was_there
+}
+
+/// A word that a shell takes as it is.
+fn shell_quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn hooks_are_installed_once_and_removed_without_a_trace() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for agent in Agent::value_variants() {
+            let file = agent.file(directory.path());
+            agent.install(&file, "amalgam").expect("installed");
+            let first = fs::read_to_string(&file).expect("a file");
+            agent.install(&file, "amalgam").expect("installed again");
+            assert_eq!(fs::read_to_string(&file).expect("a file"), first);
+            assert_eq!(first.trim_end(), agent.snippet("amalgam"));
+            assert!(agent.remove(&file).expect("removed"));
+            assert!(!agent.remove(&file).expect("gone"));
+            assert!(!file.exists());
+        }
+    }
+
+    #[test]
+    fn settings_and_hooks_of_others_stay() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = Agent::Claude.file(directory.path());
+        let mine = json!({"model": "m", "hooks": {"Stop": [], "PreToolUse": [{"matcher": "Bash", "hooks": [{"command": "x"}]}]}});
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a directory");
+        fs::write(&file, format!("{}\n", pretty(&mine.clone().into()))).expect("a file");
+        Agent::Claude.install(&file, "/opt/my amalgam").expect("installed");
+        let text = fs::read_to_string(&file).expect("a file");
+        assert!(text.contains("'/opt/my amalgam' hooks record claude"), "{text}");
+        Agent::Claude.remove(&file).expect("removed");
+        let left: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
+        assert_eq!(left["hooks"]["PreToolUse"], mine["hooks"]["PreToolUse"]);
+        assert_eq!(left["model"], "m");
+    }
+}

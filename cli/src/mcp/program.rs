@@ -1,0 +1,136 @@
+//! Runs this program again for a tool call, and collects its output.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+
+/// The most bytes of output that a model gets.
+const OUTPUT_BYTES_MAX: usize = 48 << 10;
+/// How long a command may take to end after it was asked to.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// This program, as tool calls run it.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The executable.
+    pub path: PathBuf,
+    /// The home of the store.
+    pub store: PathBuf,
+    /// The directory that calls work in.
+    pub directory: PathBuf,
+    /// The author of what calls do.
+    pub author: String,
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub struct Finished {
+    /// The exit status.
+    pub status: ExitStatus,
+    /// Its output: results before remarks.
+    pub text: String,
+    /// Whether the program itself failed, and not a command that it ran.
+    pub has_failed: bool,
+}
+
+impl Program {
+    /// Runs a command to its end. If the future is dropped, the command is ended, too.
+    ///
+    /// # Errors
+    /// It could not be started, or took too long.
+    pub async fn run(&self, words: &[String], timeout: Duration) -> Result<Finished, String> {
+        let failed = |error: io::Error| format!("{}: {error}", self.path.display());
+        let mut child = Command::new(&self.path)
+            .arg("--store")
+            .arg(&self.store)
+            .args(["--no-input", "--no-pager", "--color=never"])
+            .args(words)
+            .current_dir(&self.directory)
+            .env("PWD", &self.directory)
+            .env("AMALGAM_AUTHOR", &self.author)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let mut group = Group(Some(child));
+        let ending = async { group.wait().await };
+        let both = async { tokio::join!(collect(stdout), collect(stderr), ending) };
+        match tokio::time::timeout(timeout, both).await {
+            Ok((out, remarks, status)) => Ok(finished(status.map_err(failed)?, &out, &remarks)),
+            Err(_) => {
+                group.end().await;
+                let seconds = timeout.as_secs();
+                Err(format!("the command did not end within {seconds} s and was ended; pass a longer timeout_seconds"))
+            }
+        }
+    }
+}
+
+/// The processes of a command. They are ended when it is dropped.
+struct Group(Option<Child>);
+
+impl Group {
+    async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let child = self.0.as_mut().ok_or_else(|| io::Error::other("it has ended"))?;
+        let status = child.wait().await?;
+        self.0 = None;
+        Ok(status)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = self.0.as_ref().and_then(Child::id).and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(id) = id {
+            // It may have ended in this moment.
+            let _ = kill_process_group(id, signal);
+        }
+    }
+
+    async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        if tokio::time::timeout(END_WITHIN, self.wait()).await.is_err() {
+            self.signal(Signal::KILL);
+            let _ = self.wait().await;
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+    }
+}
+
+/// Reads everything, and keeps the beginning of it.
+async fn collect(source: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let (mut kept, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    let Some(mut source) = source else { return kept };
+    while let Ok(count @ 1..) = source.read(&mut buffer).await {
+        let room = (OUTPUT_BYTES_MAX + 1).saturating_sub(kept.len());
+        kept.extend_from_slice(&buffer[..count.min(room)]);
+    }
+    kept
+}
+
+fn finished(status: ExitStatus, out: &[u8], remarks: &[u8]) -> Finished {
+    let (out, remarks) = (shortened(out), shortened(remarks));
+    let has_failed = !status.success() && remarks.lines().any(|line| line.starts_with("error: "));
+    let text = [out.trim_end(), remarks.trim_end()].into_iter().filter(|text| !text.is_empty());
+    Finished { status, text: text.collect::<Vec<_>>().join("\n"), has_failed }
+}
+
+/// Text of bytes, cut at the limit.
+pub fn shortened(bytes: &[u8]) -> String {
+    if bytes.len() <= OUTPUT_BYTES_MAX {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    let begin = String::from_utf8_lossy(&bytes[..OUTPUT_BYTES_MAX]);
+    format!("{begin}\n... cut after {} KiB; ask for less, for example by paths or a limit", OUTPUT_BYTES_MAX >> 10)
+}

@@ -1,0 +1,309 @@
+//! `amalgam serve --listen`: the server for callers on other machines.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_engine::StoreOptions;
+use amalgam_engine::backend::{RocksOptions, SharedMemory};
+use amalgam_gateway::{
+    Authentication, Catalog, CatalogError, KeyText, NewKey, OpenHome, Projects, RatePreset, SandboxOptions, Scopes,
+    Server, ServerOptions, TlsFiles, WebhookOptions,
+};
+use amalgam_proto::Reason;
+use amalgam_server::{Home, NfsListen, OpenStore, serve};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::connect::{self, now, runtime_directory, socket_path};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::serve_rest::RestListener;
+
+/// The file of the catalog in a data directory or in the home of a store.
+pub const CATALOG: &str = "catalog.db";
+/// The file that a running server has locked, at the same place.
+const LOCK: &str = "server.lock";
+/// The file that says where a running server of a data directory listens for its operator.
+const OPERATOR: &str = "operator.socket";
+/// The file of the audit log, at the same place.
+const AUDIT_LOG: &str = "audit.log";
+/// The directory of sandboxes.
+const SANDBOXES: &str = "sandboxes";
+/// The program of the agent in a sandbox.
+const AGENT: &str = "amalgam-agent";
+/// The environment variable with the text of the first admin key.
+const API_KEY: &str = "API_KEY";
+/// A server in the foreground never ends because it is idle.
+const NEVER: Duration = Duration::from_secs(u64::MAX / 4);
+/// The memory of all projects together: RocksDB's cache and write buffers.
+const BLOCK_CACHE_BYTES: usize = 256 << 20;
+const WRITE_BUFFER_BYTES: usize = 128 << 20;
+/// The memory of each project: the write buffers of chunks and of other rows, and decoded objects.
+const CHUNK_BUFFER_BYTES: usize = 16 << 20;
+const OTHER_BUFFER_BYTES: usize = 4 << 20;
+const OBJECT_CACHE_BYTES: u64 = 8 << 20;
+/// How long abandoned work may keep the process.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a server serves and where it listens.
+#[derive(Clone, Debug)]
+pub struct NetworkOptions {
+    /// The directory of many projects; without one the local store is served as project `default`.
+    pub data: Option<PathBuf>,
+    /// The home of the local store.
+    pub home: PathBuf,
+    /// Where the exports of the local store are served over NFS, if they are.
+    pub nfs: Option<NfsListen>,
+    /// The address.
+    pub listen: SocketAddr,
+    /// The files for TLS.
+    pub tls: Option<TlsFiles>,
+    /// A proxy does TLS.
+    pub is_behind_tls_proxy: bool,
+    /// Whether calls need keys.
+    pub authentication: Authentication,
+    /// Whether metrics are answered without a key.
+    pub metrics_open: bool,
+    /// How many calls a key may make.
+    pub rates: RatePreset,
+    /// How events are sent to webhooks.
+    pub webhooks: WebhookOptions,
+}
+
+impl NetworkOptions {
+    /// The directory of the catalog.
+    fn directory(&self) -> &Path {
+        self.data.as_deref().unwrap_or(&self.home)
+    }
+}
+
+/// Opens the catalog in a directory; makes it if it does not exist.
+pub async fn open_catalog(directory: &Path) -> Result<Catalog, CliError> {
+    make_private(directory).map_err(|error| CliError::machine(directory.display(), &error))?;
+    Catalog::open(&directory.join(CATALOG)).await.map_err(catalog_error)
+}
+
+/// The error of a catalog, for the command.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub fn catalog_error(error: CatalogError) -> CliError {
+    let (exit, code) = match error {
+        CatalogError::NoKey(_)
+        | CatalogError::NoProject(_)
+        | CatalogError::NoWebhook(_)
+        | CatalogError::NoDelivery(..) => (Exit::ERROR, "NOT_FOUND"),
+        CatalogError::ProjectExists(_) => (Exit::ERROR, "ALREADY_EXISTS"),
+        _ => (Exit::ERROR, "FAULT"),
+    };
+    CliError::new(exit, code, error.to_string())
+}
+
+/// Serves until SIGTERM or Ctrl-C.
+pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
+    let catalog = open_catalog(options.directory()).await?;
+    let _lock = lock(options.directory())?;
+    let has_keys = make_first_key(&catalog).await?;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let (projects, beside) = match &options.data {
+        Some(data) => {
+            let projects = data_projects(catalog.clone(), data)?;
+            serve_operator(projects.clone(), data, stopped.clone())?;
+            (projects, None)
+        }
+        None => {
+            let (projects, beside) =
+                local_project(&options.home, options.nfs.clone(), catalog.clone(), stopped.clone())?;
+            (projects, Some(beside))
+        }
+    };
+    let fault = |error: amalgam_gateway::ProjectError| CliError::new(Exit::ERROR, "FAULT", error.to_string());
+    projects.create_default(now()).await.map_err(fault)?;
+    let server_options = ServerOptions {
+        listen: options.listen,
+        tls: options.tls.clone(),
+        is_behind_tls_proxy: options.is_behind_tls_proxy,
+        authentication: options.authentication,
+        metrics_open: options.metrics_open,
+        audit_log: Some(options.directory().join(AUDIT_LOG)),
+        rates: options.rates,
+        webhooks: options.webhooks.clone(),
+        sandboxes: Some(sandbox_options(&options)?),
+    };
+    let usage = |error: amalgam_gateway::ServerError| CliError::new(Exit::USAGE, "INVALID", error.to_string());
+    let server = Server::bind(catalog.clone(), projects, server_options, now).await.map_err(usage)?;
+    announce(&server, &options, has_keys);
+    let mut term =
+        signal(SignalKind::terminate()).map_err(|error| CliError::machine("could not listen for signals", &error))?;
+    let mut interrupt =
+        signal(SignalKind::interrupt()).map_err(|error| CliError::machine("could not listen for signals", &error))?;
+    let ended = async {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    server.run(ended).await;
+    stop.send_replace(true);
+    if let Some(beside) = beside {
+        let _ = beside.await;
+    }
+    catalog.close().await;
+    Ok(())
+}
+
+/// Listens for backups until the server stops, and records where.
+fn serve_operator(
+    projects: Projects,
+    data: &Path,
+    mut stopped: tokio::sync::watch::Receiver<bool>,
+) -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::machine("the operator socket", &error);
+    let socket = socket_path(data).map_err(failed)?;
+    let record = data.join(OPERATOR);
+    let text = std::os::unix::ffi::OsStrExt::as_bytes(socket.as_os_str()).to_vec();
+    std::fs::write(&record, text).map_err(failed)?;
+    tokio::spawn(async move {
+        tokio::select! {
+            served = amalgam_gateway::serve_operator(projects, &socket) => {
+                if let Err(error) = served {
+                    tracing::warn!(%error, "backups while the server runs are not possible");
+                }
+            }
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        }
+        let _ = (std::fs::remove_file(&socket), std::fs::remove_file(&record));
+    });
+    Ok(())
+}
+
+/// Where the running server of a data directory listens for its operator.
+pub fn operator_socket(data: &Path) -> Result<PathBuf, CliError> {
+    let record = data.join(OPERATOR);
+    let text = std::fs::read(&record).map_err(|error| CliError::machine(record.display(), &error))?;
+    Ok(PathBuf::from(std::ffi::OsString::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&text))))
+}
+
+/// How sandboxes are started: with the agent that lies beside this program.
+fn sandbox_options(options: &NetworkOptions) -> Result<SandboxOptions, CliError> {
+    let program = std::env::current_exe().map_err(|error| CliError::machine("the path of this program", &error))?;
+    // A workspace may be mounted outside of the home of its store, or among its forks.
+    let directory = match &options.data {
+        Some(data) => data.join(SANDBOXES),
+        None => Home::new(&options.home).forks_path().join(SANDBOXES),
+    };
+    Ok(SandboxOptions::new(directory, program.with_file_name(AGENT)))
+}
+
+/// Takes the lock of a data directory: two servers would take each other's projects.
+pub fn lock(directory: &Path) -> Result<File, CliError> {
+    let path = directory.join(LOCK);
+    let failed = |error: io::Error| CliError::machine(path.display(), &error);
+    let file = File::options().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!("another server uses {}", directory.display());
+            Err(CliError::new(Exit::BUSY, "BUSY", message))
+        }
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// Prints where the server listens, and how to get a key.
+fn announce(server: &Server, options: &NetworkOptions, has_keys: bool) {
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let mut lines = vec![format!("listening on {scheme}://{}", server.address())];
+    match options.authentication {
+        Authentication::Off => {
+            lines.push(
+                "WARNING: --insecure-no-auth: every process on this machine may read and change everything".to_owned(),
+            );
+        }
+        Authentication::Keys if !has_keys => {
+            let place = options.data.as_ref().map_or(String::new(), |data| format!(" --data {}", data.display()));
+            lines.push(format!("there is no API key yet; `amalgam key create admin --scope admin{place}` makes one"));
+        }
+        Authentication::Keys | Authentication::SameUser => {}
+    }
+    // A closed standard error cannot be reported.
+    lines.iter().for_each(|line| drop(writeln!(io::stderr(), "{line}")));
+}
+
+/// Stores the key of the environment as the first admin key. Returns whether there is any key.
+async fn make_first_key(catalog: &Catalog) -> Result<bool, CliError> {
+    if let Some(text) = std::env::var(API_KEY).ok().filter(|text| !text.is_empty()) {
+        let key = KeyText::parse(&text).ok_or_else(|| {
+            let message = format!("{API_KEY} holds no key of this server");
+            CliError::new(Exit::USAGE, "INVALID", message).hint("`amalgam key generate` prints one that fits")
+        })?;
+        let admin = NewKey { agent: "admin".to_owned(), scopes: Scopes::ALL, projects: Vec::new(), expires: None };
+        catalog.store_key(&key, &admin, now()).await.map_err(catalog_error)?;
+    }
+    Ok(!catalog.list_keys().await.map_err(catalog_error)?.is_empty())
+}
+
+/// The projects in a data directory.
+fn data_projects(catalog: Catalog, data: &Path) -> Result<Projects, CliError> {
+    let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
+    make_private(&data.join("projects")).map_err(|error| CliError::machine(data.display(), &error))?;
+    let place = data.to_owned();
+    let rocks = RocksOptions {
+        shared: Some(SharedMemory::new(BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES)),
+        chunk_buffer_bytes: CHUNK_BUFFER_BYTES,
+        other_buffer_bytes: OTHER_BUFFER_BYTES,
+        ..RocksOptions::default()
+    };
+    let options = StoreOptions { cache_bytes: OBJECT_CACHE_BYTES, rocks, ..StoreOptions::default() };
+    let open_home: OpenHome = Arc::new(move |home: &Home| {
+        connect::open_project(&home.clone().with_options(options.clone()), &place, &runtime)
+    });
+    Ok(Projects::in_directory(catalog, data, open_home))
+}
+
+/// The local store as project `default`, with its Unix socket beside it.
+fn local_project(
+    home: &Path,
+    nfs: Option<NfsListen>,
+    catalog: Catalog,
+    mut stopped: tokio::sync::watch::Receiver<bool>,
+) -> Result<(Projects, tokio::task::JoinHandle<io::Result<()>>), CliError> {
+    let machine = |error: io::Error| CliError::machine("the runtime directory", &error);
+    let (runtime, socket) = (runtime_directory().map_err(machine)?, socket_path(home).map_err(machine)?);
+    let service = connect::open(&Home::new(home), &runtime).map_err(|failure| match failure.reason {
+        Reason::Busy => CliError::from(failure).hint("`amalgam stop` ends the background process of this store"),
+        _ => CliError::from(failure),
+    })?;
+    nfs.map_or(Ok(()), |nfs| service.listen_nfs(nfs).map(drop)).map_err(amalgam_proto::Failure::from)?;
+    let calls = serve::Calls::new();
+    let projects = Projects::local(catalog, OpenStore::beside_counted(service.clone(), Arc::clone(&calls)));
+    let catalog_file = home.join(CATALOG);
+    let ended = async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
+    let serving = tokio::spawn(async move {
+        let rest = RestListener::start(&service, &calls, catalog_file, &socket)?;
+        let served = serve::serve_unix_counted(service, calls, &socket, NEVER, ended).await;
+        rest.end().await;
+        served
+    });
+    Ok((projects, serving))
+}
+
+/// Runs the server on a runtime of its own. Returns the exit code.
+pub fn run_blocking(options: NetworkOptions) -> Result<(), CliError> {
+    let _ = tikv_jemalloc_ctl::background_thread::write(true);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CliError::machine("could not start", &error))?;
+    let done = runtime.block_on(run(options));
+    runtime.shutdown_timeout(END_WITHIN);
+    done
+}
+
+/// Makes a directory that only this user can enter.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

@@ -1,0 +1,53 @@
+//! REST on a Unix socket beside that of the commands, for SDKs in programs of the same user.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amalgam_gateway::{LocalOptions, serve_local};
+use amalgam_server::serve::Calls;
+use amalgam_server::{Service, make_free};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::connect::now;
+
+/// The socket for REST that belongs to a socket for commands.
+pub fn rest_socket(socket: &Path) -> PathBuf {
+    socket.with_extension("rest")
+}
+
+/// A listener for REST, until it is ended.
+pub struct RestListener {
+    path: PathBuf,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+}
+
+impl RestListener {
+    /// Listens beside the socket of a process. The catalog is made if it does not exist.
+    pub fn start(service: &Service, calls: &Arc<Calls>, catalog: PathBuf, socket: &Path) -> io::Result<Self> {
+        let path = rest_socket(socket);
+        make_free(&path)?;
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let options = LocalOptions {
+            catalog,
+            service: service.clone(),
+            calls: Arc::clone(calls),
+            user: rustix::process::geteuid().as_raw(),
+            now,
+        };
+        let (stop, stopped) = watch::channel(false);
+        Ok(Self { path, stop, serving: tokio::spawn(serve_local(options, listener, stopped)) })
+    }
+
+    /// Ends it, and removes the socket.
+    pub async fn end(self) {
+        let _ = std::fs::remove_file(&self.path);
+        self.stop.send_replace(true);
+        let _ = self.serving.await;
+    }
+}

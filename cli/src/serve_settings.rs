@@ -1,0 +1,431 @@
+//! The settings of `amalgam serve`: from a flag, else the environment, else a file, else the default. [`KEYS`] lists them all.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use amalgam_gateway::RatePreset;
+use clap::Args;
+use toml_edit::{DocumentMut, Item, Value};
+
+use crate::error::CliError;
+
+/// The environment variable that names the file of settings.
+const FILE_VARIABLE: &str = "AMALGAM_CONFIG";
+/// The file of settings that is read if none is named.
+const FILE_DEFAULT: &str = "/etc/amalgam/server.toml";
+/// The port of NFS.
+const NFS_PORT: u16 = 2_049;
+
+/// A setting of the server.
+#[derive(Debug)]
+pub struct ServerSetting {
+    /// Its name in the file, and with `--` before it the flag.
+    pub name: &'static str,
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// The default, in words.
+    pub default: &'static str,
+    /// The description.
+    pub doc: &'static str,
+}
+
+const fn setting(
+    name: &'static str,
+    variable: &'static str,
+    default: &'static str,
+    doc: &'static str,
+) -> ServerSetting {
+    ServerSetting { name, variable, default, doc }
+}
+
+/// All settings of the server.
+pub const KEYS: [ServerSetting; 16] = [
+    setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
+    setting("data", "AMALGAM_DATA", "the local store", "directory of the projects"),
+    setting("tls-cert", "AMALGAM_TLS_CERT", "no TLS", "certificate with its chain, as PEM"),
+    setting("tls-key", "AMALGAM_TLS_KEY", "no TLS", "private key of the certificate, as PEM"),
+    setting("tls-client-ca", "AMALGAM_TLS_CLIENT_CA", "all clients", "authorities that clients need a certificate of"),
+    setting("behind-tls-proxy", "AMALGAM_BEHIND_TLS_PROXY", "false", "a proxy before the server does TLS"),
+    setting("insecure-no-auth", "AMALGAM_INSECURE_NO_AUTH", "false", "no keys, on loopback only"),
+    setting("open-metrics", "AMALGAM_OPEN_METRICS", "false", "/metrics needs no key"),
+    setting("rate", "AMALGAM_RATE", "default", "calls per minute and key: `default`, `strict` or a number"),
+    setting("nfs", "AMALGAM_NFS", "none", "address and port of NFS, for the local store"),
+    setting("nfs-allow", "AMALGAM_NFS_ALLOW", "this machine", "networks that may connect by NFS, separated by commas"),
+    setting(
+        "webhook-allow",
+        "AMALGAM_WEBHOOK_ALLOW",
+        "public addresses",
+        "private networks that webhooks may call, separated by commas",
+    ),
+    setting("webhook-timeout", "AMALGAM_WEBHOOK_TIMEOUT", "5", "seconds that the receiver of a webhook has"),
+    setting("webhook-retries", "AMALGAM_WEBHOOK_RETRIES", "3", "how often a failed delivery is tried again"),
+    setting(
+        "webhook-ca",
+        "AMALGAM_WEBHOOK_CA",
+        "those of the system",
+        "authorities of the receivers of webhooks, as PEM",
+    ),
+    setting("log", "AMALGAM_LOG", "info", "filter of the log"),
+];
+
+/// The options of the server on the command line.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServerArgs {
+    /// Serve gRPC and REST at this address and port [env: AMALGAM_LISTEN]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// The directory of the projects, made if it does not exist [env: AMALGAM_DATA]
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+    /// The certificate for TLS with its chain, as PEM [env: AMALGAM_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// The private key for TLS, as PEM [env: AMALGAM_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Let in only clients with a certificate of these authorities, as PEM [env: AMALGAM_TLS_CLIENT_CA]
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<String>,
+    /// A proxy before the server does TLS [env: AMALGAM_BEHIND_TLS_PROXY]
+    #[arg(long)]
+    behind_tls_proxy: bool,
+    /// Let every process on this machine in without a key [env: AMALGAM_INSECURE_NO_AUTH]
+    #[arg(long)]
+    insecure_no_auth: bool,
+    /// Answer /metrics without a key [env: AMALGAM_OPEN_METRICS]
+    #[arg(long)]
+    open_metrics: bool,
+    /// Calls per minute and key: `default` (60,000), `strict` (1,000) or a number [env: AMALGAM_RATE]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+    /// Serve NFS at this address; the port is 2049 if none is given [env: AMALGAM_NFS]
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    nfs: Option<String>,
+    /// Let this network connect by NFS, and mount exports that name none; repeatable [default: only this machine]
+    #[arg(long, value_name = "CIDR")]
+    nfs_allow: Vec<String>,
+    /// Let webhooks call this private network; repeatable [default: only public addresses]
+    #[arg(long, value_name = "CIDR")]
+    webhook_allow: Vec<String>,
+    /// How long the receiver of a webhook may take, in seconds [env: AMALGAM_WEBHOOK_TIMEOUT] [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    webhook_timeout: Option<String>,
+    /// How often a failed delivery of a webhook is tried again [env: AMALGAM_WEBHOOK_RETRIES] [default: 3]
+    #[arg(long, value_name = "NUMBER")]
+    webhook_retries: Option<String>,
+    /// The authorities that receivers of webhooks have certificates of, as PEM [env: AMALGAM_WEBHOOK_CA]
+    #[arg(long, value_name = "FILE")]
+    webhook_ca: Option<String>,
+    /// Read settings from this file [env: AMALGAM_CONFIG] [default: /etc/amalgam/server.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// The value of a flag that is given.
+    fn given(&self, name: &str) -> Option<String> {
+        let is_set = |is_set: bool| is_set.then(|| "true".to_owned());
+        match name {
+            "listen" => self.listen.clone(),
+            "data" => self.data.clone(),
+            "tls-cert" => self.tls_cert.clone(),
+            "tls-key" => self.tls_key.clone(),
+            "tls-client-ca" => self.tls_client_ca.clone(),
+            "behind-tls-proxy" => is_set(self.behind_tls_proxy),
+            "insecure-no-auth" => is_set(self.insecure_no_auth),
+            "open-metrics" => is_set(self.open_metrics),
+            "rate" => self.rate.clone(),
+            "nfs" => self.nfs.clone(),
+            "nfs-allow" => (!self.nfs_allow.is_empty()).then(|| self.nfs_allow.join(",")),
+            "webhook-allow" => (!self.webhook_allow.is_empty()).then(|| self.webhook_allow.join(",")),
+            "webhook-timeout" => self.webhook_timeout.clone(),
+            "webhook-retries" => self.webhook_retries.clone(),
+            "webhook-ca" => self.webhook_ca.clone(),
+            _ => None,
+        }
+    }
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// No flag, variable or file sets it.
+    Default,
+    /// A file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(&'static str),
+    /// A flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Environment(variable) => write!(f, "environment {variable}"),
+            Self::Flag(name) => write!(f, "flag --{name}"),
+        }
+    }
+}
+
+/// The settings of a server, each with its source.
+#[derive(Debug)]
+pub struct ServerSettings {
+    /// In the order of [`KEYS`].
+    values: Vec<(Option<String>, Source)>,
+}
+
+impl ServerSettings {
+    /// Reads the settings of this process. A background process, which has a socket of its own, takes flags only.
+    pub fn load(args: &ServerArgs, is_background: bool) -> Result<Self, CliError> {
+        if is_background {
+            return Self::resolve(args, |_| None, None);
+        }
+        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let named = args.config.clone().or_else(|| set(FILE_VARIABLE).map(PathBuf::from));
+        let (path, is_named) = (named.clone().unwrap_or_else(|| PathBuf::from(FILE_DEFAULT)), named.is_some());
+        let file = match fs::read_to_string(&path) {
+            Ok(text) => Some((path, text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_named => None,
+            Err(error) => return Err(CliError::machine(path.display(), &error)),
+        };
+        Self::resolve(args, set, file)
+    }
+
+    fn resolve(
+        args: &ServerArgs,
+        variable: impl Fn(&str) -> Option<String>,
+        file: Option<(PathBuf, String)>,
+    ) -> Result<Self, CliError> {
+        let (path, document) = match file {
+            Some((path, text)) => {
+                let wrong = |error| CliError::refused(format!("{}: {error}", path.display())).hint("correct the file");
+                let document = text.parse::<DocumentMut>().map_err(wrong)?;
+                (path, document)
+            }
+            None => (PathBuf::new(), DocumentMut::new()),
+        };
+        let unknown = document.iter().map(|(name, _)| name).find(|name| KEYS.iter().all(|key| key.name != *name));
+        if let Some(name) = unknown {
+            let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+            let message = format!("{}: `{name}` is no setting of the server", path.display());
+            return Err(CliError::refused(message).hint(format!("there are {}", names.join(", "))));
+        }
+        let value = |key: &'static ServerSetting| {
+            let in_file = || document.get(key.name).map(|item| (Some(plain(item)), Source::File(path.clone())));
+            args.given(key.name)
+                .map(|value| (Some(value), Source::Flag(key.name)))
+                .or_else(|| variable(key.variable).map(|value| (Some(value), Source::Environment(key.variable))))
+                .or_else(in_file)
+                .unwrap_or((None, Source::Default))
+        };
+        Ok(Self { values: KEYS.iter().map(value).collect() })
+    }
+
+    /// Every setting with its value, if it has one, and the source of that.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static ServerSetting, Option<&str>, &Source)> {
+        KEYS.iter().zip(&self.values).map(|(key, (value, source))| (key, value.as_deref(), source))
+    }
+
+    fn find(&self, name: &str) -> (Option<&str>, &Source) {
+        let (_, value, source) = self.iter().find(|(key, ..)| key.name == name).expect("it is in the table");
+        (value, source)
+    }
+
+    /// A text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.find(name).0
+    }
+
+    /// A path.
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
+    }
+
+    /// A value of another type; an error names the setting and its source.
+    fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, CliError> {
+        let (value, source) = self.find(name);
+        let wrong = |why: String| CliError::usage(format!("{name} ({source}): {why}"));
+        value.map(|value| parse(value).map_err(wrong)).transpose()
+    }
+
+    /// Whether something is switched on.
+    pub fn is_on(&self, name: &str) -> Result<bool, CliError> {
+        let parse = |text: &str| match text {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            other => Err(format!("`{other}` is neither true nor false")),
+        };
+        Ok(self.parsed(name, parse)?.unwrap_or(false))
+    }
+
+    /// A number within limits.
+    pub fn number(&self, name: &str, limits: RangeInclusive<u32>) -> Result<Option<u32>, CliError> {
+        self.parsed(name, |text| {
+            let number = text.parse().ok().filter(|number| limits.contains(number));
+            number.ok_or_else(|| format!("write a number from {} to {}", limits.start(), limits.end()))
+        })
+    }
+
+    /// The address of gRPC and REST.
+    pub fn listen(&self) -> Result<Option<SocketAddr>, CliError> {
+        self.parsed("listen", |text| {
+            text.parse().map_err(|_| format!("`{text}` is no address and port, such as 127.0.0.1:8080 or [::]:8443"))
+        })
+    }
+
+    /// The address of NFS.
+    pub fn nfs(&self) -> Result<Option<SocketAddr>, CliError> {
+        self.parsed("nfs", parse_address)
+    }
+
+    /// Values separated by commas.
+    pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, CliError> {
+        let words = |text: &str| text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(&parse).collect();
+        Ok(self.parsed(name, words)?.unwrap_or_default())
+    }
+
+    /// The calls per minute of a key.
+    pub fn rates(&self) -> Result<RatePreset, CliError> {
+        let rates = self.parsed("rate", |text| match text {
+            "default" => Ok(RatePreset::DEFAULT),
+            "strict" => Ok(RatePreset::STRICT),
+            number => {
+                let number = number.parse().map_err(|_| "write `default`, `strict` or a number above 0".to_owned())?;
+                Ok(RatePreset { other: number, ..RatePreset::DEFAULT })
+            }
+        })?;
+        Ok(rates.unwrap_or(RatePreset::DEFAULT))
+    }
+
+    /// Fails if a setting is there without another one that it needs.
+    pub fn require(&self, name: &str, needed: &str) -> Result<(), CliError> {
+        match (self.find(name), self.text(needed)) {
+            ((Some(_), source), None) => {
+                Err(CliError::usage(format!("{name} ({source}) needs {needed}")).hint(format!("add --{needed}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A value of the file as text.
+fn plain(item: &Item) -> String {
+    match item.as_array() {
+        Some(array) => array.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        None => item.as_str().map_or_else(|| item.to_string().trim().to_owned(), str::to_owned),
+    }
+}
+
+/// Reads an address with or without a port.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let bare =
+        text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().map(|ip| SocketAddr::new(ip, NFS_PORT));
+    text.parse().or(bare).map_err(|_| "write an address such as 127.0.0.1:2049 or [::1]:2049".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The variables of the design that came before, each with the setting that takes its place.
+    const EQUIVALENTS: [(&str, &str); 18] = [
+        ("API_PORT", "`listen`: REST and gRPC have one port"),
+        ("GRPC_PORT", "`listen`: REST and gRPC have one port"),
+        ("NFS_MODE", "none: NFS is always served by the program itself; `nfs` turns it on"),
+        ("NFS_PORT", "`nfs`, as ADDRESS:PORT"),
+        ("NFS_ALLOWED_IPS", "`nfs-allow`; without it only this machine, and there is no `*`"),
+        ("METRICS_PORT", "`listen`: /metrics has the same port; `open-metrics` lets it be read without a key"),
+        ("API_KEY", "`API_KEY`, in the environment only: the text of the first admin key"),
+        ("WORKSPACE_ROOT", "`data`"),
+        ("DOCKER_HOST", "none: the server starts no containers"),
+        ("DOCKER_NETWORK", "none: the server starts no containers"),
+        ("DEFAULT_SANDBOX_TIMEOUT", "none: the server starts no containers"),
+        ("MAX_SANDBOXES", "none: the server starts no containers"),
+        ("MAX_CONCURRENT_CREATIONS", "none: the server starts no containers"),
+        ("RUST_LOG", "`log`"),
+        ("WEBHOOK_URL", "none: `amalgam webhook create URL`, any number of them"),
+        ("WEBHOOK_SECRET", "none: each webhook has a secret of its own"),
+        ("WEBHOOK_TIMEOUT", "`webhook-timeout`"),
+        ("WEBHOOK_RETRY", "`webhook-retries`"),
+    ];
+
+    /// The tables of settings and of equivalents, as Markdown.
+    fn tables() -> String {
+        let mut text = "| setting and flag | environment | default | is |\n|---|---|---|---|\n".to_owned();
+        for key in &KEYS {
+            let name = key.name;
+            let flag = if name == "log" { "`log`".to_owned() } else { format!("`{name}`, `--{name}`") };
+            text.push_str(&format!("| {flag} | `{}` | {} | {} |\n", key.variable, key.default, key.doc));
+        }
+        text.push_str("\n| variable elsewhere | here |\n|---|---|\n");
+        EQUIVALENTS.iter().for_each(|(variable, here)| text.push_str(&format!("| `{variable}` | {here} |\n")));
+        text
+    }
+
+    fn resolve(args: &ServerArgs, set: &[(&str, &str)], file: &str) -> Result<ServerSettings, CliError> {
+        let variable = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        ServerSettings::resolve(args, variable, Some((PathBuf::from("s.toml"), file.to_owned())))
+    }
+
+    #[test]
+    fn a_flag_goes_before_the_environment_and_that_before_the_file() {
+        let file = "listen = '127.0.0.1:1'\ndata = '/file'\nopen-metrics = true\nnfs-allow = ['10.0.0.0/8', '::1/128']";
+        let set = [("AMALGAM_LISTEN", "127.0.0.1:2"), ("AMALGAM_DATA", "/environment")];
+        let args = ServerArgs { listen: Some("127.0.0.1:3".to_owned()), ..ServerArgs::default() };
+        let settings = resolve(&args, &set, file).expect("settings");
+        assert_eq!(settings.listen().expect("an address"), Some("127.0.0.1:3".parse().expect("an address")));
+        assert_eq!(settings.find("listen").1, &Source::Flag("listen"));
+        assert_eq!(settings.find("data"), (Some("/environment"), &Source::Environment("AMALGAM_DATA")));
+        assert_eq!(settings.find("open-metrics"), (Some("true"), &Source::File(PathBuf::from("s.toml"))));
+        assert!(settings.is_on("open-metrics").expect("a switch"));
+        assert_eq!(settings.find("rate"), (None, &Source::Default));
+        let words = settings.list("nfs-allow", |word| Ok(word.to_owned())).expect("a list");
+        assert_eq!(words, ["10.0.0.0/8", "::1/128"]);
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_setting_and_its_source() {
+        let settings =
+            resolve(&ServerArgs::default(), &[("AMALGAM_RATE", "fast")], "listen = 'here'").expect("settings");
+        let error = settings.rates().expect_err("no rate").to_string();
+        assert!(error.contains("rate (environment AMALGAM_RATE)"), "{error}");
+        let error = settings.listen().expect_err("no address").to_string();
+        assert!(error.contains("listen (file s.toml)"), "{error}");
+        let error = resolve(&ServerArgs::default(), &[], "port = 1").expect_err("unknown").to_string();
+        assert!(error.contains("`port` is no setting"), "{error}");
+    }
+
+    #[test]
+    fn every_setting_is_a_flag_but_the_log() {
+        let flags = <ServerArgs as Args>::augment_args(clap::Command::new("x"));
+        let flags: Vec<_> = flags.get_arguments().filter_map(clap::Arg::get_long).map(str::to_owned).collect();
+        let missing: Vec<_> =
+            KEYS.iter().map(|key| key.name).filter(|name| !flags.iter().any(|flag| flag == name)).collect();
+        assert_eq!(missing, ["log"]);
+    }
+
+    /// `UPDATE_DOCS=1` writes the tables anew.
+    #[test]
+    fn the_operators_guide_has_the_tables() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATING.md");
+        let page = fs::read_to_string(&path).expect("the page");
+        let (begin, end) = ("<!-- settings -->\n", "<!-- end of settings -->\n");
+        let (before, rest) = page.split_once(begin).expect("the beginning of the tables");
+        let (_, after) = rest.split_once(end).expect("the end of the tables");
+        let wanted = format!("{before}{begin}\n{}\n{end}{after}", tables());
+        if env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&path, &wanted).expect("written");
+        }
+        assert_eq!(page, wanted, "UPDATE_DOCS=1 writes the tables anew");
+    }
+}

@@ -1,0 +1,198 @@
+//! `amalgam mcp` as a client starts it: messages over its standard input and output.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::scratch::{Scratch, can_mount};
+
+/// A client of the server.
+struct Client {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    last_id: u64,
+}
+
+impl Client {
+    fn start(scratch: &Scratch, line: &str) -> Self {
+        let mut command = scratch.shell(&format!("exec {line}"));
+        command.env_remove("AMALGAM_AUTHOR").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a server");
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("an output")));
+        let mut client = Self { child, input, output, last_id: 0 };
+        let told = client.ask(
+            "initialize",
+            &json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "tester", "version": "1"}}),
+        );
+        assert_eq!(told["serverInfo"]["name"], "amalgam");
+        assert_eq!(told["protocolVersion"], "2025-06-18");
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        client
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input.as_mut().expect("an input"), "{message}").expect("sent");
+    }
+
+    fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": parameters}));
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).expect("an answer"), 0, "the server ended");
+            let answer: Value = serde_json::from_str(&line).expect("only messages are on standard output");
+            if answer["id"] == id {
+                assert!(answer["error"].is_null(), "{answer}");
+                return answer["result"].clone();
+            }
+        }
+    }
+
+    /// Calls a tool: its text, and whether it failed.
+    fn call(&mut self, name: &str, arguments: &Value) -> Result<String, String> {
+        let result = self.ask("tools/call", &json!({"name": name, "arguments": arguments}));
+        let text = result["content"][0]["text"].as_str().expect("a text").to_owned();
+        if result["isError"] == true { Err(text) } else { Ok(text) }
+    }
+
+    fn done(&mut self, name: &str, arguments: &Value) -> String {
+        self.call(name, arguments).unwrap_or_else(|text| panic!("{name} {arguments}: {text}"))
+    }
+
+    /// Closes the input; the server ends by itself.
+    fn end(mut self) {
+        drop(self.input.take());
+        assert!(self.child.wait().expect("an end").success());
+    }
+}
+
+#[test]
+fn every_tool_does_its_work_in_a_directory_and_in_a_fork() {
+    let scratch = Scratch::new();
+    scratch.run("printf 'one\\ntwo\\n' > a.txt; amalgam init -q --workspace main");
+    let mut client = Client::start(&scratch, "amalgam mcp");
+    assert!(client.done("edit", &json!({"path": "a.txt", "old": "two", "new": "2"})).contains("1 replaced"));
+    assert!(client.done("status", &json!({"workspaces": true})).contains("a.txt"));
+    client.done("snapshot", &json!({"message": "with a digit", "label": "digit"}));
+    let history = client.done("history", &json!({"limit": 5}));
+    assert!(history.contains("with a digit") && history.contains("digit"), "{history}");
+    assert!(scratch.run("amalgam log -1 -v").contains("tester"), "the client is the author");
+    let diff = client.done("diff", &json!({"from": "@~", "to": "@"}));
+    assert!(diff.contains("-two\n+2"), "{diff}");
+    assert!(client.done("diff", &json!({"from": "@~", "to": "@", "form": "names"})).contains("a.txt"));
+    assert_eq!(client.done("read", &json!({"path": "a.txt", "revision": "@~"})), "one\ntwo");
+    assert!(client.done("read", &json!({"path": "."})).contains("a.txt"));
+    assert!(client.done("search", &json!({"pattern": "^o", "globs": ["*.txt"]})).contains("a.txt:1:one"));
+    // A fork has no directory.
+    client.done("fork", &json!({"names": ["try"]}));
+    client.done("edit", &json!({"path": "new/b.txt", "new": "from the fork\n", "workspace": "try"}));
+    assert_eq!(client.done("read", &json!({"path": "new/b.txt", "workspace": "try"})), "from the fork");
+    if can_mount() {
+        let ran = client.done("run", &json!({"command": "cat new/b.txt; echo more > c.txt", "workspace": "try"}));
+        assert!(ran.contains("from the fork"), "{ran}");
+        client.done("merge", &json!({"sources": ["try"]}));
+        assert_eq!(scratch.run("cat new/b.txt c.txt"), "from the fork\nmore\n");
+    }
+    assert!(
+        client.done("conflicts", &json!({})).contains("no conflict") || !scratch.run("amalgam conflicts").is_empty()
+    );
+    let failed = client.done("run", &json!({"command": "echo error: mine >&2; exit 3"}));
+    assert!(failed.contains("exit status 3"), "{failed}");
+    client.end();
+}
+
+#[test]
+fn a_restore_is_shown_before_it_is_done() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > a; amalgam init -q; echo 2 > a; amalgam commit -q; echo 3 > a");
+    let mut client = Client::start(&scratch, "amalgam mcp");
+    let arguments = json!({"revision": "@~"});
+    let shown = client.done("restore", &arguments);
+    assert_eq!(scratch.run("cat a"), "3\n", "a dry run changes nothing");
+    let plan = |shown: &str| shown.split("plan=\"").nth(1).and_then(|rest| rest.split('"').next()).map(str::to_owned);
+    let first = plan(&shown).expect("a plan");
+    let other = client.call("restore", &json!({"revision": "@", "plan": first}));
+    assert!(other.is_err_and(|text| text.contains("does not fit")), "a plan belongs to its arguments");
+    let done = client.call("restore", &json!({"revision": "@~", "plan": first}));
+    done.expect("the same plan is done");
+    assert_eq!(scratch.run("cat a"), "1\n");
+    scratch.run("amalgam undo");
+    assert_eq!(scratch.run("cat a"), "3\n", "uncommitted changes were kept");
+    client.end();
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let scratch = Scratch::new();
+    let mut client = Client::start(&scratch, "amalgam mcp --tools status,edit,diff,read");
+    assert!(client.call("status", &json!({})).is_err_and(|text| text.contains("amalgam init")));
+    scratch.run("printf 'x x' > a; printf '\\0' > b; amalgam init -q");
+    for (name, arguments, expected) in [
+        ("snapshot", json!({"message": "m"}), "the tools are: status, diff, read, edit"),
+        ("edit", json!({"path": "a", "old": "x", "new": "y"}), "replace_all"),
+        ("edit", json!({"path": "a", "new": 5}), "must be a string"),
+        ("edit", json!({"new": "y"}), "`path` is missing"),
+        ("edit", json!({"path": "../a", "new": "y"}), "relative to the root"),
+        ("edit", json!({"path": "a", "new": "y", "workspace": "none"}), "none"),
+        ("diff", json!({"from": "nothing"}), "nothing"),
+        ("diff", json!({"surprise": 1}), "this tool takes: from, to, paths, form"),
+        ("read", json!({"path": "b"}), "binary"),
+        ("read", json!({"path": "missing"}), "missing"),
+    ] {
+        let failed = client.call(name, &arguments).expect_err(&arguments.to_string());
+        assert!(failed.contains(expected), "{name} {arguments}: {failed}");
+    }
+    client.end();
+    let wrong = scratch.output("amalgam mcp --tools nothing < /dev/null");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("the tools are: status, snapshot"));
+}
+
+#[test]
+fn tools_have_schemas_and_annotations_and_a_read_only_server_offers_few() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > a; amalgam init -q");
+    let list = |line: &str| {
+        let mut client = Client::start(&scratch, line);
+        let tools = client.ask("tools/list", &json!({}))["tools"].as_array().expect("tools").clone();
+        client.end();
+        tools
+    };
+    let all = list("amalgam mcp");
+    assert_eq!(all.len(), 12);
+    for tool in &all {
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        assert!(tool["annotations"]["readOnlyHint"].is_boolean() && tool["annotations"]["title"].is_string(), "{tool}");
+        assert!(tool["description"].as_str().is_some_and(|text| text.len() > 20), "{tool}");
+    }
+    let readers = list("amalgam mcp --read-only");
+    let names: Vec<_> = readers.iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(names, ["status", "history", "diff", "conflicts", "read", "search"]);
+    let mut client = Client::start(&scratch, "amalgam mcp --read-only");
+    assert!(client.call("edit", &json!({"path": "a", "new": "2"})).is_err());
+    assert!(client.call("conflicts", &json!({"take": "ours"})).is_err());
+    assert_eq!(scratch.run("cat a"), "1\n");
+    client.end();
+}
+
+#[test]
+fn configurations_of_clients_are_written_and_taken_out() {
+    let scratch = Scratch::new();
+    let home = scratch.path().join("home");
+    let run = |line: &str| scratch.run(&format!("export HOME={}; {line}", home.display()));
+    for (client, file) in [
+        ("claude", ".mcp.json".to_owned()),
+        ("cursor", ".cursor/mcp.json".to_owned()),
+        ("vscode", ".vscode/mcp.json".to_owned()),
+        ("codex", format!("{}/.codex/config.toml", home.display())),
+    ] {
+        run(&format!("amalgam mcp init {client} --read-only"));
+        let text = run(&format!("cat {file}"));
+        assert!(text.contains("\"amalgam\"") && text.contains("--read-only"), "{client}: {text}");
+        assert_eq!(text.trim_end(), run(&format!("amalgam mcp init {client} --read-only --print")).trim_end());
+        run(&format!("amalgam mcp init {client} --remove"));
+        run(&format!("test ! -s {file}"));
+    }
+}

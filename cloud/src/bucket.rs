@@ -1,0 +1,113 @@
+//! The bucket: packs as objects of an S3 store, written by plain puts and read by ranges. No listing, no conditional put.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use amalgam_engine::{Error, Result};
+use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload};
+
+use crate::calls::{Counters, count};
+use crate::pack::PackId;
+
+/// Opens a bucket: `s3://BUCKET` (with the usual `AWS_` variables of the environment), `file:///DIRECTORY`, or `memory:`.
+pub fn open_bucket(url: &str) -> Result<Arc<dyn ObjectStore>> {
+    let failed = |why: object_store::Error| Error::Fault { action: "open the bucket", why: why.to_string() };
+    if url == "memory:" {
+        return Ok(Arc::new(InMemory::new()));
+    }
+    if let Some(directory) = url.strip_prefix("file://") {
+        std::fs::create_dir_all(directory).map_err(|source| Error::from_io("open the bucket", &source))?;
+        let store = LocalFileSystem::new_with_prefix(directory).map_err(failed)?;
+        return Ok(Arc::new(store.with_fsync(true)));
+    }
+    if url.starts_with("s3://") {
+        return Ok(Arc::new(AmazonS3Builder::from_env().with_url(url).build().map_err(failed)?));
+    }
+    Err(Error::Invalid { what: "bucket", why: format!("{url}: use s3://BUCKET, file:///DIRECTORY or memory:") })
+}
+
+/// The packs of one project in a bucket.
+#[derive(Clone)]
+pub(crate) struct Bucket {
+    store: Arc<dyn ObjectStore>,
+    project: i64,
+    counters: Arc<Counters>,
+}
+
+impl Bucket {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, project: i64, counters: Arc<Counters>) -> Self {
+        Self { store, project, counters }
+    }
+
+    /// Returns the name of a pack. It begins with random digits, because an S3 store spreads its load by prefix.
+    pub(crate) fn name(&self, id: &PackId) -> String {
+        let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}/{}/{digits}", &digits[..2], self.project)
+    }
+
+    fn path(&self, id: &PackId) -> Path {
+        Path::from(self.name(id))
+    }
+
+    pub(crate) async fn put(&self, id: &PackId, parts: [Bytes; 2]) -> object_store::Result<()> {
+        // A put with the same bytes under the same name does no harm, so one whose answer was lost is sent again.
+        let payload = PutPayload::from_iter(parts);
+        let path = self.path(id);
+        count(&self.counters.puts);
+        match self.store.put(&path, payload.clone()).await {
+            Err(error) if is_transient(&error) => {
+                count(&self.counters.puts);
+                self.store.put(&path, payload).await.map(drop)
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// Reads a range of a pack; `None` if the pack does not exist.
+    pub(crate) async fn get(&self, id: &PackId, range: Range<u64>) -> object_store::Result<Option<Bytes>> {
+        let path = self.path(id);
+        let mut attempts = 0;
+        loop {
+            count(&self.counters.gets);
+            let found = self.store.get_range(&path, range.clone()).await;
+            attempts += 1;
+            match found {
+                Ok(bytes) if bytes.len() as u64 == range.end - range.start => return Ok(Some(bytes)),
+                // A body that ended early.
+                Ok(bytes) if attempts >= ATTEMPTS_MAX => {
+                    let why = format!("{} of {} bytes of {path} came", bytes.len(), range.end - range.start);
+                    return Err(object_store::Error::Generic { store: "bucket", source: why.into() });
+                }
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(error) if attempts >= ATTEMPTS_MAX || !is_transient(&error) => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Deletes a pack. One that does not exist counts as deleted.
+    pub(crate) async fn delete(&self, id: &PackId) -> object_store::Result<()> {
+        count(&self.counters.deletes);
+        match self.store.delete(&self.path(id)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Number of attempts to read a range, beside those of the S3 client.
+const ATTEMPTS_MAX: usize = 3;
+
+fn is_transient(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::Generic { .. } | object_store::Error::JoinError { .. })
+}
+
+/// Returns the engine's error for one of the bucket.
+pub(crate) fn fault(action: &'static str, source: &object_store::Error) -> Error {
+    Error::Fault { action, why: source.to_string() }
+}

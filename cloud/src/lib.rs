@@ -1,0 +1,32 @@
+//! The store of many nodes: references, operations and locks in PostgreSQL, contents in packs in an S3 bucket, and on each node an
+//! index in memory and a bounded cache of bytes.
+//!
+//! [`Cloud`] implements the engine's backend traits, so that everything above runs unchanged. PostgreSQL is the only arbiter: a
+//! transaction is one call of a function there, which locks its project, refuses an expelled node, compares references and numbers
+//! operations. The bucket holds immutable packs under names that are never used again, written by plain puts before the call that
+//! names them. `docs/design/0023-cloud.md` has the reasons.
+//!
+//! The cost: every read of a reference is a round trip, and a node holds about 120 bytes of memory for each object of an open project.
+
+mod backend;
+mod bucket;
+mod calls;
+mod commit;
+mod database;
+mod fetch;
+mod heartbeat;
+mod identity;
+mod index;
+mod inspect;
+mod node;
+mod pack;
+mod prepared;
+mod reclaim;
+mod records;
+mod refresh;
+mod sweep;
+mod upload;
+
+pub use bucket::open_bucket;
+pub use calls::CloudCalls;
+pub use node::{Cloud, CloudOptions};

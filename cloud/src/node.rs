@@ -1,0 +1,233 @@
+//! An open project of the cloud store on this node: its connections, its index, its identity.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use amalgam_engine::backend::{Committed, Group};
+use amalgam_engine::{Error, Result};
+use object_store::ObjectStore;
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Runtime;
+
+use crate::bucket::Bucket;
+use crate::calls::CloudCalls;
+use crate::database::Database;
+use crate::fetch::Fetcher;
+use crate::heartbeat::{Pulse, beat};
+use crate::identity::{Identity, random_name, unsigned};
+use crate::index::Index;
+use crate::prepared::Prepared;
+use crate::upload::Uploader;
+
+/// Threads that drive connections.
+const RUNTIME_THREADS: usize = 2;
+/// Time that a closing node takes to say so.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Settings of a cloud store.
+#[derive(Clone)]
+pub struct CloudOptions {
+    /// The database: `postgres://USER:PASSWORD@HOST/DATABASE`.
+    pub database: String,
+    /// The bucket; see [`open_bucket`](crate::open_bucket).
+    pub bucket: Arc<dyn ObjectStore>,
+    /// The name of the project, which is created if it does not exist.
+    pub project: String,
+    /// The name of the node. Opening a project a second time under the same name fences the first opening. `None` takes a new name.
+    pub node: Option<[u8; 16]>,
+    /// Time after which a silent node may be expelled.
+    pub lease: Duration,
+    /// Connections to PostgreSQL.
+    pub connections: u32,
+    /// Memory for bytes of objects.
+    pub cache_bytes: u64,
+    /// New objects up to this many bytes travel with their transaction instead of through the bucket.
+    pub inline_bytes_max: usize,
+    /// Size of a pack from which on the next one begins.
+    pub pack_bytes: usize,
+    /// Inline packs are moved to the bucket when they take more than this many bytes.
+    pub inline_total_bytes_max: u64,
+    /// Time between the end of a pack's use and its deletion. Longer than a lease and the longest retry of a put.
+    pub grace: Duration,
+    /// Time during which failing calls of PostgreSQL are repeated.
+    pub retry_time: Duration,
+}
+
+impl CloudOptions {
+    /// Returns the default settings for a project.
+    pub fn new(database: impl Into<String>, bucket: Arc<dyn ObjectStore>, project: impl Into<String>) -> Self {
+        Self {
+            database: database.into(),
+            bucket,
+            project: project.into(),
+            node: None,
+            lease: Duration::from_secs(30),
+            connections: 16,
+            cache_bytes: 256 << 20,
+            inline_bytes_max: 128 << 10,
+            pack_bytes: 16 << 20,
+            inline_total_bytes_max: 32 << 20,
+            grace: Duration::from_secs(3_600),
+            retry_time: Duration::from_secs(30),
+        }
+    }
+}
+
+impl fmt::Debug for CloudOptions {
+    /// Leaves out the address of the database, which may contain a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloudOptions").field("project", &self.project).field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// A project on PostgreSQL and a bucket, open on this node. Any number of nodes may have it open.
+///
+/// A node that was expelled, because it was silent for longer than its lease or because PostgreSQL crashed, can still read; every
+/// write fails until the project is opened again.
+pub struct Cloud {
+    node: Arc<Node>,
+    heartbeat: tokio::task::AbortHandle,
+    runtime: Option<Runtime>,
+}
+
+/// The state of an open project, shared with background threads. Not part of the interface.
+pub struct Node {
+    pub(crate) database: Database,
+    pub(crate) bucket: Bucket,
+    pub(crate) identity: Identity,
+    pub(crate) index: RwLock<Index>,
+    pub(crate) refreshing: Mutex<()>,
+    pub(crate) fetcher: Fetcher,
+    pub(crate) uploader: Uploader,
+    pub(crate) commits: Group<Prepared, Result<Committed>>,
+    /// The number of the last batch. Only the leader of a group uses it.
+    pub(crate) last_batch: AtomicU64,
+    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) collector_token: AtomicU64,
+    /// Held while objects move from one pack to another, and while a collection begins.
+    pub(crate) moving: Mutex<()>,
+    /// The thread that moves inline packs to the bucket.
+    pub(crate) packing: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) options: CloudOptions,
+}
+
+impl Deref for Cloud {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl Cloud {
+    /// Opens a project, and creates it if it does not exist. Must not be called by a thread of an asynchronous runtime.
+    pub fn open(options: &CloudOptions) -> Result<Self> {
+        let failed = |source: std::io::Error| Error::from_io("start the runtime", &source);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .thread_name("cloud")
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let database = Database::open(&options.database, options.connections, options.retry_time, runtime.handle())?;
+        let identity = join(&database, options)?;
+        let Identity { project, .. } = identity;
+        let bucket = Bucket::new(Arc::clone(&options.bucket), project, Arc::clone(&database.counters));
+        let pulse = Arc::new(Pulse::new(database.clone(), identity, options.lease));
+        let node = Arc::new(Node {
+            index: RwLock::default(),
+            refreshing: Mutex::default(),
+            fetcher: Fetcher::new(database.clone(), bucket.clone(), project, options.cache_bytes),
+            uploader: Uploader::new(database.clone(), bucket.clone(), identity, options.pack_bytes),
+            commits: Group::new(),
+            last_batch: AtomicU64::new(0),
+            pulse: Arc::clone(&pulse),
+            collector_token: AtomicU64::new(0),
+            moving: Mutex::default(),
+            packing: Mutex::default(),
+            options: options.clone(),
+            database,
+            bucket,
+            identity,
+        });
+        node.refresh()?;
+        let heartbeat = runtime.spawn(beat(pulse)).abort_handle();
+        Ok(Self { node, heartbeat, runtime: Some(runtime) })
+    }
+
+    /// Returns how many requests this node has sent.
+    pub fn calls(&self) -> CloudCalls {
+        self.node.database.counters.read()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Node> {
+        &self.node
+    }
+}
+
+impl Drop for Cloud {
+    /// Leaves the cluster, so that no collector waits for this node. A node that cannot say so is expelled after its lease.
+    fn drop(&mut self) {
+        let packing = self.node.packing.lock().take();
+        if packing.is_some_and(|packing| packing.join().is_err()) {
+            tracing::warn!("moving inline packs ended early");
+        }
+        self.heartbeat.abort();
+        let Some(runtime) = self.runtime.take() else { return };
+        let (done, left) = std::sync::mpsc::channel();
+        let (pool, Identity { node, generation, .. }) = (self.node.database.pool.clone(), self.node.identity);
+        runtime.spawn(async move {
+            let query = sqlx::query("DELETE FROM nodes WHERE node = $1 AND generation = $2");
+            let result = query.bind(node.to_vec()).bind(generation).execute(&pool).await;
+            pool.close().await;
+            done.send(result.is_ok()).ok();
+        });
+        left.recv_timeout(LEAVE_TIMEOUT).ok();
+        runtime.shutdown_background();
+    }
+}
+
+/// Finds or creates the project, and registers the node with a new generation.
+fn join(database: &Database, options: &CloudOptions) -> Result<Identity> {
+    let action = "join the cluster";
+    let name = &options.project;
+    database.call(action, || async {
+        let query = sqlx::query("INSERT INTO projects (name) VALUES ($1) ON CONFLICT DO NOTHING");
+        query.bind(name).execute(&database.pool).await.map(drop)
+    })?;
+    let project: i64 = database.call(action, || async {
+        let query = sqlx::query_scalar("SELECT project FROM projects WHERE name = $1");
+        query.bind(name).fetch_one(&database.pool).await
+    })?;
+    let node = options.node.map_or_else(random_name, Ok)?;
+    let lease = options.lease.as_secs_f64();
+    let generation: i64 = database.call(action, || async {
+        let query = sqlx::query_scalar(
+            "INSERT INTO nodes (node, generation, expires)
+             VALUES ($1, nextval('node_generations'), clock_timestamp() + make_interval(secs => $2))
+             ON CONFLICT (node) DO UPDATE SET generation = excluded.generation, expires = excluded.expires
+             RETURNING generation",
+        );
+        query.bind(node.to_vec()).bind(lease).fetch_one(&database.pool).await
+    })?;
+    database.call(action, || async {
+        let query = sqlx::query("SELECT join_project($1, $2, $3)");
+        query.bind(project).bind(node.to_vec()).bind(generation).execute(&database.pool).await.map(drop)
+    })?;
+    Ok(Identity { project, node, generation })
+}
+
+impl Node {
+    pub(crate) fn epoch_now(&self) -> u64 {
+        self.pulse.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Notes the epoch that PostgreSQL told.
+    pub(crate) fn note_epoch(&self, epoch: i64) {
+        self.pulse.epoch.fetch_max(unsigned(epoch), Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,296 @@
+//! Faults between a node, PostgreSQL and the bucket: lost answers, expelled nodes, damaged packs. Nothing acknowledged is lost, nothing
+//! is done twice, and an error names the damaged pack.
+
+mod bucket;
+mod proxy;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_cloud::{Cloud, CloudOptions};
+use amalgam_engine::backend::{Backend as _, Committed, Durability, KeptRows, StoredObject, Sweep as _, Transaction};
+use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
+use amalgam_engine::{Error, ObjectId, ObjectKind, Result};
+use amalgam_test_support::postgres;
+use bytes::Bytes;
+
+use bucket::{Fault, FaultyBucket};
+use proxy::Proxy;
+
+fn options(database: String, bucket: &Arc<FaultyBucket>, project: &str) -> CloudOptions {
+    let mut options = CloudOptions::new(database, Arc::clone(bucket) as Arc<_>, project);
+    options.connections = 4;
+    options.grace = Duration::ZERO;
+    options
+}
+
+fn open(options: &CloudOptions) -> Cloud {
+    Cloud::open(options).expect("the server runs")
+}
+
+fn name(text: &str) -> RefName {
+    RefName::new(text).expect("a valid name")
+}
+
+/// An object that cannot be confused with another.
+fn object(text: &str, bytes: usize) -> StoredObject {
+    let bytes: Bytes = text.bytes().cycle().take(bytes).collect();
+    StoredObject { id: ObjectId::of(ObjectKind::Directory, &bytes), bytes }
+}
+
+/// Moves a reference from one number to the next, with objects.
+fn step(cloud: &Cloud, reference: &str, from: Option<u64>, to: u64, objects: Vec<StoredObject>) -> Result<Committed> {
+    let value = |number: u64| RefValue::noting(number.to_string());
+    cloud.transact(Transaction {
+        objects,
+        expect: vec![(name(reference), from.map(value))],
+        set: vec![(name(reference), Some(value(to)))],
+        operation: Some(OperationDraft::default()),
+        durability: Durability::Buffered,
+    })
+}
+
+#[test]
+fn a_lost_answer_of_a_commit_is_found_again_and_nothing_is_done_twice() {
+    let Some(server) = postgres::own() else { return };
+    let proxy = Proxy::start(server.directory());
+    let bucket = FaultyBucket::new();
+    let mut settings = options(postgres::url(proxy.directory()), &bucket, "lost answers");
+    // One connection, so that the next answer is that of the commit.
+    settings.connections = 1;
+    let cloud = open(&settings);
+    step(&cloud, "a", None, 0, Vec::new()).expect("the first");
+    for number in 0..20 {
+        proxy.swallow_next_answer();
+        let object = object(&format!("object {number}"), 100);
+        let id = object.id;
+        let done = step(&cloud, "a", Some(number), number + 1, vec![object]).expect("sent again");
+        let operation = done.operation.expect("it has a record");
+        assert_eq!((operation.sequence, done.replayed), (number + 2, false));
+        assert_eq!(operation.changes[0].previous, number + 1);
+        assert!(cloud.get(id).expect("get").is_some(), "its object is there");
+    }
+    assert_eq!(proxy.swallowed(), 20, "every answer was lost once");
+    assert_eq!(cloud.last_operation().expect("last"), 21);
+    assert_eq!(cloud.list_operations(0, 100).expect("list").len(), 21, "no operation twice, and no gap");
+}
+
+#[test]
+fn a_lost_answer_of_a_deletion_is_found_again() {
+    let Some(server) = postgres::own() else { return };
+    let proxy = Proxy::start(server.directory());
+    let bucket = FaultyBucket::new();
+    let mut settings = options(postgres::url(proxy.directory()), &bucket, "lost deletions");
+    settings.connections = 1;
+    let cloud = open(&settings);
+    let (dead, young) = (object("dead", 100), object("young", 100));
+    cloud.put_ahead(vec![dead.clone()]).expect("put");
+    let epoch = cloud.advance_epoch().expect("a collection");
+    cloud.put_ahead(vec![young.clone()]).expect("put");
+    proxy.swallow_next_answer();
+    let ids = [dead.id, young.id, object("absent", 100).id];
+    assert_eq!(cloud.delete(&ids, epoch).expect("sent again"), [true, false, false]);
+    assert_eq!(proxy.swallowed(), 1);
+    assert_eq!(cloud.contains_many(&ids, 0).expect("contains"), [false, true, false]);
+    cloud.end_collection();
+}
+
+#[test]
+fn a_put_whose_answer_was_lost_is_sent_again() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let cloud = open(&options(url, &bucket, "lost puts"));
+    let large = object("large", 300 << 10);
+    bucket.inject(Fault::LosePutAnswer);
+    step(&cloud, "a", None, 1, vec![large.clone()]).expect("committed");
+    assert_eq!(bucket.injected(), 1);
+    cloud.release_memory().expect("the cache is empty");
+    assert_eq!(cloud.get(large.id).expect("get").expect("there"), large.bytes);
+
+    // A put that fails for good leaves no reference.
+    bucket.inject(Fault::FailPut);
+    bucket.inject(Fault::FailPut);
+    let error = step(&cloud, "a", Some(1), 2, vec![object("other", 300 << 10)]).expect_err("the bucket fails");
+    assert!(matches!(error, Error::Fault { .. }), "{error:?}");
+    assert_eq!(cloud.read_ref(&name("a")).expect("read"), Some(RefValue::noting("1")));
+    step(&cloud, "a", Some(1), 2, vec![object("other", 300 << 10)]).expect("the bucket works again");
+}
+
+#[test]
+fn a_body_that_ends_early_is_read_again() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let cloud = open(&options(url, &bucket, "short bodies"));
+    let large = object("large", 300 << 10);
+    step(&cloud, "a", None, 1, vec![large.clone()]).expect("committed");
+    for fault in [Fault::TruncateGet, Fault::FlipGet, Fault::FailGet] {
+        cloud.release_memory().expect("the cache is empty");
+        bucket.inject(fault);
+        assert_eq!(cloud.get(large.id).expect("get").expect("there"), large.bytes, "{fault:?}");
+    }
+    assert_eq!(bucket.injected(), 3);
+}
+
+#[test]
+fn a_flipped_byte_in_a_pack_names_it_and_the_others_are_readable() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let settings = options(url, &bucket, "flipped");
+    let cloud = open(&settings);
+    let (first, second) = (object("first", 200 << 10), object("second", 200 << 10));
+    step(&cloud, "a", None, 1, vec![first.clone()]).expect("committed");
+    let pack = bucket.names().remove(0);
+    step(&cloud, "a", Some(1), 2, vec![second.clone()]).expect("committed");
+    cloud.release_memory().expect("the cache is empty");
+    bucket.flip(&pack, 1_000);
+    let error = cloud.get(first.id).expect_err("damaged");
+    assert!(error.to_string().contains(&pack), "{error}");
+    assert_eq!(cloud.get(second.id).expect("get").expect("there"), second.bytes);
+
+    // The footer of a pack, and a pack that is gone: another node opens the project all the same.
+    bucket.flip(&pack, 1_000);
+    bucket.flip(&pack, (200 << 10) + 5);
+    let other = open(&settings);
+    assert_eq!(other.get(second.id).expect("get").expect("there"), second.bytes);
+    let error = other.get(first.id).expect_err("damaged");
+    assert!(error.to_string().contains(&pack), "{error}");
+    bucket.remove(&pack);
+    let error = cloud.get(first.id).expect_err("missing");
+    assert!(error.to_string().contains(&pack) && error.to_string().contains("missing"), "{error}");
+}
+
+#[test]
+fn a_fenced_node_reads_and_does_not_write() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let mut settings = options(url, &bucket, "fenced");
+    settings.node = Some([7; 16]);
+    let first = open(&settings);
+    step(&first, "a", None, 1, vec![object("before", 100)]).expect("committed");
+    // The same node starts again somewhere else.
+    let second = open(&settings);
+    for objects in [Vec::new(), vec![object("inline", 100)], vec![object("large", 300 << 10)]] {
+        let error = step(&first, "a", Some(1), 2, objects).expect_err("fenced");
+        assert!(error.to_string().contains("expelled"), "{error}");
+    }
+    first.put_ahead(vec![object("ahead", 100)]).expect_err("fenced");
+    first.advance_epoch().expect_err("fenced");
+    assert_eq!(first.read_ref(&name("a")).expect("read"), Some(RefValue::noting("1")));
+    assert!(first.get(object("before", 100).id).expect("get").is_some());
+    step(&second, "a", Some(1), 2, Vec::new()).expect("the other one writes");
+    assert_eq!(second.last_operation().expect("last"), 2);
+
+    // The pack of the refused transaction is found by its reservation.
+    assert_eq!(bucket.names().len(), 1, "it was put before it was refused");
+    second.advance_epoch().expect("a collection");
+    let nothing = KeptRows { numbers: Arc::default(), gone: Arc::default(), end: 0 };
+    assert!(second.reclaim(nothing, &mut |_| ControlFlow::Continue(())).expect("reclaimed").finished);
+    assert_eq!(bucket.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_silent_node_is_expelled_by_a_collection_and_an_alive_one_is_not() {
+    let Some(server) = postgres::own() else { return };
+    let bucket = FaultyBucket::new();
+    let proxy = Proxy::start(server.directory());
+    let mut settings = options(postgres::url(proxy.directory()), &bucket, "silent");
+    settings.lease = Duration::from_millis(300);
+    settings.retry_time = Duration::from_secs(60);
+    let silent = open(&settings);
+    step(&silent, "a", None, 1, Vec::new()).expect("committed");
+    let collector = open(&options(server.url(), &bucket, "silent"));
+    let error = collector.advance_epoch().expect_err("another node is alive");
+    assert!(error.to_string().contains("other nodes have this project open"), "{error}");
+    step(&silent, "a", Some(1), 2, Vec::new()).expect("its lease is alive");
+    // As if it were stopped: its heartbeat does not arrive until the collector has expelled it.
+    proxy.hold();
+    let sent = std::thread::spawn(move || (step(&silent, "a", Some(2), 3, Vec::new()), silent));
+    while collector.advance_epoch().is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let error = Cloud::open(&options(server.url(), &bucket, "silent")).err().expect("a collection is under way");
+    assert!(error.to_string().contains("another node collects"), "{error}");
+    proxy.release();
+    let (sent, silent) = sent.join().expect("no panic");
+    let error = sent.expect_err("it was expelled");
+    assert!(error.to_string().contains("expelled"), "{error}");
+    step(&collector, "a", Some(2), 3, Vec::new()).expect("history did not fork");
+    assert_eq!(silent.read_ref(&name("a")).expect("read"), Some(RefValue::noting("3")));
+}
+
+#[test]
+fn nodes_survive_a_restart_of_postgres_and_are_fenced_by_its_crash() {
+    let Some(mut server) = postgres::own() else { return };
+    let bucket = FaultyBucket::new();
+    let settings = options(server.url(), &bucket, "restarts");
+    let cloud = open(&settings);
+    step(&cloud, "a", None, 1, vec![object("one", 100)]).expect("committed");
+    server.restart();
+    step(&cloud, "a", Some(1), 2, vec![object("two", 100)]).expect("connections are made anew");
+    cloud.sync().expect("durable");
+    server.crash();
+    let error = step(&cloud, "a", Some(2), 3, Vec::new()).expect_err("buffered commits may be lost");
+    assert!(error.to_string().contains("open the store again"), "{error}");
+    let again = open(&settings);
+    assert_eq!(again.read_ref(&name("a")).expect("read"), Some(RefValue::noting("2")), "what was synced is there");
+    step(&again, "a", Some(2), 3, Vec::new()).expect("committed");
+    for text in ["one", "two"] {
+        assert!(again.get(object(text, 100).id).expect("get").is_some(), "{text}");
+    }
+}
+
+#[test]
+fn two_readers_of_one_object_fetch_it_once() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let cloud = open(&options(url, &bucket, "one fetch"));
+    let large = object("large", 300 << 10);
+    step(&cloud, "a", None, 1, vec![large.clone()]).expect("committed");
+    cloud.release_memory().expect("the cache is empty");
+    let before = bucket.gets();
+    // The first get waits until the other threads have asked too.
+    bucket.hold_gets();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| cloud.get(large.id).expect("get"))).collect();
+        while bucket.gets() == before {
+            std::thread::yield_now();
+        }
+        bucket.release_gets();
+        for thread in threads {
+            assert_eq!(thread.join().expect("no panic").expect("there"), large.bytes);
+        }
+    });
+    assert_eq!(bucket.gets() - before, 1);
+}
+
+#[test]
+fn neighbours_are_read_with_one_request() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let cloud = open(&options(url, &bucket, "neighbours"));
+    let objects: Vec<_> = (0..400).map(|number| object(&format!("object {number}"), 2_000)).collect();
+    cloud.put_ahead(objects.clone()).expect("put");
+    cloud.release_memory().expect("the cache is empty");
+    let before = bucket.gets();
+    let ids: Vec<_> = objects.iter().rev().map(|object| object.id).collect();
+    let found = cloud.get_many(&ids).expect("get");
+    assert!(found.iter().zip(objects.iter().rev()).all(|(found, object)| found.as_ref() == Some(&object.bytes)));
+    assert_eq!(bucket.gets() - before, 1, "of {} objects", ids.len());
+    assert_eq!(bucket.puts(), 1);
+}
+
+#[test]
+fn a_commit_is_one_statement_and_a_large_one_has_one_put_before_it() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let cloud = open(&options(url, &bucket, "round trips"));
+    // Reserves names of packs.
+    step(&cloud, "a", None, 0, vec![object("first", 200 << 10)]).expect("committed");
+    for (from, bytes, puts) in [(0, 10, 0), (1, 128 << 10, 0), (2, (128 << 10) + 1, 1), (3, 5 << 20, 1)] {
+        let before = cloud.calls();
+        step(&cloud, "a", Some(from), from + 1, vec![object(&format!("of {bytes}"), bytes)]).expect("committed");
+        let after = cloud.calls();
+        assert_eq!((after.statements - before.statements, after.puts - before.puts), (1, puts), "{bytes} bytes");
+    }
+}

@@ -1,0 +1,355 @@
+//! The catalog: the database of everything that exists once per server, beside the stores of its projects.
+//!
+//! SQLite today. The statements use only what PostgreSQL has too, so that it can take its place. Times are arguments.
+
+mod sandboxes;
+mod webhook_rows;
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use amalgam_engine::Time;
+use sqlx::Row as _;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
+};
+
+use crate::key::{KeyId, KeyText, Scopes, SecretHash};
+use crate::project::ProjectName;
+use crate::webhook::WebhookId;
+pub(crate) use webhook_rows::Attempt;
+
+pub use sandboxes::{SandboxFilter, SandboxRecord};
+
+/// A writer that finds the database locked waits so long.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECTIONS_MAX: u32 = 8;
+const NANOSECONDS_IN_MICROSECOND: i64 = 1_000;
+
+/// Why the catalog refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The database could not be read or written.
+    #[error("the catalog: {0}")]
+    Database(#[from] sqlx::Error),
+    /// The tables could not be brought to this version.
+    #[error("the catalog was written by another version of amalgam, or its migration failed: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    /// A row is malformed.
+    #[error("the catalog holds a malformed {table} row `{name}`: {why}")]
+    Malformed {
+        /// The table.
+        table: &'static str,
+        /// The row's key.
+        name: String,
+        /// The problem.
+        why: String,
+    },
+    /// The name is taken.
+    #[error("project {0} exists already")]
+    ProjectExists(ProjectName),
+    /// There is no such project.
+    #[error("there is no project {0}")]
+    NoProject(ProjectName),
+    /// There is no such key.
+    #[error("there is no key {0}")]
+    NoKey(KeyId),
+    /// There is no such webhook.
+    #[error("there is no webhook {0}")]
+    NoWebhook(WebhookId),
+    /// There is no such delivery.
+    #[error("webhook {0} has no delivery {1}; the server remembers the newest 1,000")]
+    NoDelivery(WebhookId, i64),
+    /// The system has no random source.
+    #[error("no random numbers: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// What a call of the catalog returns.
+pub type Result<T, E = CatalogError> = std::result::Result<T, E>;
+
+/// A project in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project {
+    /// Its name.
+    pub name: ProjectName,
+    /// The name of its directory below `projects`.
+    pub directory: String,
+    /// When it was created.
+    pub created: Time,
+    /// When it was deleted, if it was.
+    pub deleted: Option<Time>,
+}
+
+/// A key to be made.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// The actor of operations that this key makes.
+    pub agent: String,
+    /// The scopes that it grants.
+    pub scopes: Scopes,
+    /// The projects that it may use; empty for all.
+    pub projects: Vec<ProjectName>,
+    /// When it stops working.
+    pub expires: Option<Time>,
+}
+
+/// A key in the catalog, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// Its public part.
+    pub id: KeyId,
+    /// The hash of its secret.
+    pub secret_hash: SecretHash,
+    /// The actor of operations that this key makes.
+    pub agent: String,
+    /// The scopes that it grants.
+    pub scopes: Scopes,
+    /// The projects that it may use; empty for all.
+    pub projects: Vec<ProjectName>,
+    /// When it was made.
+    pub created: Time,
+    /// When it stops working.
+    pub expires: Option<Time>,
+    /// When it was revoked.
+    pub revoked: Option<Time>,
+}
+
+impl KeyRecord {
+    /// Whether the key may use a project.
+    pub fn reaches(&self, project: &ProjectName) -> bool {
+        self.projects.is_empty() || self.projects.contains(project)
+    }
+
+    /// Whether the key has expired.
+    pub fn is_expired(&self, now: Time) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+/// The catalog. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    pool: SqlitePool,
+}
+
+impl Catalog {
+    /// Opens the catalog in a file, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// The file is no catalog, is of a newer version, or cannot be written.
+    pub async fn open(path: &Path) -> Result<Self> {
+        // SQLite gives its other files the mode of this one: only the server's user reads them.
+        let made = std::fs::File::options().append(true).create(true).mode(0o600).open(path);
+        made.map_err(sqlx::Error::Io)?;
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .foreign_keys(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            // A key that was shown, or a revocation that was answered, survives a power cut.
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT);
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).connect_with(options).await?;
+        sqlx::migrate!().run(&pool).await?;
+        Ok(Self { pool })
+    }
+
+    /// Closes all connections; the log goes into the file.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Writes a copy of the catalog, as it is at one moment, into a new file. Others may change the catalog meanwhile.
+    pub async fn copy_to(&self, path: &Path) -> Result<()> {
+        let path = path.to_str().ok_or_else(|| sqlx::Error::Configuration("the path is not UTF-8".into()))?;
+        // Of SQLite alone; a server with PostgreSQL is backed up by its own tools.
+        sqlx::query("VACUUM INTO $1").bind(path).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Adds a project.
+    ///
+    /// # Errors
+    /// [`CatalogError::ProjectExists`] if the name is taken, also by a deleted project.
+    pub async fn create_project(&self, name: &ProjectName, now: Time) -> Result<Project> {
+        let added = sqlx::query(
+            "INSERT INTO projects (name, directory, created_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        )
+        .bind(name.as_str())
+        .bind(name.as_str())
+        .bind(microseconds(now))
+        .execute(&self.pool)
+        .await?;
+        if added.rows_affected() == 0 {
+            return Err(CatalogError::ProjectExists(name.clone()));
+        }
+        self.project(name).await
+    }
+
+    /// Finds a project, deleted ones too.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoProject`] if there is none of the name.
+    pub async fn project(&self, name: &ProjectName) -> Result<Project> {
+        let row = sqlx::query("SELECT name, directory, created_at, deleted_at FROM projects WHERE name = $1")
+            .bind(name.as_str())
+            .fetch_optional(&self.pool)
+            .await?;
+        project_of(&row.ok_or_else(|| CatalogError::NoProject(name.clone()))?)
+    }
+
+    /// Lists projects by name, beginning after a name; deleted ones only if asked for.
+    pub async fn list_projects(
+        &self,
+        after: Option<&ProjectName>,
+        limit: u32,
+        with_deleted: bool,
+    ) -> Result<Vec<Project>> {
+        let rows = sqlx::query(
+            "SELECT name, directory, created_at, deleted_at FROM projects \
+             WHERE name > $1 AND (deleted_at IS NULL OR $3) ORDER BY name LIMIT $2",
+        )
+        .bind(after.map_or("", ProjectName::as_str))
+        .bind(i64::from(limit))
+        .bind(with_deleted)
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter().map(project_of).collect()
+    }
+
+    /// Marks a project as deleted; its directory stays. Deleting a deleted project changes nothing.
+    pub async fn delete_project(&self, name: &ProjectName, now: Time) -> Result<Project> {
+        sqlx::query("UPDATE projects SET deleted_at = $1 WHERE name = $2 AND deleted_at IS NULL")
+            .bind(microseconds(now))
+            .bind(name.as_str())
+            .execute(&self.pool)
+            .await?;
+        self.project(name).await
+    }
+
+    /// Brings a deleted project back.
+    pub async fn undelete_project(&self, name: &ProjectName) -> Result<Project> {
+        sqlx::query("UPDATE projects SET deleted_at = NULL WHERE name = $1")
+            .bind(name.as_str())
+            .execute(&self.pool)
+            .await?;
+        self.project(name).await
+    }
+
+    /// Makes a key. The returned text is the only copy of its secret.
+    pub async fn create_key(&self, key: &NewKey, now: Time) -> Result<(KeyText, KeyRecord)> {
+        let text = KeyText::generate()?;
+        let record = self.store_key(&text, key, now).await?;
+        Ok((text, record))
+    }
+
+    /// Stores a key whose text is known, for example the first one, from the environment. Storing it again changes nothing.
+    pub async fn store_key(&self, text: &KeyText, key: &NewKey, now: Time) -> Result<KeyRecord> {
+        let projects: Vec<_> = key.projects.iter().map(ProjectName::as_str).collect();
+        sqlx::query(
+            "INSERT INTO keys (id, secret_hash, agent, scopes, projects, created_at, expires_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(text.id().as_str())
+        .bind(text.secret_hash().to_hex())
+        .bind(&key.agent)
+        .bind(key.scopes.to_string())
+        .bind(projects.join(" "))
+        .bind(microseconds(now))
+        .bind(key.expires.map(microseconds))
+        .execute(&self.pool)
+        .await?;
+        self.key(text.id()).await
+    }
+
+    /// Finds a key, revoked and expired ones too.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoKey`] if there is none of the id.
+    pub async fn key(&self, id: &KeyId) -> Result<KeyRecord> {
+        let row = sqlx::query(
+            "SELECT id, secret_hash, agent, scopes, projects, created_at, expires_at, revoked_at FROM keys WHERE id = $1",
+        )
+        .bind(id.as_str())
+        .fetch_optional(&self.pool)
+        .await?;
+        key_of(&row.ok_or_else(|| CatalogError::NoKey(id.clone()))?)
+    }
+
+    /// Lists keys by time of creation, revoked and expired ones too.
+    pub async fn list_keys(&self) -> Result<Vec<KeyRecord>> {
+        let rows = sqlx::query(
+            "SELECT id, secret_hash, agent, scopes, projects, created_at, expires_at, revoked_at FROM keys \
+             ORDER BY created_at, id",
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter().map(key_of).collect()
+    }
+
+    /// The keys that were revoked at a time or later, with the time.
+    pub async fn revoked_since(&self, since: Time) -> Result<Vec<(KeyId, Time)>> {
+        let rows = sqlx::query("SELECT id, revoked_at FROM keys WHERE revoked_at >= $1")
+            .bind(microseconds(since))
+            .fetch_all(&self.pool)
+            .await?;
+        let key = |row: &SqliteRow| {
+            let id: String = row.try_get("id")?;
+            let malformed = |why| CatalogError::Malformed { table: "keys", name: id.clone(), why };
+            Ok((id.parse().map_err(malformed)?, time_of(row.try_get("revoked_at")?)))
+        };
+        rows.iter().map(key).collect()
+    }
+
+    /// Revokes a key. Revoking a revoked key changes nothing.
+    pub async fn revoke_key(&self, id: &KeyId, now: Time) -> Result<KeyRecord> {
+        sqlx::query("UPDATE keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL")
+            .bind(microseconds(now))
+            .bind(id.as_str())
+            .execute(&self.pool)
+            .await?;
+        self.key(id).await
+    }
+}
+
+fn microseconds(time: Time) -> i64 {
+    time.0.div_euclid(NANOSECONDS_IN_MICROSECOND)
+}
+
+fn time_of(microseconds: i64) -> Time {
+    Time(microseconds.saturating_mul(NANOSECONDS_IN_MICROSECOND))
+}
+
+fn project_of(row: &SqliteRow) -> Result<Project> {
+    let name: String = row.try_get("name")?;
+    let malformed = |why| CatalogError::Malformed { table: "projects", name: name.clone(), why };
+    Ok(Project {
+        name: ProjectName::new(name.clone()).map_err(malformed)?,
+        directory: row.try_get("directory")?,
+        created: time_of(row.try_get("created_at")?),
+        deleted: row.try_get::<Option<i64>, _>("deleted_at")?.map(time_of),
+    })
+}
+
+fn key_of(row: &SqliteRow) -> Result<KeyRecord> {
+    let id: String = row.try_get("id")?;
+    let malformed = |why: &str| CatalogError::Malformed { table: "keys", name: id.clone(), why: why.to_owned() };
+    let hash: String = row.try_get("secret_hash")?;
+    let scopes: String = row.try_get("scopes")?;
+    let projects: String = row.try_get("projects")?;
+    let projects: Result<Vec<_>, _> =
+        projects.split(' ').filter(|name| !name.is_empty()).map(ProjectName::new).collect();
+    Ok(KeyRecord {
+        id: id.parse().map_err(|why: String| malformed(&why))?,
+        secret_hash: SecretHash::from_hex(&hash)
+            .ok_or_else(|| malformed("its secret's hash is not 64 hexadecimal digits"))?,
+        agent: row.try_get("agent")?,
+        scopes: scopes.parse().map_err(|why: String| malformed(&why))?,
+        projects: projects.map_err(|why| malformed(&why))?,
+        created: time_of(row.try_get("created_at")?),
+        expires: row.try_get::<Option<i64>, _>("expires_at")?.map(time_of),
+        revoked: row.try_get::<Option<i64>, _>("revoked_at")?.map(time_of),
+    })
+}

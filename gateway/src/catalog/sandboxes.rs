@@ -1,0 +1,221 @@
+//! The sandboxes in the catalog.
+
+use amalgam_engine::Time;
+use amalgam_sandbox::{SandboxState, SecretHash};
+use serde_json::Value;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Catalog, CatalogError, Result, microseconds, time_of};
+use crate::project::ProjectName;
+
+/// A sandbox in the catalog.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SandboxRecord {
+    /// Its id.
+    pub id: String,
+    /// Its project.
+    pub project: ProjectName,
+    /// Its name, for people.
+    pub name: String,
+    /// Its state.
+    pub state: SandboxState,
+    /// Why it is in its state.
+    pub reason: String,
+    /// What it was started from.
+    pub template: String,
+    /// What started it.
+    pub runtime: String,
+    /// How the runtime finds its processes.
+    pub handle: String,
+    /// Its workspace.
+    pub workspace: String,
+    /// The key that created it.
+    pub key_id: String,
+    /// The actor of its operations.
+    pub agent: String,
+    /// What its agent registers with next.
+    pub credential: SecretHash,
+    /// Limits, network and what enforces the limits.
+    pub config: Value,
+    /// When it was created.
+    pub created: Time,
+    /// When it is ended.
+    pub expires: Time,
+}
+
+/// Which sandboxes are listed.
+#[derive(Clone, Debug, Default)]
+pub struct SandboxFilter {
+    /// Only those in this state.
+    pub state: Option<SandboxState>,
+    /// Only those whose names begin so.
+    pub name_prefix: String,
+}
+
+impl Catalog {
+    /// Adds a sandbox.
+    pub async fn add_sandbox(&self, sandbox: &SandboxRecord) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO sandboxes (id, project, name, state, reason, template, runtime, handle, workspace, key_id, agent, credential, \
+             config_json, created_at, expires_at, updated_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $14)",
+        )
+        .bind(&sandbox.id)
+        .bind(sandbox.project.as_str())
+        .bind(&sandbox.name)
+        .bind(sandbox.state.word())
+        .bind(&sandbox.reason)
+        .bind(&sandbox.template)
+        .bind(&sandbox.runtime)
+        .bind(&sandbox.handle)
+        .bind(&sandbox.workspace)
+        .bind(&sandbox.key_id)
+        .bind(&sandbox.agent)
+        .bind(sandbox.credential.as_hex())
+        .bind(sandbox.config.to_string())
+        .bind(microseconds(sandbox.created))
+        .bind(microseconds(sandbox.expires))
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Finds a sandbox.
+    pub async fn sandbox(&self, id: &str) -> Result<Option<SandboxRecord>> {
+        let row = sqlx::query("SELECT * FROM sandboxes WHERE id = $1").bind(id).fetch_optional(&self.pool).await?;
+        row.as_ref().map(sandbox_of).transpose()
+    }
+
+    /// Lists the sandboxes of a project, newest first, and counts them.
+    pub async fn list_sandboxes(
+        &self,
+        project: &ProjectName,
+        filter: &SandboxFilter,
+        skip: u32,
+        limit: u32,
+    ) -> Result<(Vec<SandboxRecord>, i64)> {
+        let state = filter.state.map_or("", SandboxState::word);
+        let rows = sqlx::query(
+            "SELECT * FROM sandboxes WHERE project = $1 AND ($2 = '' OR state = $2) AND substr(name, 1, length($3)) = $3 \
+             ORDER BY created_at DESC, id LIMIT $4 OFFSET $5",
+        )
+        .bind(project.as_str())
+        .bind(state)
+        .bind(&filter.name_prefix)
+        .bind(i64::from(limit))
+        .bind(i64::from(skip))
+        .fetch_all(&self.pool)
+        .await?;
+        let counted = sqlx::query(
+            "SELECT COUNT(*) AS found FROM sandboxes \
+             WHERE project = $1 AND ($2 = '' OR state = $2) AND substr(name, 1, length($3)) = $3",
+        )
+        .bind(project.as_str())
+        .bind(state)
+        .bind(&filter.name_prefix)
+        .fetch_one(&self.pool)
+        .await?;
+        let found: Result<Vec<_>> = rows.iter().map(sandbox_of).collect();
+        Ok((found?, counted.try_get("found")?))
+    }
+
+    /// All sandboxes of all projects that may have processes.
+    pub async fn living_sandboxes(&self) -> Result<Vec<SandboxRecord>> {
+        let rows = sqlx::query("SELECT * FROM sandboxes WHERE state IN ('starting', 'running', 'stopping')")
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(sandbox_of).collect()
+    }
+
+    /// The running sandboxes whose time was up at a time.
+    pub async fn expired_sandboxes(&self, now: Time) -> Result<Vec<SandboxRecord>> {
+        let rows = sqlx::query("SELECT * FROM sandboxes WHERE state = 'running' AND expires_at <= $1")
+            .bind(microseconds(now))
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(sandbox_of).collect()
+    }
+
+    /// Changes the state of a sandbox. Returns whether it was in a state that may become this one.
+    pub async fn set_sandbox_state(&self, id: &str, state: SandboxState, reason: &str, now: Time) -> Result<bool> {
+        let mut before =
+            SandboxState::ALL.into_iter().filter(|before| before.may_become(state)).map(SandboxState::word);
+        // No state can be reached from more than three.
+        let before = [(); 3].map(|()| before.next().unwrap_or(""));
+        let changed = sqlx::query(
+            "UPDATE sandboxes SET state = $1, reason = $2, updated_at = $3 WHERE id = $4 AND state IN ($5, $6, $7)",
+        )
+        .bind(state.word())
+        .bind(reason)
+        .bind(microseconds(now))
+        .bind(id)
+        .bind(before[0])
+        .bind(before[1])
+        .bind(before[2])
+        .execute(&self.pool)
+        .await?;
+        Ok(changed.rows_affected() > 0)
+    }
+
+    /// Writes down the processes and the configuration of a sandbox.
+    pub async fn set_sandbox_handle(&self, id: &str, handle: &str, config: &Value) -> Result<()> {
+        sqlx::query("UPDATE sandboxes SET handle = $1, config_json = $2 WHERE id = $3")
+            .bind(handle)
+            .bind(config.to_string())
+            .bind(id)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Writes down what the agent of a sandbox registers with next.
+    pub async fn set_sandbox_credential(&self, id: &str, credential: &SecretHash) -> Result<()> {
+        sqlx::query("UPDATE sandboxes SET credential = $1 WHERE id = $2")
+            .bind(credential.as_hex())
+            .bind(id)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Sets when a sandbox is ended.
+    pub async fn set_sandbox_expiry(&self, id: &str, expires: Time) -> Result<()> {
+        sqlx::query("UPDATE sandboxes SET expires_at = $1 WHERE id = $2")
+            .bind(microseconds(expires))
+            .bind(id)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Forgets a sandbox.
+    pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
+        sqlx::query("DELETE FROM sandboxes WHERE id = $1").bind(id).execute(&self.pool).await?;
+        Ok(())
+    }
+}
+
+fn sandbox_of(row: &SqliteRow) -> Result<SandboxRecord> {
+    let id: String = row.try_get("id")?;
+    let malformed = |why: String| CatalogError::Malformed { table: "sandboxes", name: id.clone(), why };
+    let (project, state): (String, String) = (row.try_get("project")?, row.try_get("state")?);
+    let config: String = row.try_get("config_json")?;
+    Ok(SandboxRecord {
+        project: ProjectName::new(project).map_err(malformed)?,
+        state: state.parse().map_err(malformed)?,
+        config: serde_json::from_str(&config).map_err(|error| malformed(error.to_string()))?,
+        credential: SecretHash::from_hex(row.try_get::<String, _>("credential")?),
+        name: row.try_get("name")?,
+        reason: row.try_get("reason")?,
+        template: row.try_get("template")?,
+        runtime: row.try_get("runtime")?,
+        handle: row.try_get("handle")?,
+        workspace: row.try_get("workspace")?,
+        key_id: row.try_get("key_id")?,
+        agent: row.try_get("agent")?,
+        created: time_of(row.try_get("created_at")?),
+        expires: time_of(row.try_get("expires_at")?),
+        id,
+    })
+}

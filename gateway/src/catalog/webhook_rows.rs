@@ -1,0 +1,264 @@
+//! The rows of webhooks and of their deliveries.
+
+use amalgam_engine::Time;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Catalog, CatalogError, Result, microseconds, time_of};
+use crate::project::ProjectName;
+use crate::webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId, new_secret};
+
+/// Finished deliveries that are kept for each webhook.
+const KEPT: i64 = 1_000;
+
+/// A query of webhooks.
+macro_rules! webhooks {
+    ($rest:literal) => {
+        concat!("SELECT id, project, url, secret, kinds, workspaces, created_at, position FROM webhooks ", $rest)
+    };
+}
+
+/// A query of deliveries.
+macro_rules! deliveries {
+    ($rest:literal) => {
+        concat!(
+            "SELECT number, position, kind, state, attempts, status, error, created_at, attempted_at, next_at FROM deliveries ",
+            $rest
+        )
+    };
+}
+
+/// The result of one try.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) state: DeliveryState,
+    pub(crate) attempts: u32,
+    pub(crate) status: u16,
+    pub(crate) error: String,
+    pub(crate) time: Time,
+    pub(crate) next: Option<Time>,
+}
+
+impl Catalog {
+    /// Makes a webhook, and returns it with its secret. Its events begin after a position; without one, with those of its creation.
+    pub async fn create_webhook(
+        &self,
+        new: &NewWebhook,
+        position: Option<u64>,
+        now: Time,
+    ) -> Result<(Webhook, String)> {
+        let id = WebhookId::generate()?;
+        let secret = new.secret.clone().map_or_else(new_secret, Ok)?;
+        sqlx::query(
+            "INSERT INTO webhooks (id, project, url, secret, kinds, workspaces, created_at, position, next_number) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1)",
+        )
+        .bind(id.as_str())
+        .bind(new.project.as_str())
+        .bind(&new.url)
+        .bind(&secret)
+        .bind(new.kinds.join(" "))
+        .bind(new.workspaces.join("\n"))
+        .bind(microseconds(now))
+        .bind(position.map(number))
+        .execute(&self.pool)
+        .await?;
+        Ok((self.webhook(&id).await?, secret))
+    }
+
+    /// Finds a webhook.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoWebhook`] if there is none of the id.
+    pub async fn webhook(&self, id: &WebhookId) -> Result<Webhook> {
+        let row = sqlx::query(webhooks!("WHERE id = $1")).bind(id.as_str());
+        let row = row.fetch_optional(&self.pool).await?;
+        webhook_of(&row.ok_or_else(|| CatalogError::NoWebhook(id.clone()))?)
+    }
+
+    /// Lists webhooks by time of creation.
+    pub async fn list_webhooks(&self) -> Result<Vec<Webhook>> {
+        let rows = sqlx::query(webhooks!("ORDER BY created_at, id"));
+        rows.fetch_all(&self.pool).await?.iter().map(webhook_of).collect()
+    }
+
+    /// Deletes a webhook with its deliveries.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoWebhook`] if there is none of the id.
+    pub async fn delete_webhook(&self, id: &WebhookId) -> Result<Webhook> {
+        let webhook = self.webhook(id).await?;
+        sqlx::query("DELETE FROM webhooks WHERE id = $1").bind(id.as_str()).execute(&self.pool).await?;
+        Ok(webhook)
+    }
+
+    /// Records the position up to which events were looked at.
+    pub(crate) async fn set_webhook_position(&self, id: &WebhookId, position: u64) -> Result<()> {
+        sqlx::query("UPDATE webhooks SET position = $1 WHERE id = $2")
+            .bind(number(position))
+            .bind(id.as_str())
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Queues the delivery of an event and moves the position of the webhook there, both or none.
+    pub(crate) async fn queue_event(&self, id: &WebhookId, position: u64, kind: &str, now: Time) -> Result<Delivery> {
+        self.queue(id, Some(position), kind, now).await
+    }
+
+    /// Queues a test.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoWebhook`] if there is none of the id.
+    pub async fn queue_test(&self, id: &WebhookId, now: Time) -> Result<Delivery> {
+        self.queue(id, None, crate::webhook::TEST_KIND, now).await
+    }
+
+    async fn queue(&self, id: &WebhookId, position: Option<u64>, kind: &str, now: Time) -> Result<Delivery> {
+        let mut transaction = self.pool.begin().await?;
+        let moved = sqlx::query(
+            "UPDATE webhooks SET next_number = next_number + 1, position = COALESCE($1, position) WHERE id = $2 RETURNING next_number",
+        )
+        .bind(position.map(number))
+        .bind(id.as_str())
+        .fetch_optional(&mut *transaction)
+        .await?;
+        let row = moved.ok_or_else(|| CatalogError::NoWebhook(id.clone()))?;
+        let new: i64 = row.try_get::<i64, _>("next_number")? - 1;
+        sqlx::query(
+            "INSERT INTO deliveries (webhook_id, number, position, kind, state, attempts, status, error, created_at, next_at) \
+             VALUES ($1, $2, $3, $4, 'pending', 0, 0, '', $5, $5)",
+        )
+        .bind(id.as_str())
+        .bind(new)
+        .bind(position.map(number))
+        .bind(kind)
+        .bind(microseconds(now))
+        .execute(&mut *transaction)
+        .await?;
+        sqlx::query("DELETE FROM deliveries WHERE webhook_id = $1 AND number <= $2 AND state <> 'pending'")
+            .bind(id.as_str())
+            .bind(new - KEPT)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        self.delivery(id, new).await
+    }
+
+    /// Finds a delivery.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoDelivery`] if there is none of the number.
+    pub async fn delivery(&self, id: &WebhookId, number: i64) -> Result<Delivery> {
+        let row = sqlx::query(deliveries!("WHERE webhook_id = $1 AND number = $2"))
+            .bind(id.as_str())
+            .bind(number)
+            .fetch_optional(&self.pool)
+            .await?;
+        delivery_of(&row.ok_or_else(|| CatalogError::NoDelivery(id.clone(), number))?)
+    }
+
+    /// Lists deliveries of a webhook before a number, newest first; only failed ones if asked for.
+    pub async fn list_deliveries(
+        &self,
+        id: &WebhookId,
+        before: i64,
+        limit: u32,
+        failed: bool,
+    ) -> Result<Vec<Delivery>> {
+        let rows = sqlx::query(deliveries!(
+            "WHERE webhook_id = $1 AND number < $2 AND (state = 'failed' OR NOT $3) ORDER BY number DESC LIMIT $4"
+        ))
+        .bind(id.as_str())
+        .bind(before)
+        .bind(failed)
+        .bind(i64::from(limit));
+        rows.fetch_all(&self.pool).await?.iter().map(delivery_of).collect()
+    }
+
+    /// The pending delivery of a webhook that is due first.
+    pub(crate) async fn first_pending(&self, id: &WebhookId) -> Result<Option<Delivery>> {
+        let row =
+            sqlx::query(deliveries!("WHERE webhook_id = $1 AND state = 'pending' ORDER BY next_at, number LIMIT 1"))
+                .bind(id.as_str());
+        row.fetch_optional(&self.pool).await?.as_ref().map(delivery_of).transpose()
+    }
+
+    /// Records a try.
+    pub(crate) async fn record_attempt(&self, id: &WebhookId, number: i64, attempt: &Attempt) -> Result<()> {
+        sqlx::query(
+            "UPDATE deliveries SET state = $1, attempts = $2, status = $3, error = $4, attempted_at = $5, next_at = $6 \
+             WHERE webhook_id = $7 AND number = $8",
+        )
+        .bind(attempt.state.word())
+        .bind(i64::from(attempt.attempts))
+        .bind(i64::from(attempt.status))
+        .bind(&attempt.error)
+        .bind(microseconds(attempt.time))
+        .bind(attempt.next.map(microseconds))
+        .bind(id.as_str())
+        .bind(number)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Queues a delivery again, as if it had not been tried.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoDelivery`] if there is none of the number.
+    pub async fn replay_delivery(&self, id: &WebhookId, number: i64, now: Time) -> Result<Delivery> {
+        sqlx::query(
+            "UPDATE deliveries SET state = 'pending', attempts = 0, next_at = $1 WHERE webhook_id = $2 AND number = $3",
+        )
+        .bind(microseconds(now))
+        .bind(id.as_str())
+        .bind(number)
+        .execute(&self.pool)
+        .await?;
+        self.delivery(id, number).await
+    }
+}
+
+fn number(position: u64) -> i64 {
+    i64::try_from(position).unwrap_or(i64::MAX)
+}
+
+fn webhook_of(row: &SqliteRow) -> Result<Webhook> {
+    let id: String = row.try_get("id")?;
+    let malformed = |why| CatalogError::Malformed { table: "webhooks", name: id.clone(), why };
+    let words = |text: String, separator: char| {
+        text.split(separator).filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let project: String = row.try_get("project")?;
+    Ok(Webhook {
+        id: id.parse().map_err(malformed)?,
+        project: ProjectName::new(project).map_err(malformed)?,
+        url: row.try_get("url")?,
+        kinds: words(row.try_get("kinds")?, ' '),
+        workspaces: words(row.try_get("workspaces")?, '\n'),
+        secret: row.try_get("secret")?,
+        created: time_of(row.try_get("created_at")?),
+        position: row.try_get::<Option<i64>, _>("position")?.and_then(|position| u64::try_from(position).ok()),
+    })
+}
+
+fn delivery_of(row: &SqliteRow) -> Result<Delivery> {
+    let number: i64 = row.try_get("number")?;
+    let state: String = row.try_get("state")?;
+    let malformed =
+        || CatalogError::Malformed { table: "deliveries", name: number.to_string(), why: format!("no state {state}") };
+    Ok(Delivery {
+        number,
+        position: row.try_get::<Option<i64>, _>("position")?.and_then(|position| u64::try_from(position).ok()),
+        kind: row.try_get("kind")?,
+        state: DeliveryState::of_word(&state).ok_or_else(malformed)?,
+        attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(0),
+        status: u16::try_from(row.try_get::<i64, _>("status")?).unwrap_or(0),
+        error: row.try_get("error")?,
+        created: time_of(row.try_get("created_at")?),
+        attempted: row.try_get::<Option<i64>, _>("attempted_at")?.map(time_of),
+        next: row.try_get::<Option<i64>, _>("next_at")?.map(time_of),
+    })
+}

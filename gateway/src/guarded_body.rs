@@ -1,0 +1,150 @@
+//! The body of an answer that can be ended early: when the caller's key stops being valid, a deadline passes, or a project is closed.
+//!
+//! A body that its client does not read is not polled by the connection. So a task of its own ends long answers.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+/// Completes with the reason when a call must end early.
+pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
+
+/// An answer that has had so many frames is long, and gets a task that ends it.
+const LONG_AFTER_FRAMES: u32 = 3;
+
+/// How an answer that is cut tells its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutForm {
+    /// By trailers with a status.
+    Trailers,
+    /// By an error, which ends the connection: the client notices that bytes are missing.
+    Error,
+}
+
+/// Told how a call ended, when the body is dropped.
+pub(crate) trait CallEnded: Send + Unpin + 'static {
+    /// The result of the call is known.
+    fn set_code(&mut self, code: Code);
+    /// Reads the result from headers or trailers, if it is there.
+    fn read_code(&mut self, headers: &HeaderMap);
+}
+
+/// The body, and why it was cut.
+struct Shared<E> {
+    /// Nothing after the body was cut or has ended.
+    inner: Option<Body>,
+    cut_by: Option<Status>,
+    /// Nothing after the call has ended: a client that does not read does not keep it open.
+    end: Option<E>,
+}
+
+impl<E: CallEnded> Shared<E> {
+    /// Ends the call by a status. Dropping the body ends its work.
+    fn end_by(&mut self, status: &Status) {
+        self.inner = None;
+        if let Some(mut end) = self.end.take() {
+            end.set_code(status.code());
+        }
+    }
+}
+
+/// A body that can be cut.
+pub(crate) struct GuardedBody<E: CallEnded> {
+    shared: Arc<Mutex<Shared<E>>>,
+    /// Nothing once a task has it.
+    cut: Option<Cut>,
+    task: Option<AbortHandle>,
+    frames: u32,
+    form: CutForm,
+}
+
+impl<E: CallEnded> GuardedBody<E> {
+    pub(crate) fn new(inner: Body, cut: Cut, form: CutForm, end: E) -> Self {
+        let shared = Arc::new(Mutex::new(Shared { inner: Some(inner), cut_by: None, end: Some(end) }));
+        Self { shared, cut: Some(cut), task: None, frames: 0, form }
+    }
+
+    /// The last frame of a body that was cut.
+    fn last_frame(&self, status: Status) -> Option<Result<Frame<Bytes>, Status>> {
+        match self.form {
+            CutForm::Trailers => Some(Ok(Frame::trailers(status.into_http::<Body>().headers().clone()))),
+            CutForm::Error => Some(Err(status)),
+        }
+    }
+
+    fn start_task(&mut self) {
+        let Some(cut) = self.cut.take() else { return };
+        let shared = Arc::clone(&self.shared);
+        let task = tokio::spawn(async move {
+            let status = cut.await;
+            let mut shared = shared.lock();
+            shared.end_by(&status);
+            shared.cut_by = Some(status);
+        });
+        self.task = Some(task.abort_handle());
+    }
+}
+
+impl<E: CallEnded> Drop for GuardedBody<E> {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl<E: CallEnded> http_body::Body for GuardedBody<E> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if let Some(Poll::Ready(status)) = this.cut.as_mut().map(|cut| cut.as_mut().poll(cx)) {
+            this.cut = None;
+            this.shared.lock().end_by(&status);
+            return Poll::Ready(this.last_frame(status));
+        }
+        let frame = {
+            let mut shared = this.shared.lock();
+            if let Some(status) = shared.cut_by.take() {
+                return Poll::Ready(this.last_frame(status));
+            }
+            let Some(inner) = &mut shared.inner else { return Poll::Ready(None) };
+            let frame = Pin::new(inner).poll_frame(cx);
+            if let Some(end) = &mut shared.end {
+                match &frame {
+                    Poll::Ready(Some(Ok(frame))) => {
+                        frame.trailers_ref().into_iter().for_each(|code| end.read_code(code))
+                    }
+                    Poll::Ready(Some(Err(status))) => end.set_code(status.code()),
+                    Poll::Ready(None) | Poll::Pending => {}
+                }
+            }
+            frame
+        };
+        if matches!(frame, Poll::Ready(Some(Ok(_)))) {
+            this.frames = this.frames.saturating_add(1);
+            if this.frames == LONG_AFTER_FRAMES {
+                this.start_task();
+            }
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let shared = self.shared.lock();
+        shared.cut_by.is_none() && shared.inner.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.shared.lock().inner.as_ref().map_or_else(SizeHint::default, http_body::Body::size_hint)
+    }
+}

@@ -1,0 +1,218 @@
+//! Metrics of the server in the text format of Prometheus.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use amalgam_server::NfsStatistics;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tonic::Code;
+
+/// The upper bounds of the buckets of durations, in seconds.
+const SECONDS: [f64; 14] =
+    [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CallLabels {
+    endpoint: &'static str,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct EndpointLabels {
+    endpoint: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OperationLabels {
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
+}
+
+/// The metrics. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Registry>,
+    calls: Family<CallLabels, Counter>,
+    durations: Family<EndpointLabels, Histogram>,
+    under_way: Gauge,
+    connections: Gauge,
+    authentication_failures: Counter,
+    rate_limited: Counter,
+    open_projects: Gauge,
+    nfs_operations: Family<OperationLabels, Counter>,
+    nfs_bytes: Family<DirectionLabels, Counter>,
+    nfs_mounts: Gauge,
+    started: Gauge<f64, AtomicU64>,
+}
+
+impl Metrics {
+    /// Metrics without any call yet.
+    pub(crate) fn new(started_seconds: f64) -> Self {
+        let mut registry = Registry::default();
+        let metrics = Self {
+            calls: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            under_way: Gauge::default(),
+            connections: Gauge::default(),
+            authentication_failures: Counter::default(),
+            rate_limited: Counter::default(),
+            open_projects: Gauge::default(),
+            nfs_operations: Family::default(),
+            nfs_bytes: Family::default(),
+            nfs_mounts: Gauge::default(),
+            started: Gauge::default(),
+            registry: Arc::default(),
+        };
+        metrics.started.set(started_seconds);
+        // The encoder appends `_total` to counters.
+        registry.register("api_request", "Calls that ended, by method and result", metrics.calls.clone());
+        registry.register("api_request_duration_seconds", "Duration of calls by method", metrics.durations.clone());
+        registry.register("amalgam_calls_running", "Calls that run", metrics.under_way.clone());
+        registry.register("amalgam_connections", "Open connections", metrics.connections.clone());
+        registry.register(
+            "amalgam_authentication_failures",
+            "Calls that were refused because of their key",
+            metrics.authentication_failures.clone(),
+        );
+        registry.register(
+            "amalgam_rate_limited",
+            "Calls that were refused by a rate limit",
+            metrics.rate_limited.clone(),
+        );
+        registry.register("amalgam_projects_open", "Open projects", metrics.open_projects.clone());
+        registry.register("nfs_operations", "Calls of NFS clients by operation", metrics.nfs_operations.clone());
+        registry.register("nfs_bytes", "Bytes from and to NFS clients", metrics.nfs_bytes.clone());
+        registry.register("amalgam_nfs_mounts", "Mounts of NFS clients", metrics.nfs_mounts.clone());
+        registry.register(
+            "process_start_time_seconds",
+            "Start of the process, in seconds since 1970",
+            metrics.started.clone(),
+        );
+        Self { registry: Arc::new(registry), ..metrics }
+    }
+
+    /// A call begins.
+    pub(crate) fn call_began(&self) {
+        self.under_way.inc();
+    }
+
+    /// A call ended.
+    pub(crate) fn call_ended(&self, method: &'static str, code: Code, duration: Duration) {
+        self.under_way.dec();
+        self.calls.get_or_create(&CallLabels { endpoint: method, status: code_word(code) }).inc();
+        self.durations.get_or_create(&EndpointLabels { endpoint: method }).observe(duration.as_secs_f64());
+        if code == Code::Unauthenticated {
+            self.authentication_failures.inc();
+        }
+    }
+
+    /// A call was refused by a rate limit.
+    pub(crate) fn limited(&self) {
+        self.rate_limited.inc();
+    }
+
+    /// A connection was opened. It counts until the value is dropped.
+    pub(crate) fn connection(&self) -> OpenConnection {
+        self.connections.inc();
+        OpenConnection(self.connections.clone())
+    }
+
+    /// Brings the counters of NFS up to those of the server.
+    fn count_nfs(&self, nfs: &NfsStatistics) {
+        let raise = |counter: &Counter, to: u64| {
+            counter.inc_by(to.saturating_sub(counter.get()));
+        };
+        for (op, count) in &nfs.operations {
+            raise(&self.nfs_operations.get_or_create(&OperationLabels { op }), *count);
+        }
+        for (direction, bytes) in [("in", nfs.received_bytes), ("out", nfs.sent_bytes)] {
+            raise(&self.nfs_bytes.get_or_create(&DirectionLabels { direction }), bytes);
+        }
+        self.nfs_mounts.set(i64::try_from(nfs.mounts).unwrap_or(i64::MAX));
+    }
+
+    /// All metrics as text.
+    pub(crate) fn text(&self, open_projects: usize, nfs: Option<&NfsStatistics>) -> String {
+        self.open_projects.set(i64::try_from(open_projects).unwrap_or(i64::MAX));
+        if let Some(nfs) = nfs {
+            self.count_nfs(nfs);
+        }
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// A connection that counts until it is dropped.
+pub(crate) struct OpenConnection(Gauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The word of a result code in metrics.
+fn code_word(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_dashboards_expect() {
+        let metrics = Metrics::new(5.0);
+        metrics.call_began();
+        metrics.call_ended("amalgam.v1.WorkspaceService/GetWorkspace", Code::Ok, Duration::from_millis(3));
+        let nfs = NfsStatistics {
+            operations: vec![("READ", 7), ("WRITE", 1)],
+            received_bytes: 100,
+            sent_bytes: 200,
+            mounts: 1,
+            ..NfsStatistics::default()
+        };
+        metrics.text(2, Some(&nfs));
+        let text = metrics.text(2, Some(&nfs));
+        assert!(
+            text.contains("nfs_operations_total{op=\"READ\"} 7")
+                && text.contains("nfs_bytes_total{direction=\"out\"} 200"),
+            "{text}"
+        );
+        let call = r#"api_request_total{endpoint="amalgam.v1.WorkspaceService/GetWorkspace",status="OK"} 1"#;
+        assert!(text.contains(call), "{text}");
+        assert!(text.contains("api_request_duration_seconds_bucket{le=\"0.005\","), "{text}");
+        assert!(text.contains("amalgam_calls_running 0") && text.contains("amalgam_projects_open 2"), "{text}");
+    }
+}

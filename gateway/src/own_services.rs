@@ -1,0 +1,204 @@
+//! The services of the server itself: projects and keys.
+
+use amalgam_engine::Time;
+use amalgam_proto::v1::key_service_server::KeyService;
+use amalgam_proto::v1::project_service_server::ProjectService;
+use amalgam_proto::{Failure, Reason, instant, timestamp, v1};
+use tonic::{Request, Response, Status};
+
+use crate::catalog::{Catalog, KeyRecord, NewKey, Project};
+use crate::identity::{Identity, Keys};
+use crate::key::{KeyId, Scope, Scopes};
+use crate::project::ProjectName;
+use crate::projects::Projects;
+use crate::status::forbidden;
+
+const PAGE_DEFAULT: u32 = 100;
+const PAGE_MAX: u32 = 1_000;
+/// The longest name of an agent.
+const AGENT_BYTES_MAX: usize = 128;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Answers the calls about projects and keys.
+#[derive(Clone)]
+pub(crate) struct OwnServices {
+    pub(crate) catalog: Catalog,
+    pub(crate) projects: Projects,
+    pub(crate) keys: Keys,
+    pub(crate) now: fn() -> Time,
+}
+
+#[tonic::async_trait]
+impl ProjectService for OwnServices {
+    async fn create_project(&self, request: Request<v1::CreateProjectRequest>) -> Answer<v1::CreateProjectResponse> {
+        let request = request.into_inner();
+        let name = ProjectName::new(request.project_id).map_err(invalid)?;
+        if request.validate_only {
+            return match self.projects.get(&name).await {
+                Ok(_) => Err(crate::catalog::CatalogError::ProjectExists(name).into()),
+                Err(_) => Ok(Response::new(v1::CreateProjectResponse { project: None })),
+            };
+        }
+        let project = self.projects.create(&name, (self.now)()).await?;
+        Ok(Response::new(v1::CreateProjectResponse { project: Some(project_message(&project)) }))
+    }
+
+    async fn get_project(&self, request: Request<v1::GetProjectRequest>) -> Answer<v1::GetProjectResponse> {
+        let name = reachable(&request, &request.get_ref().name)?;
+        let project = self.projects.get(&name).await?;
+        Ok(Response::new(v1::GetProjectResponse { project: Some(project_message(&project)) }))
+    }
+
+    async fn list_projects(&self, request: Request<v1::ListProjectsRequest>) -> Answer<v1::ListProjectsResponse> {
+        let identity = identity(&request)?;
+        let request = request.into_inner();
+        if request.show_deleted && !identity.scopes().has(Scope::Admin) {
+            return Err(forbidden("deleted projects are listed for the scope `admin` only"));
+        }
+        let mut after = match request.page_token.as_str() {
+            "" => None,
+            token => Some(ProjectName::new(token).map_err(|why| invalid(format!("page_token: {why}")))?),
+        };
+        let limit = match u32::try_from(request.page_size) {
+            Ok(0) | Err(_) => PAGE_DEFAULT,
+            Ok(asked) => asked.min(PAGE_MAX),
+        };
+        let mut projects = Vec::new();
+        let mut next = String::new();
+        // Projects that the key may not use are left out, so a page may need several reads.
+        while projects.len() < limit as usize {
+            let page = self.projects.list(after.as_ref(), PAGE_MAX, request.show_deleted).await?;
+            let is_last = page.len() < PAGE_MAX as usize;
+            for project in page {
+                after = Some(project.name.clone());
+                if !identity.reaches(&project.name) {
+                    continue;
+                }
+                projects.push(project_message(&project));
+                if projects.len() == limit as usize {
+                    next = project.name.to_string();
+                    break;
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(Response::new(v1::ListProjectsResponse { projects, next_page_token: next }))
+    }
+
+    async fn delete_project(&self, request: Request<v1::DeleteProjectRequest>) -> Answer<v1::DeleteProjectResponse> {
+        let name = reachable(&request, &request.get_ref().name)?;
+        let project = match request.get_ref().validate_only {
+            true => self.projects.get(&name).await?,
+            false => self.projects.delete(&name, (self.now)()).await?,
+        };
+        Ok(Response::new(v1::DeleteProjectResponse { project: Some(project_message(&project)) }))
+    }
+
+    async fn undelete_project(
+        &self,
+        request: Request<v1::UndeleteProjectRequest>,
+    ) -> Answer<v1::UndeleteProjectResponse> {
+        let name = reachable(&request, &request.get_ref().name)?;
+        let project = self.projects.undelete(&name).await?;
+        Ok(Response::new(v1::UndeleteProjectResponse { project: Some(project_message(&project)) }))
+    }
+
+    async fn get_project_usage(
+        &self,
+        request: Request<v1::GetProjectUsageRequest>,
+    ) -> Answer<v1::GetProjectUsageResponse> {
+        let name = reachable(&request, &request.get_ref().name)?;
+        let store = self.projects.open(&name).await?;
+        let measured = tokio::task::spawn_blocking(move || store.service().usage()).await;
+        let usage = measured.map_err(|_| Status::internal("a bug in the server; its log says more"))?;
+        let usage = usage.map_err(|error| Failure::new(error.reason(), error.to_string()).into_status())?;
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Ok(Response::new(v1::GetProjectUsageResponse {
+            disk_bytes: count(usage.disk_bytes),
+            workspaces: count(usage.workspaces),
+            operations: count(usage.operations),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl KeyService for OwnServices {
+    async fn create_key(&self, request: Request<v1::CreateKeyRequest>) -> Answer<v1::CreateKeyResponse> {
+        let request = request.into_inner();
+        let scopes: Scopes = request.scopes.join(" ").parse().map_err(|why| invalid(format!("scopes: {why}")))?;
+        if scopes.is_empty() {
+            return Err(invalid("scopes: at least one of read, write, merge, run, admin"));
+        }
+        let agent = request.agent;
+        if agent.is_empty() || agent.len() > AGENT_BYTES_MAX || !agent.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(invalid("agent: 1 to 128 visible ASCII characters"));
+        }
+        let projects: Result<Vec<_>, _> = request.projects.into_iter().map(ProjectName::new).collect();
+        let projects = projects.map_err(|why| invalid(format!("projects: {why}")))?;
+        let expires = request.expire_time.as_ref().map(instant);
+        let new = NewKey { agent, scopes, projects, expires };
+        let (text, record) = self.catalog.create_key(&new, (self.now)()).await?;
+        Ok(Response::new(v1::CreateKeyResponse { key: Some(key_message(&record)), text: text.reveal() }))
+    }
+
+    async fn list_keys(&self, _request: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysResponse> {
+        let keys = self.catalog.list_keys().await?;
+        Ok(Response::new(v1::ListKeysResponse { keys: keys.iter().map(key_message).collect() }))
+    }
+
+    async fn revoke_key(&self, request: Request<v1::RevokeKeyRequest>) -> Answer<v1::RevokeKeyResponse> {
+        let request = request.into_inner();
+        let id = request.name.strip_prefix("keys/").unwrap_or(&request.name);
+        let id: KeyId = id.parse().map_err(|why| invalid(format!("name: {why}")))?;
+        // First in memory: it holds even where the catalog cannot be written.
+        self.keys.forget(&id);
+        let record = self.catalog.revoke_key(&id, (self.now)()).await?;
+        Ok(Response::new(v1::RevokeKeyResponse { key: Some(key_message(&record)) }))
+    }
+
+    async fn get_caller(&self, request: Request<v1::GetCallerRequest>) -> Answer<v1::GetCallerResponse> {
+        let key = identity(&request)?.key.as_deref().map(key_message);
+        Ok(Response::new(v1::GetCallerResponse { key }))
+    }
+}
+
+fn invalid(why: impl Into<String>) -> Status {
+    Failure::new(Reason::Invalid, why).into_status()
+}
+
+/// The caller, whom the gate has put into the request.
+fn identity<T>(request: &Request<T>) -> Result<Identity, Status> {
+    request.extensions().get::<Identity>().cloned().ok_or_else(|| Status::internal("the call did not pass the gate"))
+}
+
+/// The project that a request names, if its caller may use it.
+fn reachable<T>(request: &Request<T>, name: &str) -> Result<ProjectName, Status> {
+    let name = ProjectName::new(name.strip_prefix("projects/").unwrap_or(name)).map_err(invalid)?;
+    match identity(request)?.reaches(&name) {
+        true => Ok(name),
+        false => Err(forbidden(format!("the key may not use project {name}"))),
+    }
+}
+
+fn project_message(project: &Project) -> v1::Project {
+    v1::Project {
+        name: format!("projects/{}", project.name),
+        create_time: Some(timestamp(project.created)),
+        delete_time: project.deleted.map(timestamp),
+    }
+}
+
+fn key_message(key: &KeyRecord) -> v1::Key {
+    v1::Key {
+        name: format!("keys/{}", key.id),
+        agent: key.agent.clone(),
+        scopes: key.scopes.words(),
+        projects: key.projects.iter().map(ToString::to_string).collect(),
+        create_time: Some(timestamp(key.created)),
+        expire_time: key.expires.map(timestamp),
+        revoke_time: key.revoked.map(timestamp),
+    }
+}

@@ -1,0 +1,262 @@
+//! JSON of messages: protobuf's own mapping, with two differences. 64-bit numbers are numbers, and bytes that are paths or text of files
+//! are text.
+//!
+//! In such text a byte that is not UTF-8 is `\xHH`, and a backslash is `\\`.
+
+use data_encoding::BASE64;
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage as _, SerializeOptions};
+use serde_json::{Map, Value};
+
+/// Fields of type `bytes` with these names hold bytes, which JSON has in base64. All others hold text or paths.
+const BINARY: [&str; 6] = ["data", "content", "token", "have", "value", "digest"];
+
+/// Whether a field holds text in the form of bytes.
+pub(crate) fn is_text(field: &FieldDescriptor) -> bool {
+    matches!(field.kind(), Kind::Bytes) && !BINARY.contains(&field.name())
+}
+
+/// The JSON of a message. All fields are there, those with default values too.
+pub(crate) fn to_json(message: &DynamicMessage) -> Result<Value, String> {
+    let options = SerializeOptions::new().stringify_64_bit_integers(false).skip_default_fields(false);
+    let mut value = message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .map_err(|error| format!("an answer has no JSON form: {error}"))?;
+    convert(&message.descriptor(), &mut value, &|text| BASE64.decode(text.as_bytes()).map(|bytes| escape(&bytes)).ok());
+    Ok(value)
+}
+
+/// The message of a JSON object.
+///
+/// # Errors
+/// Says which field is unknown or wrong.
+pub(crate) fn from_json(descriptor: &MessageDescriptor, mut value: Value) -> Result<DynamicMessage, String> {
+    if !value.is_object() {
+        return Err("the body is not a JSON object".to_owned());
+    }
+    let wrong = std::cell::RefCell::new(None);
+    convert(descriptor, &mut value, &|text| match unescape(text) {
+        Some(bytes) => Some(BASE64.encode(&bytes)),
+        None => {
+            *wrong.borrow_mut() = Some(format!("`{}`: a backslash begins \\\\ or \\xHH", text.escape_debug()));
+            None
+        }
+    });
+    if let Some(wrong) = wrong.into_inner() {
+        return Err(wrong);
+    }
+    DynamicMessage::deserialize(descriptor.clone(), value).map_err(|error| error.to_string())
+}
+
+/// The first field that an object has under both of its names.
+pub(crate) fn given_twice(descriptor: &MessageDescriptor, object: &Map<String, Value>) -> Option<String> {
+    let is_twice = |field: &FieldDescriptor| {
+        field.name() != field.json_name() && object.contains_key(field.name()) && object.contains_key(field.json_name())
+    };
+    descriptor.fields().find(is_twice).map(|field| field.json_name().to_owned())
+}
+
+/// Replaces the strings of all text fields.
+fn convert(descriptor: &MessageDescriptor, value: &mut Value, replace: &dyn Fn(&str) -> Option<String>) {
+    let Value::Object(object) = value else { return };
+    // Messages with a JSON form of their own have no fields in it.
+    if descriptor.package_name() == "google.protobuf" {
+        return;
+    }
+    for field in descriptor.fields() {
+        let Some(found) = field_value(object, &field) else { continue };
+        match field.kind() {
+            Kind::Bytes if is_text(&field) => each(found, &mut |one| {
+                if let Value::String(text) = one
+                    && let Some(new) = replace(text)
+                {
+                    *text = new;
+                }
+            }),
+            Kind::Message(inner) if field.is_map() => {
+                let Some(kind) = inner.get_field_by_name("value").map(|value| value.kind()) else { continue };
+                if let (Some(inner), Value::Object(entries)) = (kind.as_message(), found) {
+                    entries.values_mut().for_each(|one| convert(inner, one, replace));
+                }
+            }
+            Kind::Message(inner) => each(found, &mut |one| convert(&inner, one, replace)),
+            _ => {}
+        }
+    }
+}
+
+/// The value of a field, under its JSON name or its own.
+fn field_value<'a>(object: &'a mut Map<String, Value>, field: &FieldDescriptor) -> Option<&'a mut Value> {
+    let name = if object.contains_key(field.json_name()) { field.json_name() } else { field.name() };
+    object.get_mut(name)
+}
+
+fn each(value: &mut Value, change: &mut dyn FnMut(&mut Value)) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(change),
+        one => change(one),
+    }
+}
+
+/// Text of bytes.
+pub(crate) fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(&chunk.valid().replace('\\', "\\\\"));
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+/// The bytes of a text; nothing if it has a backslash that begins nothing.
+pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, more)) = rest.split_first() {
+        rest = more;
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        match rest {
+            [b'\\', more @ ..] => {
+                bytes.push(b'\\');
+                rest = more;
+            }
+            [b'x', high, low, more @ ..] => {
+                let digits = [*high, *low];
+                bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+                rest = more;
+            }
+            _ => return None,
+        }
+    }
+    Some(bytes)
+}
+
+/// The message that the query of a URL describes: `a=1&a=2&b.c=x`.
+///
+/// # Errors
+/// Says which field is unknown or wrong.
+pub(crate) fn object_of_query(
+    descriptor: &MessageDescriptor,
+    pairs: impl IntoIterator<Item = (String, String)>,
+) -> Result<Value, String> {
+    let mut root = Value::Object(Map::new());
+    for (name, value) in pairs {
+        set(descriptor, &mut root, &name, &value)?;
+    }
+    Ok(root)
+}
+
+/// Sets a field of a JSON object, named by a path with dots, to a text.
+///
+/// # Errors
+/// Says why the field cannot have that value.
+pub(crate) fn set(descriptor: &MessageDescriptor, root: &mut Value, name: &str, text: &str) -> Result<(), String> {
+    let unknown = || format!("there is no field `{}`", name.escape_debug());
+    let (mut message, mut object) = (descriptor.clone(), root);
+    let mut words = name.split('.').peekable();
+    while let Some(word) = words.next() {
+        let field = message
+            .get_field_by_json_name(word)
+            .or_else(|| message.get_field_by_name(word))
+            .filter(|field| !field.is_map())
+            .ok_or_else(unknown)?;
+        let Value::Object(fields) = object else { return Err(unknown()) };
+        let key = field.json_name().to_owned();
+        if field.name() != key {
+            // The same field under its other name would win.
+            fields.remove(field.name());
+        }
+        if words.peek().is_some() {
+            message = field.kind().as_message().cloned().filter(|_| !field.is_list()).ok_or_else(unknown)?;
+            object = fields.entry(key).or_insert_with(|| Value::Object(Map::new()));
+            continue;
+        }
+        let value = scalar(&field, text)
+            .ok_or_else(|| format!("`{}` is no value of the field `{word}`", text.escape_debug()))?;
+        if !field.is_list() {
+            fields.insert(key, value);
+        } else if let Value::Array(values) = fields.entry(key).or_insert_with(|| Value::Array(Vec::new())) {
+            values.push(value);
+        }
+        return Ok(());
+    }
+    Err(unknown())
+}
+
+fn scalar(field: &FieldDescriptor, text: &str) -> Option<Value> {
+    match field.kind() {
+        Kind::Bool => match text {
+            "true" | "1" | "" => Some(Value::Bool(true)),
+            "false" | "0" => Some(Value::Bool(false)),
+            _ => None,
+        },
+        Kind::Message(message) if message.package_name() != "google.protobuf" => None,
+        // Protobuf's mapping takes numbers as strings.
+        _ => Some(Value::String(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::schema;
+
+    fn message(name: &str) -> MessageDescriptor {
+        schema().get_message_by_name(&format!("amalgam.v1.{name}")).expect("a message")
+    }
+
+    #[test]
+    fn any_bytes_survive_as_text() {
+        for bytes in [&b"plain"[..], b"", b"a\\b", b"\xff\xfe", b"caf\xc3\xa9 \xe2\x82", b"\\x41"] {
+            assert_eq!(unescape(&escape(bytes)).expect("its own text"), bytes, "{bytes:?}");
+        }
+        assert_eq!(escape(b"src/\xffmain.rs"), r"src/\xffmain.rs");
+        for bad in ["\\", "\\q", "\\x", "\\x4", "\\xzz", "\\x\u{e4}"] {
+            assert!(unescape(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_are_text_and_contents_are_base64() {
+        let read =
+            from_json(&message("ReadFileRequest"), serde_json::json!({"path": "a/\\xff", "offset": 7})).expect("read");
+        let path = read.get_field_by_name("path").and_then(|value| value.as_bytes().cloned()).expect("a path");
+        assert_eq!(&path[..], b"a/\xff");
+        let json = to_json(&read).expect("written");
+        assert_eq!((&json["path"], &json["offset"]), (&"a/\\xff".into(), &7.into()));
+        let data = from_json(&message("ReadFileResponse"), serde_json::json!({"data": "AAE="})).expect("read");
+        assert_eq!(
+            data.get_field_by_name("data").and_then(|value| value.as_bytes().cloned()).as_deref(),
+            Some(&[0, 1][..])
+        );
+    }
+
+    #[test]
+    fn a_query_sets_nested_and_repeated_fields() {
+        let diff = message("DiffStatesRequest");
+        let pairs = [("before.revision", "@~"), ("paths", "a"), ("paths", "b"), ("renames", "true")];
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let object = object_of_query(&diff, pairs).expect("an object");
+        let expected = serde_json::json!({"before": {"revision": "@~"}, "paths": ["a", "b"], "renames": true});
+        assert_eq!(object, expected);
+        from_json(&diff, object).expect("a message");
+        for bad in ["nothing", "before.nothing", "before", "paths.x", ""] {
+            assert!(object_of_query(&diff, [(bad.to_owned(), "x".to_owned())]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_and_wrong_types_are_refused() {
+        let create = message("CreateWorkspaceRequest");
+        for bad in [
+            serde_json::json!({"nothing": 1}),
+            serde_json::json!({"workspaceId": 5}),
+            serde_json::json!([1]),
+            Value::Null,
+        ] {
+            assert!(from_json(&create, bad.clone()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The sandboxes of the server: started beside a workspace, watched, expired, found again after a restart.
+
+mod creation;
+mod log;
+mod messages;
+mod service;
+mod streams;
+mod workspace;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_engine::Time;
+use amalgam_proto::{Failure, Reason};
+use amalgam_sandbox::{Limits, Link, LocalOptions, LocalRuntime, Runtime, SandboxError, SandboxState};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tracing::{info, warn};
+
+use crate::catalog::{Catalog, SandboxRecord};
+use crate::project::ProjectName;
+use crate::projects::Projects;
+use workspace::StoreCalls;
+
+/// Sandboxes that are created at the same time.
+const CREATIONS_MAX: usize = 10;
+
+/// How sandboxes are started.
+#[derive(Clone, Debug)]
+pub struct SandboxOptions {
+    /// The directory with one directory for each sandbox: its socket, its log, the mount of its workspace.
+    pub directory: PathBuf,
+    /// The program of the agent.
+    pub agent: PathBuf,
+    /// Whether a sandbox may have the network of the host.
+    pub allows_host_network: bool,
+    /// Sandboxes of one key at a time.
+    pub per_key_max: usize,
+    /// Sandboxes of the server at a time.
+    pub total_max: usize,
+    /// How often expired sandboxes are looked for.
+    pub expiry_interval: Duration,
+}
+
+impl SandboxOptions {
+    /// The default limits, with sandboxes in a directory.
+    pub fn new(directory: PathBuf, agent: PathBuf) -> Self {
+        Self {
+            directory,
+            agent,
+            allows_host_network: false,
+            per_key_max: 10,
+            total_max: 100,
+            expiry_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The sandboxes of a server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Sandboxes {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    catalog: Catalog,
+    projects: Projects,
+    /// Nothing on a server without sandboxes.
+    parts: Option<Parts>,
+    now: fn() -> Time,
+    living: Mutex<HashMap<String, Living>>,
+}
+
+struct Parts {
+    options: SandboxOptions,
+    runtime: Arc<dyn Runtime>,
+    creations: Semaphore,
+    /// Held while sandboxes are counted and one more is written down.
+    reserving: tokio::sync::Mutex<()>,
+    /// Set when the runtime was found to work.
+    probed: tokio::sync::OnceCell<()>,
+}
+
+/// A sandbox that this process has started.
+#[derive(Clone)]
+struct Living {
+    link: Link,
+    handle: String,
+    envs: HashMap<String, String>,
+    limits: Limits,
+}
+
+impl Sandboxes {
+    pub(crate) fn new(
+        catalog: Catalog,
+        projects: Projects,
+        options: Option<SandboxOptions>,
+        now: fn() -> Time,
+    ) -> Self {
+        let parts = options.map(|options| {
+            let (agent, allows_host_network) = (options.agent.clone(), options.allows_host_network);
+            let runtime = Arc::new(LocalRuntime::new(LocalOptions { agent, allows_host_network }));
+            let creations = Semaphore::new(CREATIONS_MAX);
+            Parts { options, runtime, creations, reserving: tokio::sync::Mutex::default(), probed: Default::default() }
+        });
+        Self { inner: Arc::new(Inner { catalog, projects, parts, now, living: Mutex::default() }) }
+    }
+
+    fn parts(&self) -> Result<&Parts, Status> {
+        let message = "this server has no sandboxes";
+        self.inner.parts.as_ref().ok_or_else(|| Failure::new(Reason::Unsupported, message).into_status())
+    }
+
+    fn now(&self) -> Time {
+        (self.inner.now)()
+    }
+
+    /// The directory of a sandbox.
+    fn directory(&self, id: &str) -> Result<PathBuf, Status> {
+        Ok(self.parts()?.options.directory.join(id))
+    }
+
+    /// Finds a sandbox of a project.
+    async fn find(&self, project: &ProjectName, id: &str) -> Result<SandboxRecord, Status> {
+        let found = self.inner.catalog.sandbox(id).await?;
+        // The same whether it does not exist or is in another project.
+        found.filter(|record| record.project == *project).ok_or_else(|| {
+            let message = format!("there is no sandbox {} in project {project}", id.escape_debug());
+            Failure::new(Reason::SandboxNotFound, message).with("sandboxId", id).into_status()
+        })
+    }
+
+    /// The channel to a running sandbox of a project.
+    async fn running(&self, project: &ProjectName, id: &str) -> Result<Living, Status> {
+        let record = self.find(project, id).await?;
+        let living = self.inner.living.lock().get(id).cloned();
+        living.filter(|_| record.state == SandboxState::Running).ok_or_else(|| {
+            let message = format!("sandbox {id} does not run; its state is `{}`", record.state);
+            Failure::new(Reason::SandboxNotReady, message).with("state", record.state.word()).into_status()
+        })
+    }
+
+    async fn store_calls(&self, record: &SandboxRecord) -> Result<StoreCalls, Status> {
+        Ok(StoreCalls::new(self.inner.projects.open(&record.project).await?, &record.agent))
+    }
+
+    /// Ends the processes of a sandbox, commits its workspace and takes the mount away. A workspace that is deleted next is committed,
+    /// too: so it comes back whole.
+    async fn end(&self, record: &SandboxRecord, why: &str) -> Result<(), Status> {
+        let parts = self.parts()?;
+        let living = self.inner.living.lock().remove(&record.id);
+        let handle = living.as_ref().map_or(record.handle.as_str(), |living| living.handle.as_str());
+        parts.runtime.stop(&record.id, handle).await;
+        if let Some(living) = &living {
+            living.link.close(why);
+        }
+        let calls = self.store_calls(record).await?;
+        if let Err(status) = calls.commit(&record.workspace, why).await {
+            // Uncommitted work stays with the workspace.
+            warn!(sandbox = record.id, %status, "the workspace of a sandbox was not committed");
+        }
+        let directory = self.directory(&record.id)?;
+        if let Err(status) = calls.unmount(&directory.join(creation::WORKSPACE)).await {
+            warn!(sandbox = record.id, %status, "the workspace of a sandbox was not unmounted");
+        }
+        Ok(())
+    }
+
+    /// Ends a sandbox; its record stays.
+    async fn stop(&self, record: &SandboxRecord, why: &str) -> Result<(), Status> {
+        let catalog = &self.inner.catalog;
+        if !catalog.set_sandbox_state(&record.id, SandboxState::Stopping, why, self.now()).await? {
+            return Ok(());
+        }
+        self.end(record, why).await?;
+        catalog.set_sandbox_state(&record.id, SandboxState::Stopped, why, self.now()).await?;
+        self.note(&record.id, why);
+        Ok(())
+    }
+
+    /// Ends a sandbox and forgets it.
+    pub(crate) async fn delete(&self, project: &ProjectName, id: &str, is_kept: bool) -> Result<(), Status> {
+        let record = self.find(project, id).await?;
+        let catalog = &self.inner.catalog;
+        if record.state != SandboxState::Stopped {
+            let is_first = catalog.set_sandbox_state(id, SandboxState::Stopping, "deleted", self.now()).await?;
+            if !is_first && record.state == SandboxState::Stopping {
+                return Err(Failure::new(Reason::Busy, format!("sandbox {id} is being ended")).into_status());
+            }
+            self.end(&record, "deleted").await?;
+        }
+        if !is_kept && owns_workspace(&record) {
+            let calls = self.store_calls(&record).await?;
+            match calls.delete(&record.workspace).await {
+                Err(status) if status.code() != tonic::Code::NotFound => return Err(status),
+                _ => {}
+            }
+        }
+        catalog.remove_sandbox(id).await?;
+        let directory = self.directory(id)?;
+        // A mount that is still there is no part of the directory; a failure leaves files of no use.
+        let _ = tokio::task::spawn_blocking(move || remove_files(&directory)).await;
+        info!(sandbox = id, "sandbox deleted");
+        Ok(())
+    }
+
+    /// Marks a sandbox whose processes have ended although nobody ended it.
+    async fn watch(&self, id: String, handle: String) {
+        let Ok(parts) = self.parts() else { return };
+        parts.runtime.ended(&handle).await;
+        let is_ours = self.inner.living.lock().get(&id).is_some_and(|living| living.handle == handle);
+        let why = "the processes of the sandbox ended by themselves or were killed";
+        if !is_ours {
+            return;
+        }
+        match self.inner.catalog.set_sandbox_state(&id, SandboxState::Error, why, self.now()).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => warn!(sandbox = id, %error, "the state of a sandbox was not written"),
+        }
+        self.note(&id, why);
+        if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await
+            && let Err(status) = self.end(&record, why).await
+        {
+            warn!(sandbox = id, %status, "a sandbox that ended was not cleaned up");
+        }
+    }
+
+    /// Ends what an earlier process left behind: its views of workspaces ended with it. Committed is what was written until then.
+    pub(crate) async fn recover(&self) {
+        if self.inner.parts.is_none() {
+            return;
+        }
+        let left = match self.inner.catalog.living_sandboxes().await {
+            Ok(left) => left,
+            Err(error) => return warn!(%error, "the sandboxes of an earlier process are not known"),
+        };
+        for record in left {
+            let why = "the server was restarted; the workspace was committed and kept";
+            if let Err(status) = self.end(&record, why).await {
+                warn!(sandbox = record.id, %status, "a sandbox of an earlier process was not ended");
+            }
+            let marked = self.inner.catalog.set_sandbox_state(&record.id, SandboxState::Error, why, self.now()).await;
+            if let Err(error) = marked {
+                warn!(sandbox = record.id, %error, "the state of a sandbox was not written");
+            }
+            self.note(&record.id, why);
+        }
+    }
+
+    /// Ends expired sandboxes, again and again.
+    pub(crate) async fn keep_expiring(&self) {
+        let Some(parts) = &self.inner.parts else { return };
+        loop {
+            tokio::time::sleep(parts.options.expiry_interval).await;
+            let expired = self.inner.catalog.expired_sandboxes(self.now()).await;
+            for record in expired.unwrap_or_default() {
+                if let Err(status) = self.stop(&record, "expired; the workspace was committed and kept").await {
+                    warn!(sandbox = record.id, %status, "an expired sandbox was not ended");
+                }
+            }
+        }
+    }
+
+    /// Ends all sandboxes before the server ends: it shows them their workspaces.
+    pub(crate) async fn stop_all(&self) {
+        let ids: Vec<_> = self.inner.living.lock().keys().cloned().collect();
+        for id in ids {
+            if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await
+                && let Err(status) =
+                    self.stop(&record, "the server was stopped; the workspace was committed and kept").await
+            {
+                warn!(sandbox = id, %status, "a sandbox was not ended");
+            }
+        }
+    }
+}
+
+/// Whether the workspace was made for the sandbox.
+fn owns_workspace(record: &SandboxRecord) -> bool {
+    record.config.get("ownsWorkspace").and_then(serde_json::Value::as_bool).unwrap_or(false)
+}
+
+/// Removes the directory of a sandbox; never what is mounted in it.
+fn remove_files(directory: &std::path::Path) {
+    for part in [creation::LINK, creation::FILES] {
+        let _ = std::fs::remove_dir_all(directory.join(part));
+    }
+    let _ = std::fs::remove_dir(directory.join(creation::WORKSPACE));
+    let _ = std::fs::remove_file(directory.join(log::FILE));
+    let _ = std::fs::remove_dir(directory);
+}
+
+/// An error of a runtime or a link as a status.
+fn sandbox_status(error: &SandboxError) -> Status {
+    let reason = match error {
+        SandboxError::NotIsolated { .. } => Reason::NotIsolated,
+        SandboxError::NotEnforced { .. } => Reason::LimitNotEnforced,
+        SandboxError::NoTemplate(_) => Reason::TemplateNotFound,
+        SandboxError::NotStarted(_) | SandboxError::NotConnected => Reason::SandboxNotReady,
+        SandboxError::NoCommand(_) => Reason::CommandNotFound,
+        SandboxError::NoTerminal(_) => Reason::PtyNotFound,
+        SandboxError::TooManyTerminals(_) => Reason::PtyLimit,
+        SandboxError::TooManyCommands(_) => Reason::TooMany,
+        SandboxError::CommandFailed(_) => Reason::CommandFailed,
+        SandboxError::Io { .. } => {
+            // Its words name paths of the host.
+            warn!(%error, "a sandbox failed");
+            return Failure::new(Reason::Fault, "the server could not do this; its log says why").into_status();
+        }
+    };
+    Failure::new(reason, error.to_string()).into_status()
+}

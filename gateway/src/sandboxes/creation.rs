@@ -1,0 +1,390 @@
+//! Starting sandboxes: checks, the workspace, the runtime, the registration of the agent.
+
+use std::collections::HashMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use amalgam_engine::Time;
+use amalgam_proto::{Failure, Reason, v1};
+use amalgam_sandbox::{
+    Enforced, Limits, Link, LinkOptions, Network, SandboxError, SandboxState, Secret, StartSpec, parse_bytes,
+    parse_cpus,
+};
+use serde_json::json;
+use tonic::Status;
+use tracing::{info, warn};
+
+use super::workspace::StoreCalls;
+use super::{Living, Parts, Sandboxes, sandbox_status};
+use crate::catalog::SandboxRecord;
+use crate::identity::Identity;
+use crate::project::ProjectName;
+
+/// The mount of the workspace, the directory of the socket, and that of the runtime, below the directory of a sandbox.
+pub(super) const WORKSPACE: &str = "workspace";
+pub(super) const LINK: &str = "link";
+pub(super) const FILES: &str = "files";
+/// How long a creation waits for others.
+const QUEUE_WITHIN: Duration = Duration::from_secs(30);
+/// How long an agent may take to register.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// An agent without a server ends its sandbox after so long.
+const ORPHANED_AFTER: Duration = Duration::from_secs(120);
+const LIFETIME_DEFAULT_SECONDS: i64 = 3_600;
+pub(super) const LIFETIME_SECONDS_MAX: i64 = 86_400;
+const NAME_BYTES_MAX: usize = 128;
+const NANOSECONDS: i64 = 1_000_000_000;
+
+/// A sandbox to be started, checked.
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) template: String,
+    pub(super) envs: HashMap<String, String>,
+    pub(super) lifetime_seconds: i64,
+    pub(super) limits: Limits,
+    pub(super) network: Network,
+    pub(super) is_read_only: bool,
+    pub(super) source: Source,
+}
+
+/// Where the workspace comes from.
+pub(super) enum Source {
+    /// An existing one.
+    Existing(String),
+    /// A new one, with the contents of a state or none.
+    New { from: String },
+    /// One that was forked for the sandbox.
+    Forked(String),
+}
+
+/// Who starts a sandbox, and where.
+#[derive(Clone)]
+pub(super) struct Owner {
+    pub(super) project: ProjectName,
+    pub(super) key_id: String,
+    pub(super) agent: String,
+}
+
+impl Owner {
+    pub(super) fn new(project: ProjectName, identity: &Identity) -> Self {
+        Self { project, key_id: identity.key_id().to_owned(), agent: identity.agent().to_owned() }
+    }
+}
+
+fn invalid(why: impl Into<String>) -> Status {
+    Failure::new(Reason::Invalid, why).into_status()
+}
+
+impl Plan {
+    /// Checks a request.
+    pub(super) fn of_request(request: v1::CreateSandboxRequest) -> Result<Self, Status> {
+        if request.name.len() > NAME_BYTES_MAX || request.name.chars().any(char::is_control) {
+            return Err(invalid("name: at most 128 bytes, without control characters"));
+        }
+        let lifetime_seconds = match i64::from(request.timeout_seconds) {
+            0 => LIFETIME_DEFAULT_SECONDS,
+            seconds @ 1..=LIFETIME_SECONDS_MAX => seconds,
+            _ => return Err(invalid("timeout_seconds: 1 to 86400")),
+        };
+        if !matches!(request.runtime.as_str(), "" | "local") {
+            return Err(invalid("runtime: this server has `local` only"));
+        }
+        let network = match request.network.as_str() {
+            "" | "none" => Network::None,
+            "host" => Network::Host,
+            _ => return Err(invalid("network: `none` or `host`")),
+        };
+        let source = match (request.workspace, request.from) {
+            (workspace, from) if !workspace.is_empty() && !from.is_empty() => {
+                return Err(invalid(format!("workspace {workspace} and from {from} exclude each other")));
+            }
+            (workspace, from) if workspace.is_empty() => Source::New { from },
+            (workspace, _) => Source::Existing(workspace),
+        };
+        check_envs(&request.envs)?;
+        Ok(Self {
+            name: request.name,
+            template: request.template,
+            envs: request.envs,
+            lifetime_seconds,
+            limits: limits(&request.resources.unwrap_or_default(), request.best_effort)?,
+            network,
+            is_read_only: request.read_only,
+            source,
+        })
+    }
+}
+
+/// Checks names of environment variables.
+pub(super) fn check_envs(envs: &HashMap<String, String>) -> Result<(), Status> {
+    let is_wrong = |name: &str, value: &str| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+    match envs.iter().find(|(name, value)| is_wrong(name, value)) {
+        Some((name, _)) => Err(invalid(format!("envs: `{}` is no environment variable", name.escape_debug()))),
+        None => Ok(()),
+    }
+}
+
+fn limits(resources: &v1::ResourceConfig, is_best_effort: bool) -> Result<Limits, Status> {
+    let mut limits = Limits { is_best_effort, ..Limits::default() };
+    let wrong = |name: &str| {
+        let name = name.to_owned();
+        move |why: String| invalid(format!("resources.{name}: {why}"))
+    };
+    if !resources.cpu.is_empty() {
+        limits.cpus = parse_cpus(&resources.cpu).map_err(wrong("cpu"))?;
+        limits.asked.push("cpu");
+    }
+    if !resources.memory.is_empty() {
+        limits.memory_bytes = parse_bytes(&resources.memory).map_err(wrong("memory"))?;
+        limits.asked.push("memory");
+    }
+    if !resources.disk.is_empty() {
+        limits.disk_bytes = parse_bytes(&resources.disk).map_err(wrong("disk"))?;
+        limits.asked.push("disk");
+    }
+    if resources.pids > 0 {
+        limits.pids = u64::from(resources.pids);
+        limits.asked.push("pids");
+    }
+    Ok(limits)
+}
+
+impl Sandboxes {
+    /// Starts a sandbox. What was made is taken away if it does not start.
+    pub(super) async fn start(&self, owner: &Owner, plan: Plan) -> Result<SandboxRecord, Status> {
+        let parts = self.parts()?;
+        let templates = parts.runtime.templates().await;
+        if !templates.iter().any(|template| template.name == plan.template) {
+            return Err(sandbox_status(&SandboxError::NoTemplate(plan.template)));
+        }
+        parts.probed.get_or_try_init(|| parts.runtime.probe()).await.map_err(|error| sandbox_status(&error))?;
+        let enforced = parts.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
+        let queued = tokio::time::timeout(QUEUE_WITHIN, parts.creations.acquire()).await;
+        let busy = || Failure::new(Reason::Busy, "too many sandboxes are being created; try again").into_status();
+        let _place = queued.map_err(|_| busy())?.map_err(|_| busy())?;
+        let record = self.reserve(parts, owner, &plan, &enforced).await?;
+        match self.begin(parts, &record, plan).await {
+            Ok(()) => {
+                info!(sandbox = record.id, project = %record.project, "sandbox runs");
+                self.note(&record.id, "running");
+                self.find(&owner.project, &record.id).await
+            }
+            Err(status) => {
+                warn!(sandbox = record.id, %status, "a sandbox did not start");
+                let is_kept = !super::owns_workspace(&record);
+                if let Err(error) = self.delete(&owner.project, &record.id, is_kept).await {
+                    warn!(sandbox = record.id, %error, "the rest of a sandbox was not removed");
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Writes the record of a sandbox that is about to be started. Counts it against the limits.
+    async fn reserve(
+        &self,
+        parts: &Parts,
+        owner: &Owner,
+        plan: &Plan,
+        enforced: &[Enforced],
+    ) -> Result<SandboxRecord, Status> {
+        let id = new_sandbox_id()?;
+        let _turn = parts.reserving.lock().await;
+        let others = self.inner.catalog.living_sandboxes().await?;
+        let of_key = others.iter().filter(|other| other.key_id == owner.key_id).count();
+        if of_key >= parts.options.per_key_max || others.len() >= parts.options.total_max {
+            let message =
+                format!("{of_key} sandboxes of this key and {} of this server run; delete some", others.len());
+            return Err(Failure::new(Reason::SandboxLimit, message).into_status());
+        }
+        let calls = StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent);
+        let workspace_id = workspace_id(&id);
+        let (workspace, owns_workspace) = match &plan.source {
+            Source::Existing(name) => (calls.find(name).await?, false),
+            Source::New { from } => (calls.create(&workspace_id, from).await?, true),
+            Source::Forked(name) => (name.clone(), true),
+        };
+        let is_used = |other: &SandboxRecord| other.project == owner.project && other.workspace == workspace;
+        if let Some(other) = others.iter().find(|other| is_used(other)) {
+            let message = format!("sandbox {} works in {workspace}; fork it", other.id);
+            return Err(Failure::new(Reason::AlreadyExists, message).into_status());
+        }
+        let limits: Vec<_> =
+            enforced.iter().map(|one| json!({"limit": one.limit, "value": one.value, "by": one.by})).collect();
+        let network = if plan.network == Network::Host { "host" } else { "none" };
+        let now = self.now();
+        let record = SandboxRecord {
+            id,
+            project: owner.project.clone(),
+            name: plan.name.clone(),
+            state: SandboxState::Starting,
+            reason: String::new(),
+            template: plan.template.clone(),
+            runtime: parts.runtime.name().to_owned(),
+            handle: String::new(),
+            workspace,
+            key_id: owner.key_id.clone(),
+            agent: owner.agent.clone(),
+            credential: amalgam_sandbox::SecretHash::from_hex(""),
+            config: json!({
+                "limits": limits,
+                "network": network,
+                "readOnly": plan.is_read_only,
+                "ownsWorkspace": owns_workspace,
+                "provider": "fuse",
+            }),
+            created: now,
+            expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
+        };
+        self.inner.catalog.add_sandbox(&record).await?;
+        Ok(record)
+    }
+
+    /// Mounts the workspace, starts the processes, and waits for the agent.
+    async fn begin(&self, parts: &Parts, record: &SandboxRecord, plan: Plan) -> Result<(), Status> {
+        let directory = self.directory(&record.id)?;
+        let failed = |error| sandbox_status(&SandboxError::io("the directory of a sandbox")(error));
+        make_directories(&directory).map_err(failed)?;
+        self.note(&record.id, "starting");
+        self.store_calls(record).await?.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
+        let secret = Secret::generate().map_err(failed)?;
+        let catalog = self.inner.catalog.clone();
+        let link = self.listen(record, &directory, &secret).map_err(|error| sandbox_status(&error))?;
+        let spec = StartSpec {
+            id: record.id.clone(),
+            template: plan.template,
+            link: directory.join(LINK),
+            files: directory.join(FILES),
+            workspace: directory.join(WORKSPACE),
+            is_read_only: plan.is_read_only,
+            secret,
+            network: plan.network,
+            limits: plan.limits.clone(),
+        };
+        let started = match parts.runtime.start(&spec).await {
+            Ok(started) => started,
+            Err(error) => {
+                link.close("not started");
+                return Err(sandbox_status(&error));
+            }
+        };
+        let living =
+            Living { link: link.clone(), handle: started.handle.clone(), envs: plan.envs, limits: plan.limits };
+        self.inner.living.lock().insert(record.id.clone(), living);
+        catalog.set_sandbox_handle(&record.id, &started.handle, &record.config).await?;
+        let ready = tokio::select! {
+            ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
+            () = parts.runtime.ended(&started.handle) => false,
+        };
+        // The secret is good once, and was used.
+        let _ = std::fs::remove_file(directory.join(LINK).join("secret"));
+        if !ready {
+            let said = std::fs::read_to_string(directory.join(FILES).join("agent.log")).unwrap_or_default();
+            warn!(sandbox = record.id, said, "the agent did not register");
+            let message = "the agent of the sandbox did not register; the server's log says more".to_owned();
+            return Err(sandbox_status(&SandboxError::NotStarted(message)));
+        }
+        catalog.set_sandbox_state(&record.id, SandboxState::Running, "", self.now()).await?;
+        let (sandboxes, id, handle) = (self.clone(), record.id.clone(), started.handle);
+        tokio::spawn(async move { sandboxes.watch(id, handle).await });
+        Ok(())
+    }
+
+    fn listen(&self, record: &SandboxRecord, directory: &Path, secret: &Secret) -> amalgam_sandbox::Result<Link> {
+        let (catalog, id) = (self.inner.catalog.clone(), record.id.clone());
+        Link::listen(LinkOptions {
+            sandbox_id: record.id.clone(),
+            socket: directory.join(LINK).join("agent.sock"),
+            credential: secret.hash(),
+            save_credential: Box::new(move |credential| {
+                let (catalog, id) = (catalog.clone(), id.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = catalog.set_sandbox_credential(&id, &credential).await {
+                        warn!(sandbox = id, %error, "the credential of an agent was not written");
+                    }
+                });
+            }),
+            heartbeat: HEARTBEAT,
+            orphaned_after: ORPHANED_AFTER,
+            now_ms: now_ms_of_process,
+        })
+    }
+
+    /// Copies the workspace of a running sandbox, and starts a sandbox on each copy.
+    pub(super) async fn fork(
+        &self,
+        owner: &Owner,
+        request: v1::ForkSandboxRequest,
+    ) -> Result<Vec<SandboxRecord>, Status> {
+        const COPIES_MAX: i32 = 50;
+        let count = match request.count {
+            0 => 1,
+            count @ 1..=COPIES_MAX => count,
+            _ => return Err(invalid("count: 1 to 50")),
+        };
+        let record = self.find(&owner.project, &request.id).await?;
+        let living = self.running(&owner.project, &request.id).await?;
+        let names: Result<Vec<_>, Status> = (0..count).map(|_| Ok(workspace_id(&new_sandbox_id()?))).collect();
+        let calls = StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent);
+        let mut forked = calls.fork(&record.workspace, names?).await?.into_iter();
+        let left_seconds = (record.expires.0 - self.now().0) / NANOSECONDS;
+        let mut started = Vec::new();
+        let mut failed = None;
+        for workspace in forked.by_ref() {
+            let plan = Plan {
+                name: request.name.clone(),
+                template: record.template.clone(),
+                envs: living.envs.clone(),
+                lifetime_seconds: left_seconds.clamp(1, LIFETIME_SECONDS_MAX),
+                limits: living.limits.clone(),
+                network: if record.config["network"] == "host" { Network::Host } else { Network::None },
+                is_read_only: record.config["readOnly"] == true,
+                source: Source::Forked(workspace.clone()),
+            };
+            match self.start(owner, plan).await {
+                Ok(record) => started.push(record),
+                Err(status) => {
+                    // It may be gone with its sandbox already.
+                    let _ = calls.delete(&workspace).await;
+                    failed = Some(status);
+                    break;
+                }
+            }
+        }
+        let Some(status) = failed else { return Ok(started) };
+        for workspace in forked {
+            let _ = calls.delete(&workspace).await;
+        }
+        for record in started {
+            let _ = self.delete(&owner.project, &record.id, false).await;
+        }
+        Err(status)
+    }
+}
+
+/// The name of a workspace that is made for a sandbox.
+fn workspace_id(id: &str) -> String {
+    format!("sandboxes/{id}")
+}
+
+fn new_sandbox_id() -> Result<String, Status> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(format!("sbx-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase()))
+}
+
+fn make_directories(directory: &Path) -> std::io::Result<()> {
+    for part in [LINK, FILES, WORKSPACE] {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join(part))?;
+    }
+    Ok(())
+}
+
+/// Milliseconds since 1970, for the times of output.
+fn now_ms_of_process() -> i64 {
+    #[allow(clippy::disallowed_methods, reason = "times of output are for people and decide nothing")]
+    let now = std::time::SystemTime::now();
+    i64::try_from(now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
+}

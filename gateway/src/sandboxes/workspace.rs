@@ -1,0 +1,154 @@
+//! The workspace of a sandbox: made, mounted, committed, and taken away by calls of this process to the store.
+
+use std::future::Future;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use amalgam_proto::v1::mount_service_client::MountServiceClient;
+use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
+use amalgam_proto::{Failure, Reason, v1};
+use amalgam_server::OpenStore;
+use amalgam_server::api::ACTOR_HEADER;
+use bytes::Bytes;
+use tonic::body::Body;
+use tonic::{Code, Request, Status};
+
+/// How often a workspace that is still mounted is tried to be deleted.
+const DELETE_TRIES_MAX: u32 = 100;
+const DELETE_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Calls that this process makes to a store that it has open.
+#[derive(Clone)]
+pub(super) struct StoreCalls {
+    store: Arc<OpenStore>,
+    actor: String,
+}
+
+/// Sends calls to a store without a connection.
+#[derive(Clone)]
+struct Direct(Arc<OpenStore>);
+
+impl tower::Service<http::Request<Body>> for Direct {
+    type Response = http::Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move { Ok(store.call_local(request).await) })
+    }
+}
+
+impl StoreCalls {
+    pub(super) fn new(store: Arc<OpenStore>, actor: &str) -> Self {
+        Self { store, actor: actor.to_owned() }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Ok(actor) = self.actor.parse() {
+            request.metadata_mut().insert(ACTOR_HEADER, actor);
+        }
+        request
+    }
+
+    fn workspaces(&self) -> WorkspaceServiceClient<Direct> {
+        WorkspaceServiceClient::new(Direct(Arc::clone(&self.store)))
+    }
+
+    fn mounts(&self) -> MountServiceClient<Direct> {
+        MountServiceClient::new(Direct(Arc::clone(&self.store)))
+    }
+
+    /// Makes a workspace, with the contents of a snapshot or another workspace if one is named. Returns its name.
+    pub(super) async fn create(&self, id: &str, from: &str) -> Result<String, Status> {
+        let message = v1::CreateWorkspaceRequest {
+            workspace_id: id.to_owned(),
+            from: from.to_owned(),
+            agent: self.actor.clone(),
+            ..v1::CreateWorkspaceRequest::default()
+        };
+        let made = self.workspaces().create_workspace(self.request(message)).await?.into_inner();
+        Ok(made.workspace.unwrap_or_default().name)
+    }
+
+    /// The name of an existing workspace.
+    pub(super) async fn find(&self, name: &str) -> Result<String, Status> {
+        let message = v1::GetWorkspaceRequest { name: name.to_owned() };
+        let found = self.workspaces().get_workspace(self.request(message)).await?.into_inner();
+        Ok(found.workspace.unwrap_or_default().name)
+    }
+
+    /// Copies a workspace as it is now, with work that is in no snapshot.
+    pub(super) async fn fork(&self, name: &str, ids: Vec<String>) -> Result<Vec<String>, Status> {
+        let message = v1::ForkWorkspaceRequest {
+            name: name.to_owned(),
+            workspace_ids: ids,
+            ..v1::ForkWorkspaceRequest::default()
+        };
+        let forked = self.workspaces().fork_workspace(self.request(message)).await?.into_inner();
+        Ok(forked.workspaces.into_iter().map(|workspace| workspace.name).collect())
+    }
+
+    /// Mounts a workspace at a directory of the host.
+    pub(super) async fn mount(&self, name: &str, path: &Path) -> Result<(), Status> {
+        let message = v1::MountRequest {
+            path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+            mode: v1::MountMode::ReadWrite.into(),
+            workspace: name.to_owned(),
+            ..v1::MountRequest::default()
+        };
+        self.mounts().mount(self.request(message)).await?;
+        Ok(())
+    }
+
+    /// Takes the mount at a directory away. Work that is in no snapshot stays with the workspace.
+    pub(super) async fn unmount(&self, path: &Path) -> Result<(), Status> {
+        let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
+        let message = |lazy| {
+            let target = Some(v1::unmount_request::Target::Path(path.clone()));
+            self.request(v1::UnmountRequest { target, lazy })
+        };
+        match self.mounts().unmount(message(false)).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == Code::NotFound => Err(status),
+            // A process of the host has a file open there.
+            Err(_) => self.mounts().unmount(message(true)).await.map(drop),
+        }
+    }
+
+    /// Commits what is in the workspace.
+    pub(super) async fn commit(&self, name: &str, message: &str) -> Result<(), Status> {
+        let message = v1::CommitWorkspaceRequest {
+            name: name.to_owned(),
+            message: message.to_owned(),
+            ..v1::CommitWorkspaceRequest::default()
+        };
+        self.workspaces().commit_workspace(self.request(message)).await?;
+        Ok(())
+    }
+
+    /// Deletes a workspace. It can be undeleted for a while.
+    pub(super) async fn delete(&self, name: &str) -> Result<(), Status> {
+        let mut tries = 0;
+        loop {
+            let message = v1::DeleteWorkspaceRequest { name: name.to_owned(), ..v1::DeleteWorkspaceRequest::default() };
+            let Err(status) = self.workspaces().delete_workspace(self.request(message)).await else { return Ok(()) };
+            // The kernel takes a mount away some moments after the last process in it has ended.
+            let is_mounted = Failure::of_status(&status).is_some_and(|failure| failure.reason == Reason::Mounted);
+            if !is_mounted || tries == DELETE_TRIES_MAX {
+                return Err(status);
+            }
+            tries += 1;
+            tokio::time::sleep(DELETE_RETRY_DELAY).await;
+        }
+    }
+}

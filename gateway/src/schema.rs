@@ -1,0 +1,13 @@
+//! The descriptors of the API, for everything that works on any message.
+
+use std::sync::OnceLock;
+
+use prost_reflect::DescriptorPool;
+
+/// The descriptors of all services and messages of the API.
+pub(crate) fn schema() -> &'static DescriptorPool {
+    static POOL: OnceLock<DescriptorPool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        DescriptorPool::decode(amalgam_proto::FILE_DESCRIPTOR_SET).expect("the build wrote the descriptors")
+    })
+}

@@ -1,0 +1,84 @@
+//! Refusals of the gateway as gRPC statuses, with the same details as those of a store.
+
+use std::time::Duration;
+
+use amalgam_proto::{Failure, Reason};
+use tonic::{Code, Status};
+
+use crate::catalog::CatalogError;
+use crate::identity::AuthError;
+use crate::projects::ProjectError;
+
+/// The header with the seconds after which a refused call may be tried again.
+pub(crate) const RETRY_AFTER: &str = "retry-after";
+
+impl From<AuthError> for Status {
+    fn from(error: AuthError) -> Self {
+        let reason = match error {
+            AuthError::Catalog(_) => Reason::Fault,
+            AuthError::Expired(_) => Reason::KeyExpired,
+            AuthError::Revoked(_) => Reason::KeyRevoked,
+            AuthError::Missing | AuthError::Invalid => Reason::Unauthenticated,
+        };
+        Failure::new(reason, error.to_string()).into_status()
+    }
+}
+
+impl From<CatalogError> for Status {
+    fn from(error: CatalogError) -> Self {
+        let reason = match error {
+            CatalogError::ProjectExists(_) => Reason::AlreadyExists,
+            CatalogError::NoProject(_)
+            | CatalogError::NoKey(_)
+            | CatalogError::NoWebhook(_)
+            | CatalogError::NoDelivery(..) => Reason::NotFound,
+            CatalogError::Database(_)
+            | CatalogError::Migration(_)
+            | CatalogError::Malformed { .. }
+            | CatalogError::Random(_) => Reason::Fault,
+        };
+        Failure::new(reason, error.to_string()).into_status()
+    }
+}
+
+impl From<ProjectError> for Status {
+    fn from(error: ProjectError) -> Self {
+        let reason = match error {
+            ProjectError::Catalog(error) => return error.into(),
+            ProjectError::Store { ref project, ref source } => {
+                // Its words name paths of the host.
+                tracing::warn!(%project, %error, "a project cannot be opened");
+                let message = format!("the store of project {project} cannot be opened now; the server's log says why");
+                return Failure::new(source.reason(), message).into_status();
+            }
+            ProjectError::Deleted(_) => Reason::NotFound,
+            ProjectError::Stopping => Reason::Busy,
+            ProjectError::OnlyDefault => Reason::Unsupported,
+        };
+        Failure::new(reason, error.to_string()).into_status()
+    }
+}
+
+/// The refusal of a call whose key does not permit it.
+pub(crate) fn forbidden(message: impl Into<String>) -> Status {
+    Failure::new(Reason::Forbidden, message).into_status()
+}
+
+/// The refusal of a call while the server stops.
+pub(crate) fn stopping() -> Status {
+    Failure::new(Reason::Busy, "the server is stopping; try again").into_status()
+}
+
+/// The refusal of a key that has used its calls.
+pub(crate) fn rate_limited(wait: Duration) -> Status {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    let message = format!("this key has used its calls; try again in {seconds} s");
+    let mut status = Failure::new(Reason::RateLimited, message).into_status();
+    status.metadata_mut().insert(RETRY_AFTER, seconds.into());
+    status
+}
+
+/// The refusal of a call that took longer than its caller allowed.
+pub(crate) fn deadline_exceeded() -> Status {
+    Status::new(Code::DeadlineExceeded, "the deadline of the call has passed")
+}

@@ -1,0 +1,37 @@
+//! A server on a loopback port, called over gRPC and REST.
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+#[path = "server/access.rs"]
+mod access;
+#[path = "server/events.rs"]
+mod events;
+#[path = "server/files.rs"]
+mod files;
+#[path = "server/git.rs"]
+mod git;
+#[path = "server/hostile.rs"]
+mod hostile;
+#[path = "server/operator.rs"]
+mod operator;
+#[path = "server/permissions.rs"]
+mod permissions;
+#[path = "server/receiver.rs"]
+mod receiver;
+#[path = "server/remote.rs"]
+mod remote;
+#[path = "server/requests.rs"]
+mod requests;
+#[path = "server/rest.rs"]
+mod rest;
+#[path = "server/running.rs"]
+mod running;
+#[path = "server/sandboxes.rs"]
+mod sandboxes;
+#[path = "server/stop.rs"]
+mod stop;
+#[path = "server/tls.rs"]
+mod tls;
+#[path = "server/web.rs"]
+mod web;
+#[path = "server/webhooks.rs"]
+mod webhooks;

@@ -1,0 +1,379 @@
+//! Sandboxes from end to end: a real agent in real namespaces, called over REST.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use amalgam_gateway::SandboxOptions;
+use amalgam_proto::v1;
+use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
+use http::Method;
+use serde_json::{Value, json};
+use tonic::Request;
+
+use crate::running::{Answer, Running};
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Builds the agent once: cargo builds no program of another package for a test.
+fn agent() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let mut directory = std::env::current_exe().unwrap();
+        while !directory.ends_with("deps") {
+            assert!(directory.pop(), "the test is not in the directory of a build");
+        }
+        directory.pop();
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "--package", "amalgam-agent", "--target-dir"])
+            .arg(directory.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(built.unwrap().success());
+        directory.join("amalgam-agent")
+    });
+    built.clone()
+}
+
+/// A server with sandboxes, and a key for them.
+struct Site {
+    server: Running,
+    key: String,
+}
+
+impl Site {
+    async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut SandboxOptions)) -> Self {
+        let server = Running::with_sandboxes(|home| {
+            let mut options = SandboxOptions::new(home.join("sandboxes"), agent());
+            change(&mut options);
+            options
+        })
+        .await;
+        let key = server.key("write run", &[], false).await;
+        Self { server, key }
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let path = format!("/api/v1{path}");
+        self.server.rest(method, &path, &[("x-api-key", self.key.as_str())], body).await
+    }
+
+    /// Creates a sandbox. Returns its id.
+    async fn create(&self, body: Value) -> String {
+        let made = self.call(Method::POST, "/sandboxes", body).await;
+        assert_eq!(made.status, 200, "{:?}", made.bytes);
+        let sandbox = made.json();
+        assert_eq!((&sandbox["state"], &sandbox["runtime"]), (&"running".into(), &"local".into()), "{sandbox}");
+        sandbox["id"].as_str().unwrap().to_owned()
+    }
+
+    async fn run(&self, id: &str, command: &str) -> Value {
+        let done = self.call(Method::POST, &format!("/sandboxes/{id}/process/run"), json!({"command": command})).await;
+        assert_eq!(done.status, 200, "{command}: {:?}", done.bytes);
+        done.json()
+    }
+
+    /// The content of a file in the workspace of a sandbox.
+    async fn read(&self, workspace: &str, path: &str) -> Answer {
+        let workspace = workspace.strip_prefix("workspaces/").unwrap().replace('/', "%2F");
+        self.call(Method::GET, &format!("/workspaces/{workspace}/files/{path}"), Value::Null).await
+    }
+
+    async fn get(&self, id: &str) -> Value {
+        self.call(Method::GET, &format!("/sandboxes/{id}"), Value::Null).await.json()
+    }
+
+    /// Waits until a sandbox is in a state.
+    async fn reach(&self, id: &str, state: &str) -> Value {
+        let began = Instant::now();
+        loop {
+            let found = self.get(id).await;
+            if found["state"] == state {
+                return found;
+            }
+            assert!(began.elapsed() < WITHIN, "{found}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_run_beside_the_workspace_and_a_fork_has_its_own() {
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host", "name": "one", "envs": {"COLOUR": "blue"}})).await;
+    let done = site.run(&id, "echo $COLOUR; echo wrong >&2; echo kept > note; id -u; pwd; exit 3").await;
+    assert_eq!(done["stdout"], "blue\n1000\n/workspace\n", "{done}");
+    assert_eq!((&done["stderr"], &done["exitCode"]), (&"wrong\n".into(), &3.into()), "{done}");
+    let sandbox = site.get(&id).await;
+    let workspace = sandbox["workspace"].as_str().unwrap();
+    assert_eq!(&site.read(workspace, "note").await.bytes[..], b"kept\n");
+    // A fork sees what is in no snapshot yet, and changes nothing of its origin.
+    let forked = site.call(Method::POST, &format!("/sandboxes/{id}/fork"), json!({"count": 2})).await;
+    let copies: Vec<_> = forked.json()["sandboxes"].as_array().unwrap().clone();
+    assert_eq!(copies.len(), 2, "{:?}", forked.bytes);
+    for copy in &copies {
+        let copy = copy["id"].as_str().unwrap();
+        assert_eq!(site.run(copy, "cat note; echo changed > note; echo $COLOUR").await["stdout"], "kept\nblue\n");
+    }
+    assert_eq!(site.run(&id, "cat note").await["stdout"], "kept\n");
+    let listed = site.call(Method::GET, "/sandboxes?state=running&limit=2", Value::Null).await.json();
+    assert_eq!((listed["total"].as_i64(), listed["items"].as_array().unwrap().len()), (Some(3), 2), "{listed}");
+    let ids: Vec<_> = copies.iter().map(|copy| copy["id"].clone()).chain(["sbx-none".into()]).collect();
+    let deleted = site.call(Method::POST, "/sandboxes/batch-delete", json!({"ids": ids})).await.json();
+    assert_eq!((deleted["succeeded"].as_array().unwrap().len(), &deleted["failed"][0]["id"]), (2, &"sbx-none".into()));
+    let logs = site.call(Method::GET, &format!("/sandboxes/{id}/logs"), Value::Null).await.json();
+    assert!(logs["logs"].as_str().unwrap().contains("running"), "{logs}");
+    let kept = site.call(Method::DELETE, &format!("/sandboxes/{id}?keep_workspace=true"), Value::Null).await;
+    assert_eq!(kept.status, 200, "{:?}", kept.bytes);
+    assert_eq!(&site.read(workspace, "note").await.bytes[..], b"kept\n");
+    let gone = site.call(Method::GET, &format!("/sandboxes/{id}"), Value::Null).await;
+    assert_eq!((gone.status.as_u16(), gone.json()["error"]["code"].as_u64()), (404, Some(2001)));
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_is_streamed_and_read_again_from_an_offset() {
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    let headers = [("x-api-key", site.key.as_str()), ("accept", "text/event-stream")];
+    let path = format!("/api/v1/sandboxes/{id}/process/run");
+    let body = json!({"command": "printf one; printf two >&2; exit 4", "stream": true}).to_string();
+    let events = site.server.rest(Method::POST, &path, &headers, body).await;
+    let text = String::from_utf8_lossy(&events.bytes).into_owned();
+    let event = |name: &str| -> Value {
+        let after = text.split(&format!("event: {name}\ndata: ")).nth(1).unwrap_or_else(|| panic!("{name}: {text}"));
+        serde_json::from_str(after.lines().next().unwrap()).unwrap()
+    };
+    assert_eq!((&event("stdout")["data"], &event("stderr")["data"]), (&"one".into(), &"two".into()), "{text}");
+    assert_eq!(event("exit")["exitCode"], 4);
+    // By gRPC: standard input goes in, bytes come out as they are.
+    let mut client = SandboxServiceClient::new(site.server.channel().await);
+    let authorized = |message| {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("x-api-key", site.key.parse().unwrap());
+        request
+    };
+    let request = v1::StreamCommandRequest {
+        sandbox_id: id.clone(),
+        command: "cat; printf '\\377'".to_owned(),
+        stdin: "in".into(),
+        binary: true,
+        ..v1::StreamCommandRequest::default()
+    };
+    let mut stream = client.stream_command(authorized(request)).await.unwrap().into_inner();
+    let (mut bytes, mut command_id) = (Vec::new(), String::new());
+    while let Some(event) = stream.message().await.unwrap() {
+        bytes.extend_from_slice(&event.output);
+        command_id = event.command_id;
+    }
+    assert_eq!(bytes, b"in\xff");
+    let path = format!("/sandboxes/{id}/process/{command_id}/output?offset=1");
+    let attached = site.call(Method::GET, &path, Value::Null).await;
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(&attached.bytes).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let text: String = lines.iter().filter_map(|line| line["data"].as_str()).collect();
+    assert_eq!((text.as_str(), &lines.last().unwrap()["type"]), ("n\u{fffd}", &"exit".into()));
+    let commands = site.call(Method::GET, &format!("/sandboxes/{id}/process"), Value::Null).await.json();
+    assert_eq!(commands["commands"].as_array().unwrap().len(), 2, "{commands}");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_takes_input_and_a_size() {
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    let open = json!({"cols": 80, "rows": 24, "shell": "/bin/sh"});
+    let opened = site.call(Method::POST, &format!("/sandboxes/{id}/pty"), open).await.json();
+    let pty = format!("/sandboxes/{id}/pty/{}", opened["id"].as_str().unwrap());
+    let resized = site.call(Method::POST, &format!("{pty}/resize"), json!({"cols": 100, "rows": 40})).await;
+    assert_eq!(resized.status, 200, "{:?}", resized.bytes);
+    // `stty size; exit 5`
+    let typed = site.call(Method::POST, &format!("{pty}/input"), json!({"data": "c3R0eSBzaXplOyBleGl0IDUK"})).await;
+    assert_eq!(typed.status, 200, "{:?}", typed.bytes);
+    let headers = [("x-api-key", site.key.as_str()), ("accept", "application/octet-stream")];
+    let output = site.server.rest(Method::GET, &format!("/api/v1{pty}/output"), &headers, "").await;
+    let text = String::from_utf8_lossy(&output.bytes).into_owned();
+    assert!(text.contains("40 100"), "{text}");
+    let unknown = site.call(Method::DELETE, &format!("/sandboxes/{id}/pty/pty-none"), Value::Null).await;
+    assert_eq!((unknown.status.as_u16(), unknown.json()["error"]["code"].as_u64()), (404, Some(4100)));
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_given_time_out_kills_everything_that_the_command_started() {
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    // A child, a daemon in a session of its own, and the command itself.
+    let command = "sleep 900 & setsid sleep 901 & (setsid sleep 902 &) ; sleep 903";
+    let body = json!({"command": command, "timeout": 500});
+    let late = site.call(Method::POST, &format!("/sandboxes/{id}/process/run"), body).await;
+    assert_eq!((late.status.as_u16(), late.json()["error"]["code"].as_u64()), (504, Some(4000)), "{:?}", late.bytes);
+    assert_eq!(late.json()["error"]["details"]["killed"], "true");
+    let left = site.run(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await;
+    assert!(!left["stdout"].as_str().unwrap().contains("sleep 90"), "{left}");
+    // A command that is told to end does so, and the next one finds no zombie.
+    let body = json!({"command": "sleep 904", "timeout": 30_000});
+    let path = format!("/sandboxes/{id}/process/run");
+    let run = site.call(Method::POST, &path, body);
+    let kill = async {
+        let began = Instant::now();
+        loop {
+            let all = site.call(Method::GET, &format!("/sandboxes/{id}/process"), Value::Null).await.json();
+            let found = all["commands"].as_array().unwrap().iter().find(|one| one["command"] == "sleep 904").cloned();
+            if let Some(found) = found {
+                let path = format!("/sandboxes/{id}/process/{}/kill", found["commandId"].as_str().unwrap());
+                return site.call(Method::POST, &path, json!({"signal": 15})).await;
+            }
+            assert!(began.elapsed() < WITHIN, "{all}");
+        }
+    };
+    let (killed, sent) = tokio::join!(run, kill);
+    assert_eq!(sent.status, 200, "{:?}", sent.bytes);
+    assert_eq!(killed.json()["exitCode"], 128 + 15, "{:?}", killed.bytes);
+    let states = site.run(&id, "grep -h '^State' /proc/[0-9]*/status").await;
+    assert!(!states["stdout"].as_str().unwrap().contains('Z'), "{states}");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_sandbox_is_ended_and_its_workspace_committed() {
+    let mut site = Site::start_with(|options| options.expiry_interval = Duration::from_millis(100)).await;
+    let id = site.create(json!({"template": "host", "timeoutSeconds": 3})).await;
+    site.run(&id, "echo saved > result").await;
+    let ended = site.reach(&id, "stopped").await;
+    assert!(ended["reason"].as_str().unwrap().starts_with("expired"), "{ended}");
+    let workspace = ended["workspace"].as_str().unwrap();
+    assert_eq!(&site.read(workspace, "result").await.bytes[..], b"saved\n");
+    let escaped = workspace.strip_prefix("workspaces/").unwrap().replace('/', "%2F");
+    let status = site.call(Method::GET, &format!("/workspaces/{escaped}/status"), Value::Null).await.json();
+    assert_eq!(status["changes"].as_array().map(Vec::len), Some(0), "all is in a snapshot: {status}");
+    let refused = site.call(Method::POST, &format!("/sandboxes/{id}/process/run"), json!({"command": "true"})).await;
+    assert_eq!(refused.json()["error"]["name"], "SANDBOX_NOT_READY");
+    // A living one can live longer, within bounds.
+    let id = site.create(json!({"template": "host"})).await;
+    let before = site.get(&id).await["expiresAt"].clone();
+    let extended = site.call(Method::POST, &format!("/sandboxes/{id}/extend"), json!({"seconds": 3_600})).await;
+    assert_eq!(extended.status, 200, "{:?}", extended.bytes);
+    assert_ne!(extended.json()["expiresAt"], before);
+    for seconds in [0, -1, 3_601] {
+        let path = format!("/sandboxes/{id}/extend");
+        assert_eq!(site.call(Method::POST, &path, json!({"seconds": seconds})).await.status, 400, "{seconds}");
+    }
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hostile_sandbox_reaches_nothing_of_the_host() {
+    let mut site = Site::start().await;
+    let home = site.server.home.path().to_owned();
+    let id = site.create(json!({"template": "host"})).await;
+    let other = site.create(json!({"template": "host"})).await;
+    let paths = [home.join("catalog.db"), home.join("projects"), home.join("sandboxes").join(&other)];
+    for path in paths.iter().map(|path| path.display().to_string()).chain(["/root".into(), "/etc/shadow".into()]) {
+        let tried = site.run(&id, &format!("ls -la {path}")).await;
+        assert_ne!(tried["exitCode"], 0, "{path}: {tried}");
+    }
+    for command in [
+        "touch /usr/x",
+        "touch /x",
+        "touch /run/amalgam/link/x",
+        "cat /run/amalgam/link/secret",
+        "cat /proc/1/environ",
+        "mknod d c 1 3 && cat d",
+        "unshare -U true",
+        "mount -t tmpfs none /tmp",
+        "kill -9 1; kill -0 1 && false",
+        "echo 1 > /proc/sys/kernel/core_pattern",
+    ] {
+        let tried = site.run(&id, &format!("( {command} )")).await;
+        assert_ne!(tried["exitCode"], 0, "{command}: {tried}");
+    }
+    let privileges = site.run(&id, "grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status").await;
+    let privileges = privileges["stdout"].as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(privileges, "CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1");
+    let devices = site.run(&id, "cat /proc/net/dev").await;
+    assert_eq!(devices["stdout"].as_str().unwrap().matches(':').count(), 1, "loopback only: {devices}");
+    // A flood of output is cut, and said to be.
+    let body = json!({"command": "yes | head -c 200000000", "maxOutputSize": 1_000});
+    let flood = site.call(Method::POST, &format!("/sandboxes/{id}/process/run"), body).await.json();
+    assert_eq!((flood["stdout"].as_str().unwrap().len(), &flood["truncated"]), (1_000, &true.into()));
+    // The socket knows its agent: no other process registers.
+    let open = site.run(&id, "test -S /run/amalgam/link/agent.sock && echo there").await;
+    assert_eq!(open["stdout"], "there\n");
+    assert_eq!(site.run(&other, "echo undisturbed").await["stdout"], "undisturbed\n");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_are_enforced_or_the_sandbox_is_not_started() {
+    let mut site = Site::start().await;
+    let disk = json!({"template": "host", "resources": {"disk": "1g"}});
+    let refused = site.call(Method::POST, "/sandboxes", disk.clone()).await;
+    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["name"]), (409, &"LIMIT_NOT_ENFORCED".into()));
+    let mut best = disk;
+    best["bestEffort"] = true.into();
+    best["resources"]["pids"] = 40.into();
+    let id = site.create(best).await;
+    let limits = site.get(&id).await["limits"].clone();
+    let by =
+        |name: &str| limits.as_array().unwrap().iter().find(|one| one["limit"] == name).unwrap()["enforcedBy"].clone();
+    assert_eq!(by("disk"), "none");
+    if by("pids") != "none" {
+        // A fork bomb: most of its forks fail, and the sandbox goes on.
+        let bomb = "i=0; while [ $i -lt 200 ]; do sleep 300 & i=$((i+1)); done; echo all";
+        let body = json!({"command": bomb, "timeout": 20_000});
+        let bombed = site.call(Method::POST, &format!("/sandboxes/{id}/process/run"), body).await;
+        assert!(!String::from_utf8_lossy(&bombed.bytes).contains("all\\n"), "{:?}", bombed.bytes);
+    }
+    for (body, name) in [
+        (json!({"template": "none"}), "TEMPLATE_NOT_FOUND"),
+        (json!({"template": "host", "resources": {"memory": "lots"}}), "INVALID_ARGUMENT"),
+        (json!({"template": "host", "timeoutSeconds": 86_401}), "INVALID_ARGUMENT"),
+        (json!({"template": "host", "network": "host"}), "SANDBOX_NOT_READY"),
+        (json!({"template": "host", "workspace": "workspaces/none"}), "NOT_FOUND"),
+    ] {
+        let refused = site.call(Method::POST, "/sandboxes", body.clone()).await;
+        assert_eq!(refused.json()["error"]["name"], name, "{body}: {:?}", refused.bytes);
+    }
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_whose_processes_are_killed_is_marked_and_its_work_kept() {
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    site.run(&id, "echo saved > result").await;
+    let record = site.server.catalog.sandbox(&id).await.unwrap().unwrap();
+    let pid = record.handle.split(':').next().unwrap();
+    assert!(Command::new("kill").args(["-9", pid]).status().unwrap().success());
+    let lost = site.reach(&id, "error").await;
+    assert!(!lost["reason"].as_str().unwrap().is_empty(), "{lost}");
+    assert_eq!(&site.read(lost["workspace"].as_str().unwrap(), "result").await.bytes[..], b"saved\n");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_shows_and_changes_no_more_than_its_key_may() {
+    let mut site = Site::start().await;
+    let create = json!({"template": "host"});
+    let with = async |key: &str| {
+        let headers = [("x-api-key", key)];
+        site.server.rest(Method::POST, "/api/v1/sandboxes", &headers, create.to_string()).await.status.as_u16()
+    };
+    let only_run = site.server.key("read run", &[], false).await;
+    assert_eq!(with(&only_run).await, 403, "commands change the workspace");
+    let admin = site.server.key("admin write run", &[], false).await;
+    let policy = json!({"text": "default = \"RW\"\n[[rule]]\npaths = [\"shut\"]\nlevel = \"none\"\n"});
+    let set = site.server.rest(Method::PUT, "/api/v1/policy", &[("x-api-key", &admin)], policy.to_string()).await;
+    assert_eq!(set.status, 200, "{:?}", set.bytes);
+    assert_eq!(with(&site.key).await, 403, "the mount of another agent's workspace would show `shut`");
+    assert_eq!(with(&admin).await, 200, "the policy does not apply to admins");
+    site.server.stop().await;
+}

@@ -1,0 +1,122 @@
+//! The words that make bubblewrap start an agent in namespaces of its own.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use crate::runtime::{Network, StartSpec};
+
+/// The program.
+pub(crate) const BWRAP: &str = "bwrap";
+/// Where the agent finds its socket and its secret.
+pub(crate) const LINK: &str = "/run/amalgam/link";
+/// Where the agent is.
+const AGENT: &str = "/run/amalgam/agent";
+/// Read-only in the sandbox, where the machine has them.
+const SYSTEM: [&str; 13] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/ssl/certs",
+];
+/// Files of a sandbox with a network.
+const NETWORK: [&str; 3] = ["/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services"];
+/// The home of the sandbox's user.
+pub(crate) const HOME: &str = "/sandbox";
+/// The id of the user and the group in the sandbox.
+const USER: &str = "1000";
+/// The most that `/tmp` and the home hold, each. They are in memory.
+const TMPFS_BYTES_MAX: &str = "1073741824";
+
+/// Files that name the user, made in the runtime's directory of a sandbox.
+pub(crate) const ETC: [(&str, &str); 3] = [
+    ("passwd", "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000::/sandbox:/bin/sh\n"),
+    ("group", "root:x:0:\nsandbox:x:1000:\n"),
+    ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+];
+
+/// What keeps processes apart. Shared with the check whether the machine can do it.
+pub(crate) fn isolation(network: Network) -> Vec<&'static str> {
+    let mut words = vec!["--unshare-all", "--unshare-user", "--disable-userns", "--uid", USER, "--gid", USER];
+    words.extend(["--cap-drop", "ALL", "--new-session", "--clearenv", "--hostname", "sandbox"]);
+    if network == Network::Host {
+        words.push("--share-net");
+    }
+    words
+}
+
+/// All words behind the name of the program.
+pub(crate) fn words(spec: &StartSpec, agent: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = isolation(spec.network).into_iter().map(Into::into).collect();
+    let mut add = |more: &[&OsStr]| words.extend(more.iter().map(|word| (*word).to_owned()));
+    let plain = |text: &'static str| OsStr::new(text);
+    // The agent reaps orphans. Standard output tells the id of its process and is closed before it starts.
+    add(&["--as-pid-1", "--info-fd", "1"].map(plain));
+    // Files of /proc/sys belong to root, so a root without capabilities could write them.
+    add(&["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"].map(plain));
+    for directory in ["/tmp", HOME, "/dev/shm"] {
+        add(&["--size", TMPFS_BYTES_MAX, "--tmpfs", directory].map(plain));
+    }
+    for path in SYSTEM {
+        add(&["--ro-bind-try", path, path].map(plain));
+    }
+    for (name, _) in ETC {
+        let (from, to) = (spec.files.join(name), Path::new("/etc").join(name));
+        add(&[plain("--ro-bind"), from.as_os_str(), to.as_os_str()]);
+    }
+    if spec.network == Network::Host {
+        for path in NETWORK {
+            add(&["--ro-bind-try", path, path].map(plain));
+        }
+    }
+    add(&[plain("--ro-bind"), agent.as_os_str(), plain(AGENT)]);
+    add(&[plain("--ro-bind"), spec.link.as_os_str(), plain(LINK)]);
+    let bind = plain(if spec.is_read_only { "--ro-bind" } else { "--bind" });
+    add(&[bind, spec.workspace.as_os_str(), plain("/workspace")]);
+    add(&["--remount-ro", "/", "--chdir", "/workspace"].map(plain));
+    let pids = OsString::from(spec.limits.pids.to_string());
+    add(&["--setenv", "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"].map(plain));
+    for (name, value) in [("HOME", HOME), ("LANG", "C.UTF-8"), ("USER", "sandbox"), ("SHELL", "/bin/sh")] {
+        add(&["--setenv", name, value].map(plain));
+    }
+    add(&[plain("--setenv"), plain("SANDBOX_ID"), OsStr::new(&spec.id)]);
+    add(&[plain("--setenv"), plain("AMALGAM_LINK"), plain(LINK)]);
+    add(&[plain("--setenv"), plain("AMALGAM_PIDS_MAX"), &pids]);
+    add(&[plain(AGENT)]);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+    use crate::secret::Secret;
+
+    #[test]
+    fn words_have_no_secret_and_share_the_network_only_when_asked() {
+        let mut spec = StartSpec {
+            id: "sbx-1".to_owned(),
+            template: "host".to_owned(),
+            link: "/l".into(),
+            files: "/f".into(),
+            workspace: "/w".into(),
+            is_read_only: true,
+            secret: Secret::generate().expect("random"),
+            network: Network::None,
+            limits: Limits::default(),
+        };
+        let all = |spec: &StartSpec| words(spec, Path::new("/agent"));
+        assert!(!all(&spec).iter().any(|word| word == spec.secret.reveal() || word == "--share-net"));
+        assert!(all(&spec).windows(3).any(|three| three == ["--ro-bind", "/w", "/workspace"]));
+        spec.network = Network::Host;
+        assert!(all(&spec).iter().any(|word| word == "--share-net"));
+    }
+}

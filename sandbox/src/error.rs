@@ -1,0 +1,67 @@
+//! Why a sandbox could not be started or used.
+
+use std::io;
+
+/// What a call of this crate returns.
+pub type Result<T, E = SandboxError> = std::result::Result<T, E>;
+
+/// Why a sandbox could not be started or used.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The machine cannot isolate processes, so none is started.
+    #[error("this machine cannot isolate a sandbox: {why}")]
+    NotIsolated {
+        /// The reason, and what to do about it.
+        why: String,
+    },
+    /// A limit was asked for that nothing enforces here.
+    #[error(
+        "nothing on this machine enforces the limit `{limit}`: {why}; give best_effort to start the sandbox without it"
+    )]
+    NotEnforced {
+        /// The name of the limit.
+        limit: &'static str,
+        /// What is missing.
+        why: String,
+    },
+    /// The runtime has no such template.
+    #[error("there is no template `{0}`")]
+    NoTemplate(String),
+    /// The agent did not register in time, or its process ended.
+    #[error("the sandbox did not start: {0}")]
+    NotStarted(String),
+    /// The agent is not connected.
+    #[error("the agent of the sandbox is not connected at the moment")]
+    NotConnected,
+    /// There is no such command.
+    #[error("there is no command {0} in this sandbox")]
+    NoCommand(String),
+    /// There is no such terminal.
+    #[error("there is no terminal {0} in this sandbox")]
+    NoTerminal(String),
+    /// The sandbox has as many terminals as it may have.
+    #[error("the sandbox has {0} terminals, and may have no more")]
+    TooManyTerminals(usize),
+    /// The sandbox has as many running commands as it may have.
+    #[error("{0} commands run in the sandbox, and no more may")]
+    TooManyCommands(usize),
+    /// The command or the terminal could not be started.
+    #[error("not started: {0}")]
+    CommandFailed(String),
+    /// The machine failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+impl SandboxError {
+    /// An error of the operating system.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        |source| Self::Io { what, source }
+    }
+}

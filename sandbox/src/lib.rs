@@ -1,0 +1,39 @@
+//! Sandboxes: the runtime that starts them, and the server's end of the channel to the agent in each.
+//!
+//! - [`Runtime`]: starts and ends sandboxes. [`LocalRuntime`] does so with bubblewrap, without root and without Docker.
+//! - [`Link`]: the channel to one agent. Commands and terminals go through it.
+//! - [`Command`], [`Terminal`]: the output of a command or a terminal, kept so that callers can attach and come back.
+//! - [`SandboxState`]: the states of a sandbox and the changes between them.
+//! - [`Limits`]: resources, and what enforces each.
+//!
+//! Absent: stores and workspaces. A sandbox gets a directory to show at `/workspace`, and whoever starts it decides what is there.
+
+/// The messages between the server and an agent.
+#[allow(missing_docs, clippy::all, clippy::pedantic)]
+pub mod agent_v1 {
+    tonic::include_proto!("amalgam.agent.v1");
+}
+
+mod bwrap;
+mod cgroup;
+mod command;
+mod error;
+mod limits;
+mod link;
+mod local;
+mod output;
+mod runtime;
+mod secret;
+mod state;
+mod terminal;
+
+pub use command::{Command, CommandEnd, CommandSpec};
+pub use error::{Result, SandboxError};
+pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};
+pub use link::{Link, LinkOptions, Usage};
+pub use local::{HOST_TEMPLATE, LocalOptions, LocalRuntime};
+pub use output::{Chunk, Part, Stream};
+pub use runtime::{Network, Runtime, StartSpec, Started, Template};
+pub use secret::{Secret, SecretHash};
+pub use state::SandboxState;
+pub use terminal::{Terminal, TerminalSize};

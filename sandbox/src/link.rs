@@ -1,0 +1,494 @@
+//! The channel to the agent of one sandbox: a socket of its own, on which only that agent can register.
+
+mod connections;
+mod registration;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{debug, warn};
+
+use crate::agent_v1 as wire;
+use crate::agent_v1::agent_service_server::{AgentService, AgentServiceServer};
+use crate::agent_v1::connect_request::Payload;
+use crate::agent_v1::connect_response::Payload as Order;
+use crate::command::{Command, CommandSpec};
+use crate::error::{Result, SandboxError};
+use crate::secret::{Secret, SecretHash};
+use crate::terminal::{Terminal, TerminalSize};
+use registration::Registration;
+
+/// How long a connection may take to register.
+const REGISTER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a call waits for an agent that is not connected.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Messages that wait for the agent.
+const QUEUE: usize = 64;
+/// Commands that have ended and are still known.
+const ENDED_COMMANDS_MAX: usize = 64;
+/// Commands that may run at once.
+const RUNNING_COMMANDS_MAX: usize = 256;
+/// Terminals of one sandbox.
+const TERMINALS_MAX: usize = 5;
+/// Bytes of output that may wait for an acknowledgement.
+const UNACKNOWLEDGED_BYTES_MAX: i32 = 4 << 20;
+
+/// How a link is made.
+pub struct LinkOptions {
+    /// The sandbox.
+    pub sandbox_id: String,
+    /// The path of the socket.
+    pub socket: PathBuf,
+    /// The hash of the secret that the agent registers with.
+    pub credential: SecretHash,
+    /// Writes down the hash of the next secret.
+    pub save_credential: Box<dyn Fn(SecretHash) + Send + Sync>,
+    /// How often the agent gives a sign of life.
+    pub heartbeat: Duration,
+    /// An agent that cannot reach the server for so long ends its sandbox.
+    pub orphaned_after: Duration,
+    /// The time in milliseconds since 1970.
+    pub now_ms: fn() -> i64,
+}
+
+/// The resources that all processes of a sandbox use, as its agent said last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// 100 is one CPU.
+    pub cpu_percent: f64,
+    /// Resident memory.
+    pub memory_bytes: u64,
+    /// Bytes in the home and in `/tmp`.
+    pub disk_bytes: u64,
+    /// The number of processes.
+    pub processes: u32,
+    /// Bytes received from the network.
+    pub received_bytes: u64,
+    /// Bytes sent to the network.
+    pub sent_bytes: u64,
+    /// When the server was told, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+/// The channel to one agent. Cheap to clone.
+#[derive(Clone)]
+pub struct Link {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: LinkOptions,
+    state: Mutex<State>,
+    connected: watch::Sender<bool>,
+    serving: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct State {
+    registration: Registration,
+    agent: Option<Agent>,
+    connections: u64,
+    last_sequence: u64,
+    commands: BTreeMap<String, Arc<Command>>,
+    /// Ids of commands in the order of their start.
+    order: Vec<String>,
+    terminals: BTreeMap<String, Arc<Terminal>>,
+    usage: Option<Usage>,
+    /// Why the sandbox is gone.
+    closed: Option<String>,
+}
+
+/// A connected agent.
+struct Agent {
+    connection: u64,
+    orders: mpsc::Sender<Result<wire::ConnectResponse, Status>>,
+}
+
+impl Link {
+    /// Listens for the agent.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn listen(options: LinkOptions) -> Result<Self> {
+        let incoming = connections::listen(&options.socket)?;
+        let state = State {
+            registration: Registration::new(options.credential.clone()),
+            agent: None,
+            connections: 0,
+            last_sequence: 0,
+            commands: BTreeMap::new(),
+            order: Vec::new(),
+            terminals: BTreeMap::new(),
+            usage: None,
+            closed: None,
+        };
+        let connected = watch::Sender::new(false);
+        let inner = Inner { options, state: Mutex::new(state), connected, serving: Mutex::new(None) };
+        let link = Self { inner: Arc::new(inner) };
+        let service = AgentServiceServer::new(link.clone());
+        let serving = tokio::spawn(async move {
+            let served = tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await;
+            if let Err(error) = served {
+                warn!(%error, "the socket of an agent ended");
+            }
+        });
+        *link.inner.serving.lock() = Some(serving);
+        Ok(link)
+    }
+
+    /// Whether the agent is connected.
+    pub fn is_connected(&self) -> bool {
+        *self.inner.connected.borrow()
+    }
+
+    /// Waits until the agent is connected.
+    pub async fn connected(&self) {
+        let mut connected = self.inner.connected.subscribe();
+        // The link itself holds the sender.
+        let _ = connected.wait_for(|connected| *connected).await;
+    }
+
+    /// The resources that the sandbox uses.
+    pub fn usage(&self) -> Option<Usage> {
+        self.inner.state.lock().usage
+    }
+
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// The agent is not connected, or too many commands run.
+    pub async fn start_command(&self, spec: CommandSpec) -> Result<Arc<Command>> {
+        let id = new_id("cmd")?;
+        let command = Arc::new(Command::new(id.clone(), spec.command.clone(), (self.inner.options.now_ms)()));
+        {
+            let mut state = self.inner.state.lock();
+            let running = state.commands.values().filter(|command| command.end().is_none()).count();
+            if running >= RUNNING_COMMANDS_MAX {
+                return Err(SandboxError::TooManyCommands(running));
+            }
+            state.commands.insert(id.clone(), Arc::clone(&command));
+            state.order.push(id.clone());
+            state.forget_old_commands();
+        }
+        let order = wire::RunCommandRequest {
+            command_id: id.clone(),
+            command: spec.command,
+            cwd: spec.cwd,
+            envs: spec.envs,
+            timeout_ms: spec.timeout.map_or(0, |timeout| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)),
+            output_bytes_max: spec.output_bytes_max.unwrap_or(0),
+            stdin: spec.stdin,
+            stdin_open: spec.is_stdin_open,
+        };
+        if let Err(error) = self.send(Order::RunCommand(order)).await {
+            self.inner.state.lock().forget_command(&id);
+            return Err(error);
+        }
+        Ok(command)
+    }
+
+    /// Finds a command.
+    ///
+    /// # Errors
+    /// There is none of the id.
+    pub fn command(&self, id: &str) -> Result<Arc<Command>> {
+        let found = self.inner.state.lock().commands.get(id).cloned();
+        found.ok_or_else(|| SandboxError::NoCommand(id.to_owned()))
+    }
+
+    /// All commands that are known, in the order of their start.
+    pub fn commands(&self) -> Vec<Arc<Command>> {
+        let state = self.inner.state.lock();
+        state.order.iter().filter_map(|id| state.commands.get(id).cloned()).collect()
+    }
+
+    /// Sends standard input to a command.
+    ///
+    /// # Errors
+    /// There is no such command, or the agent is not connected.
+    pub async fn write_stdin(&self, id: &str, data: Bytes, is_end: bool) -> Result<()> {
+        let command_id = self.command(id)?.id.clone();
+        self.send(Order::CommandInput(wire::CommandInput { command_id, data, end: is_end })).await
+    }
+
+    /// Sends a signal to a command and everything that it started.
+    ///
+    /// # Errors
+    /// There is no such command, or the agent is not connected.
+    pub async fn kill_command(&self, id: &str, signal: i32) -> Result<()> {
+        let command = self.command(id)?;
+        if command.end().is_some() {
+            return Ok(());
+        }
+        self.send(Order::KillCommand(wire::KillCommandRequest { command_id: command.id.clone(), signal })).await
+    }
+
+    /// Starts a shell on a new terminal.
+    ///
+    /// # Errors
+    /// The sandbox has too many terminals, or the agent is not connected.
+    pub async fn open_terminal(
+        &self,
+        size: TerminalSize,
+        shell: String,
+        cwd: String,
+        envs: std::collections::HashMap<String, String>,
+    ) -> Result<Arc<Terminal>> {
+        let id = new_id("pty")?;
+        let terminal = Arc::new(Terminal::new(id.clone()));
+        {
+            let mut state = self.inner.state.lock();
+            let open = state.terminals.values().filter(|terminal| terminal.end().is_none()).count();
+            if open >= TERMINALS_MAX {
+                return Err(SandboxError::TooManyTerminals(open));
+            }
+            state.terminals.retain(|_, terminal| terminal.end().is_none());
+            state.terminals.insert(id.clone(), Arc::clone(&terminal));
+        }
+        let (cols, rows) = (i32::from(size.cols), i32::from(size.rows));
+        let order = wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, cwd, envs };
+        if let Err(error) = self.send(Order::CreatePty(order)).await {
+            self.inner.state.lock().terminals.remove(&id);
+            return Err(error);
+        }
+        Ok(terminal)
+    }
+
+    /// Finds a terminal.
+    ///
+    /// # Errors
+    /// There is none of the id.
+    pub fn terminal(&self, id: &str) -> Result<Arc<Terminal>> {
+        let found = self.inner.state.lock().terminals.get(id).cloned();
+        found.ok_or_else(|| SandboxError::NoTerminal(id.to_owned()))
+    }
+
+    /// Sends input to a terminal.
+    pub async fn write_terminal(&self, id: &str, data: Bytes) -> Result<()> {
+        let input = self.terminal(id)?.input(data);
+        self.send(Order::PtyInput(input)).await
+    }
+
+    /// Sets the size of a terminal.
+    pub async fn resize_terminal(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let pty_id = self.terminal(id)?.id.clone();
+        let (cols, rows) = (i32::from(size.cols), i32::from(size.rows));
+        self.send(Order::ResizePty(wire::ResizePtyRequest { pty_id, cols, rows })).await
+    }
+
+    /// Ends a terminal and its processes.
+    pub async fn kill_terminal(&self, id: &str) -> Result<()> {
+        let pty_id = self.terminal(id)?.id.clone();
+        self.send(Order::KillPty(wire::KillPtyRequest { pty_id })).await
+    }
+
+    /// Ends the channel. Commands and terminals that have not ended are told why.
+    pub fn close(&self, why: &str) {
+        if let Some(serving) = self.inner.serving.lock().take() {
+            serving.abort();
+        }
+        let (commands, terminals) = {
+            let mut state = self.inner.state.lock();
+            state.closed = Some(why.to_owned());
+            state.agent = None;
+            let commands: Vec<_> = state.commands.values().cloned().collect();
+            (commands, state.terminals.values().cloned().collect::<Vec<_>>())
+        };
+        self.inner.connected.send_replace(false);
+        commands.iter().for_each(|command| command.lose(why));
+        terminals.iter().filter(|terminal| terminal.end().is_none()).for_each(|terminal| terminal.lose(why));
+        // The directory of the sandbox goes as a whole.
+        let _ = std::fs::remove_file(&self.inner.options.socket);
+    }
+
+    /// Sends a message to the agent. Waits for a moment if it is not connected.
+    async fn send(&self, payload: Order) -> Result<()> {
+        if tokio::time::timeout(CONNECT_WITHIN, self.connected()).await.is_err() {
+            return Err(SandboxError::NotConnected);
+        }
+        let orders = self.inner.state.lock().agent.as_ref().map(|agent| agent.orders.clone());
+        let orders = orders.ok_or(SandboxError::NotConnected)?;
+        let message = wire::ConnectResponse { payload: Some(payload) };
+        orders.send(Ok(message)).await.map_err(|_| SandboxError::NotConnected)
+    }
+
+    /// Checks the first message of a connection. Returns the number of the connection.
+    fn register(
+        &self,
+        first: &wire::ConnectRequest,
+        orders: &mpsc::Sender<Result<wire::ConnectResponse, Status>>,
+    ) -> Result<u64, Status> {
+        let Some(Payload::Register(register)) = &first.payload else {
+            return Err(Status::unauthenticated("the first message registers"));
+        };
+        let options = &self.inner.options;
+        let token = Secret::generate().map_err(|error| Status::internal(error.to_string()))?;
+        let mut state = self.inner.state.lock();
+        let is_ours = first.sandbox_id == options.sandbox_id && register.sandbox_id == options.sandbox_id;
+        if state.closed.is_some() || !is_ours || !state.registration.admit(&register.secret, token.hash()) {
+            warn!(sandbox = options.sandbox_id, "a process that is not the agent tried to register");
+            return Err(Status::unauthenticated("the secret is not the one of this sandbox"));
+        }
+        state.connections += 1;
+        let connection = state.connections;
+        state.agent = Some(Agent { connection, orders: orders.clone() });
+        for id in &register.running_commands {
+            if !state.commands.contains_key(id) && state.commands.len() < RUNNING_COMMANDS_MAX {
+                let command = Command::new(id.clone(), String::new(), (options.now_ms)());
+                state.commands.insert(id.clone(), Arc::new(command));
+                state.order.push(id.clone());
+            }
+        }
+        let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
+        let response = wire::RegisterResponse {
+            success: true,
+            message: String::new(),
+            config: Some(wire::ServerConfig {
+                heartbeat_interval_seconds: seconds(options.heartbeat).max(1),
+                max_output_buffer_size: UNACKNOWLEDGED_BYTES_MAX,
+                orphaned_after_seconds: seconds(options.orphaned_after),
+            }),
+            resume_token: token.reveal().to_owned(),
+            last_sequence: state.last_sequence,
+        };
+        drop(state);
+        let message = wire::ConnectResponse { payload: Some(Order::RegisterResponse(response)) };
+        // The queue is new and empty.
+        orders.try_send(Ok(message)).map_err(|_| Status::internal("the queue is full"))?;
+        Ok(connection)
+    }
+
+    /// Takes the messages of a connection until it ends.
+    async fn follow(&self, connection: u64, mut incoming: Streaming<wire::ConnectRequest>) {
+        loop {
+            let message = match incoming.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => {
+                    debug!(%error, sandbox = self.inner.options.sandbox_id, "the connection of an agent broke");
+                    break;
+                }
+            };
+            let (orders, confirmed) = {
+                let mut state = self.inner.state.lock();
+                let Some(agent) = state.agent.as_ref().filter(|agent| agent.connection == connection) else { return };
+                (agent.orders.clone(), state.registration.confirm())
+            };
+            if let Some(credential) = confirmed {
+                (self.inner.options.save_credential)(credential);
+                self.inner.connected.send_replace(true);
+            }
+            if let Some(sequence) = self.take(message) {
+                let acknowledgement = Order::Acknowledgement(wire::Acknowledgement { sequence });
+                let message = wire::ConnectResponse { payload: Some(acknowledgement) };
+                if orders.send(Ok(message)).await.is_err() {
+                    break;
+                }
+            }
+        }
+        let mut state = self.inner.state.lock();
+        if state.agent.as_ref().is_some_and(|agent| agent.connection == connection) {
+            state.agent = None;
+            drop(state);
+            self.inner.connected.send_replace(false);
+        }
+    }
+
+    /// Takes one message. Returns the number of the output to acknowledge.
+    fn take(&self, message: wire::ConnectRequest) -> Option<u64> {
+        let mut state = self.inner.state.lock();
+        let is_new = message.sequence > state.last_sequence;
+        match message.payload? {
+            Payload::Register(_) => return None,
+            Payload::Heartbeat(heartbeat) => {
+                if let Some(usage) = heartbeat.resource_usage {
+                    state.usage = Some(Usage {
+                        cpu_percent: usage.cpu_percent,
+                        memory_bytes: usage.memory_bytes,
+                        disk_bytes: usage.disk_bytes,
+                        processes: usage.processes,
+                        received_bytes: usage.received_bytes,
+                        sent_bytes: usage.sent_bytes,
+                        at_ms: (self.inner.options.now_ms)(),
+                    });
+                }
+                return None;
+            }
+            // Sent twice around a reconnection.
+            _ if !is_new => return Some(state.last_sequence),
+            Payload::CommandOutput(output) => {
+                state.last_sequence = message.sequence;
+                if let Some(command) = state.commands.get(&output.command_id).cloned() {
+                    drop(state);
+                    command.take(output);
+                }
+            }
+            Payload::PtyOutput(output) => {
+                state.last_sequence = message.sequence;
+                let terminal = state.terminals.get(&output.pty_id).cloned();
+                if let (Some(terminal), Some(payload)) = (terminal, output.payload) {
+                    drop(state);
+                    terminal.take(payload);
+                }
+            }
+        }
+        Some(message.sequence)
+    }
+}
+
+impl State {
+    fn forget_old_commands(&mut self) {
+        let ended = |state: &Self, id: &str| state.commands.get(id).is_none_or(|command| command.end().is_some());
+        let mut surplus = self.order.iter().filter(|id| ended(self, id)).count().saturating_sub(ENDED_COMMANDS_MAX);
+        let mut index = 0;
+        while surplus > 0 && index < self.order.len() {
+            if ended(self, &self.order[index]) {
+                let id = self.order.remove(index);
+                self.commands.remove(&id);
+                surplus -= 1;
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    fn forget_command(&mut self, id: &str) {
+        self.commands.remove(id);
+        self.order.retain(|other| other != id);
+    }
+}
+
+#[tonic::async_trait]
+impl AgentService for Link {
+    type ConnectStream = ReceiverStream<Result<wire::ConnectResponse, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<wire::ConnectRequest>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let mut incoming = request.into_inner();
+        let first = tokio::time::timeout(REGISTER_WITHIN, incoming.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("registration took too long"))??;
+        let first = first.ok_or_else(|| Status::unauthenticated("the first message registers"))?;
+        let (orders, receive) = mpsc::channel(QUEUE);
+        let connection = self.register(&first, &orders)?;
+        drop(orders);
+        let link = self.clone();
+        tokio::spawn(async move { link.follow(connection, incoming).await });
+        Ok(Response::new(ReceiverStream::new(receive)))
+    }
+}
+
+/// A new id: a prefix and 80 random bits.
+pub(crate) fn new_id(prefix: &str) -> Result<String> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random).map_err(|error| SandboxError::io("random numbers")(std::io::Error::other(error)))?;
+    Ok(format!("{prefix}-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase()))
+}

@@ -1,0 +1,90 @@
+//! Connections to the socket of one sandbox: few at a time, so that a hostile sandbox takes no descriptors from others.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+use crate::error::{Result, SandboxError};
+
+/// Connections at a time. The agent has one, and two while it reconnects.
+const CONNECTIONS_MAX: usize = 4;
+/// Delay after a connection could not be accepted.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// A connection that counts.
+pub(super) struct Connection {
+    stream: UnixStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Makes a socket and accepts connections to it.
+pub(super) fn listen(path: &Path) -> Result<ReceiverStream<io::Result<Connection>>> {
+    let failed = |error| SandboxError::io(format!("listen on {}", path.display()))(error);
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let (send, receive) = mpsc::channel(1);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    tokio::spawn(async move {
+        loop {
+            let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = send.closed() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    if send.send(Ok(Connection { stream, _permit: permit })).await.is_err() {
+                        return;
+                    }
+                }
+                // Out of descriptors: others give some back.
+                Err(_) => tokio::time::sleep(RETRY_DELAY).await,
+            }
+        }
+    });
+    Ok(ReceiverStream::new(receive))
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,267 @@
+//! Sandboxes on this machine by bubblewrap: no root, no Docker.
+//!
+//! A sandbox sees the host's `/usr` read-only, its workspace, and a home, a `/tmp` and a `/dev/shm` of its own in memory. Its user,
+//! mounts, processes, IPC, host name and (unless the server allows otherwise) network are its own; it has no capability and gets none.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::bwrap::{BWRAP, ETC, isolation, words};
+use crate::cgroup::Cgroups;
+use crate::error::{Result, SandboxError};
+use crate::limits::{Enforced, Limits};
+use crate::runtime::{Network, Runtime, StartSpec, Started, Template};
+
+/// The template with the programs of the host.
+pub const HOST_TEMPLATE: &str = "host";
+/// How long bubblewrap may take to make the namespaces.
+const START_WITHIN: Duration = Duration::from_secs(10);
+/// How long killed processes may take to go.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// How often a process that is no child is looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// More than bubblewrap writes about a sandbox.
+const INFO_BYTES_MAX: usize = 4_096;
+/// The file with the agent's secret, in the directory of its link.
+const SECRET_FILE: &str = "secret";
+/// Joins control groups, then becomes bubblewrap: no process of the sandbox is ever outside.
+const JOIN: &str = "\
+    while [ \"$1\" != -- ]; do echo $$ > \"$1\" || exit 125; shift; done; shift; exec \"$@\"";
+
+/// How sandboxes are started.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// The program of the agent.
+    pub agent: PathBuf,
+    /// Whether a sandbox may have the network of the host.
+    pub allows_host_network: bool,
+}
+
+/// Starts sandboxes on this machine.
+#[derive(Debug)]
+pub struct LocalRuntime {
+    options: LocalOptions,
+    cgroups: Cgroups,
+    is_root: bool,
+    /// Become true when the processes of a sandbox have ended, by its handle.
+    monitors: Arc<Mutex<HashMap<String, watch::Receiver<bool>>>>,
+}
+
+impl LocalRuntime {
+    /// A runtime with the control groups that this process may divide.
+    pub fn new(options: LocalOptions) -> Self {
+        let is_root = rustix::process::geteuid().is_root();
+        Self { options, cgroups: Cgroups::find(), is_root, monitors: Arc::default() }
+    }
+
+    fn check(&self, spec: &StartSpec) -> Result<()> {
+        if spec.template != HOST_TEMPLATE {
+            return Err(SandboxError::NoTemplate(spec.template.clone()));
+        }
+        if spec.network == Network::Host && !self.options.allows_host_network {
+            let why = "this server gives sandboxes no network";
+            return Err(SandboxError::NotStarted(why.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl Runtime for LocalRuntime {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    async fn probe(&self) -> Result<()> {
+        if !self.options.agent.is_file() {
+            let why = format!("the program of the agent is not at {}", self.options.agent.display());
+            return Err(SandboxError::NotIsolated { why });
+        }
+        let mut command = Command::new(BWRAP);
+        command.args(isolation(Network::None)).args(["--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/true"]);
+        let tried = command.stdin(Stdio::null()).output().await;
+        let why = match tried {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                format!(
+                    "bubblewrap says `{said}`; allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, \
+                     kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for bwrap; in Docker a seccomp profile \
+                     that permits them)"
+                )
+            }
+            Err(error) => format!("bubblewrap cannot be started ({error}); install the package bubblewrap"),
+        };
+        Err(SandboxError::NotIsolated { why })
+    }
+
+    async fn templates(&self) -> Vec<Template> {
+        vec![Template {
+            name: HOST_TEMPLATE.to_owned(),
+            description: "the programs of the server's host, read-only".to_owned(),
+            tags: vec!["local".to_owned()],
+        }]
+    }
+
+    fn enforce(&self, limits: &Limits) -> Result<Vec<Enforced>> {
+        limits.enforce(self.cgroups.means(self.is_root))
+    }
+
+    async fn start(&self, spec: &StartSpec) -> Result<Started> {
+        self.check(spec)?;
+        let enforced = self.enforce(&spec.limits)?;
+        prepare(spec).map_err(SandboxError::io("the files of a sandbox"))?;
+        let groups =
+            self.cgroups.create(&spec.id, &spec.limits).map_err(SandboxError::io("the control groups of a sandbox"))?;
+        match self.spawn(spec, &groups).await {
+            Ok(handle) => {
+                info!(sandbox = spec.id, handle, "sandbox started");
+                Ok(Started { handle, enforced })
+            }
+            Err(error) => {
+                self.cgroups.remove(&spec.id);
+                Err(error)
+            }
+        }
+    }
+
+    async fn stop(&self, id: &str, handle: &str) {
+        if let Some(pid) = living(handle) {
+            // Its first process: the kernel ends all others with it.
+            let _ = kill_process(pid, Signal::KILL);
+            if tokio::time::timeout(STOP_WITHIN, self.ended(handle)).await.is_err() {
+                warn!(sandbox = id, handle, "the processes of a sandbox do not end");
+            }
+        }
+        self.cgroups.remove(id);
+    }
+
+    fn is_alive(&self, handle: &str) -> bool {
+        living(handle).is_some()
+    }
+
+    async fn ended(&self, handle: &str) {
+        let monitor = self.monitors.lock().get(handle).cloned();
+        if let Some(mut monitor) = monitor {
+            // An error says that the monitor was forgotten, because it has ended.
+            let _ = monitor.wait_for(|has_ended| *has_ended).await;
+        }
+        // One that an earlier server started is no child of this process.
+        while living(handle).is_some() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+impl LocalRuntime {
+    /// Starts bubblewrap. Returns the handle of the sandbox's first process.
+    async fn spawn(&self, spec: &StartSpec, groups: &[PathBuf]) -> Result<String> {
+        let failed = |error| SandboxError::io("start bubblewrap")(error);
+        let log = std::fs::File::options().create(true).append(true).open(spec.files.join("agent.log"));
+        let mut command = Command::new(if groups.is_empty() { BWRAP } else { "/bin/sh" });
+        if !groups.is_empty() {
+            command.args(["-c", JOIN, "sh"]).args(groups).args(["--", BWRAP]);
+        }
+        command.args(words(spec, &self.options.agent)).current_dir("/").process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.map_err(failed)?);
+        let mut child = command.spawn().map_err(failed)?;
+        let mut stdout = child.stdout.take().ok_or_else(|| failed(std::io::Error::other("no standard output")))?;
+        let mut info = Vec::new();
+        let reading = async {
+            let mut block = [0; 512];
+            while info.len() < INFO_BYTES_MAX && !info.ends_with(b"}\n") {
+                match stdout.read(&mut block).await {
+                    Ok(0) | Err(_) => break,
+                    Ok(read) => info.extend_from_slice(&block[..read]),
+                }
+            }
+        };
+        let _ = tokio::time::timeout(START_WITHIN, reading).await;
+        let pid = child_pid(&String::from_utf8_lossy(&info));
+        let handle = pid.and_then(|pid| Some(format!("{pid}:{}", start_time(pid)?)));
+        let Some(handle) = handle else {
+            let _ = child.kill().await;
+            let said = std::fs::read_to_string(spec.files.join("agent.log")).unwrap_or_default();
+            return Err(SandboxError::NotStarted(said.trim().to_owned()));
+        };
+        let (ended, monitor) = watch::channel(false);
+        self.monitors.lock().insert(handle.clone(), monitor);
+        let (monitors, name) = (Arc::clone(&self.monitors), handle.clone());
+        tokio::spawn(async move {
+            // Bubblewrap waits for the first process in the sandbox.
+            let _ = child.wait().await;
+            ended.send_replace(true);
+            monitors.lock().remove(&name);
+        });
+        Ok(handle)
+    }
+}
+
+/// Writes the files that a sandbox is shown.
+fn prepare(spec: &StartSpec) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    for (name, text) in ETC {
+        std::fs::write(spec.files.join(name), text)?;
+    }
+    let path = spec.link.join(SECRET_FILE);
+    let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(spec.secret.reveal().as_bytes())
+}
+
+/// The id of the first process, from what bubblewrap wrote.
+fn child_pid(info: &str) -> Option<i32> {
+    let after = info.split_once("\"child-pid\":")?.1.trim_start();
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// When a process was started, in the kernel's ticks: with it an id that was used again is noticed.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name of the program may have spaces and parentheses.
+    let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    // State is the first of them; a zombie is gone.
+    let is_zombie = matches!(fields.first(), Some(&("Z" | "X")));
+    if is_zombie { None } else { fields.get(19)?.parse().ok() }
+}
+
+/// The first process of a sandbox, if it is the one that the runtime started.
+fn living(handle: &str) -> Option<Pid> {
+    let (pid, started) = handle.split_once(':')?;
+    let (pid, started): (i32, u64) = (pid.parse().ok()?, started.parse().ok()?);
+    (start_time(pid)? == started).then(|| Pid::from_raw(pid))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_process_is_read_from_what_bubblewrap_says() {
+        assert_eq!(child_pid("{\n    \"child-pid\": 4711,\n    \"ipc-namespace\": 1\n}\n"), Some(4_711));
+        for bad in ["", "{}", "{\"child-pid\": }", "\"child-pid\": x"] {
+            assert_eq!(child_pid(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_process_with_another_start_time_is_not_ours() {
+        let own = i32::try_from(std::process::id()).expect("a process id");
+        let started = start_time(own).expect("this process runs");
+        assert!(living(&format!("{own}:{started}")).is_some());
+        for other in [format!("{own}:{}", started + 1), "x:1".to_owned(), format!("{own}"), String::new()] {
+            assert!(living(&other).is_none(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+"""Sends a directory of this machine into a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .._source import SourceEntry, batches, likely_secrets, walk
+from ..errors import SecretsFoundError
+from .parallel import call_in_thread
+
+if TYPE_CHECKING:
+    from .workspace import AsyncWorkspace
+
+SHOWN_MAX = 20
+
+
+async def find_entries(directory: str, *, exclude: Sequence[str], allow_secrets: bool) -> list[SourceEntry]:
+    """Returns the entries of a directory.
+
+    Raises:
+        SecretsFoundError: Some look like credentials, and the caller did not allow them.
+
+    """
+    entries = await call_in_thread(walk, directory, exclude)
+    secrets = [] if allow_secrets else await call_in_thread(likely_secrets, entries)
+    if secrets:
+        more = f" and {len(secrets) - SHOWN_MAX} more" if len(secrets) > SHOWN_MAX else ""
+        message = (
+            f"{directory} has files that look like secrets: {', '.join(secrets[:SHOWN_MAX])}{more}; nothing was sent"
+        )
+        raise SecretsFoundError(message, details={"paths": secrets})
+    return entries
+
+
+async def upload(workspace: AsyncWorkspace, directory: str, entries: Sequence[SourceEntry]) -> None:
+    """Writes entries into the live tree of a workspace, and commits them as one snapshot."""
+    for group in batches(entries):
+        if isinstance(group, SourceEntry):
+            with open(group.host_path, "rb") as file:
+                await workspace.files.write(group.path, file, mode=group.mode)
+        else:
+            await workspace.files.apply(group)
+    await workspace.commit(f"files of {directory}", metadata={"source": directory})

@@ -1,0 +1,111 @@
+"""The LangGraph checkpointer: the conformance tests of LangGraph, and graphs whose files travel in time with them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import operator
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+pytest.importorskip("langgraph.checkpoint.conformance")
+
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.graph import END, START, StateGraph
+
+from amalgam import Amalgam, Workspace, errors
+from amalgam.integrations.langgraph import AmalgamSaver
+
+from .conftest import Server
+
+
+class Numbers(TypedDict):
+    numbers: Annotated[list[int], operator.add]
+
+
+def test_all_conformance_tests_of_langgraph_pass(server: Server) -> None:
+    @checkpointer_test(name="AmalgamSaver")
+    async def saver() -> AsyncIterator[AmalgamSaver]:
+        with server.client() as client:
+            yield AmalgamSaver(client, prefix=f"conformance-{id(client)}", buffered=True)
+
+    report = asyncio.run(validate(saver))
+    assert report.passed_all(), str(report)
+
+
+def graph_with(saver: AmalgamSaver, ws: Workspace) -> Any:
+    def step(state: Numbers) -> dict[str, list[int]]:
+        number = len(state["numbers"])
+        ws.files.write("count.txt", str(number))
+        return {"numbers": [number]}
+
+    builder = StateGraph(Numbers)
+    builder.add_node("first", step)
+    builder.add_node("second", step)
+    builder.add_edge(START, "first")
+    builder.add_edge("first", "second")
+    builder.add_edge("second", END)
+    return builder.compile(checkpointer=saver)
+
+
+def test_time_travel_brings_state_and_files_back(client: Amalgam, ws: Workspace, name: str) -> None:
+    ws.files.write("count.txt", "0")
+    saver = AmalgamSaver(client, prefix=f"lg-{name}", files=ws)
+    graph = graph_with(saver, ws)
+    config: Any = {"configurable": {"thread_id": "thread/1"}}
+    # Without it, LangGraph stores a checkpoint while the next step runs already, and changes files.
+    assert graph.invoke({"numbers": [7]}, config, durability="sync")["numbers"] == [7, 1, 2]
+    states = list(graph.get_state_history(config))
+    after_first = next(state for state in states if state.values.get("numbers") == [7, 1])
+    assert ws.files.read_text("count.txt") == "2"
+    assert saver.restore_files(after_first.config)
+    assert ws.files.read_text("count.txt") == "1"
+    assert graph.invoke(None, after_first.config, durability="sync")["numbers"] == [7, 1, 2]
+    labels = [label.name for label in client.labels.list(f"lg-{name}/")]
+    assert len(labels) == len(list(saver.list(config)))
+    saver.prune(["thread/1"])
+    assert len(list(client.labels.list(f"lg-{name}/"))) == 1
+    saver.delete_thread("thread/1")
+    assert list(client.labels.list(f"lg-{name}/")) == []
+    assert saver.get_tuple(config) is None
+
+
+def test_a_copied_thread_goes_its_own_way(client: Amalgam, name: str) -> None:
+    saver = AmalgamSaver(client, prefix=f"lg-{name}")
+    # The graph copies its saver to limit what it deserializes.
+    saver = copy.copy(saver)
+    builder = StateGraph(Numbers)
+    builder.add_node("step", lambda state: {"numbers": [len(state["numbers"])]})
+    builder.add_edge(START, "step")
+    graph = builder.compile(checkpointer=saver)
+    one: Any = {"configurable": {"thread_id": "one"}}
+    two: Any = {"configurable": {"thread_id": "two" * 100}}
+    graph.invoke({"numbers": [5]}, one)
+    saver.copy_thread("one", "two" * 100)
+    graph.invoke({"numbers": [6]}, two)
+    assert graph.get_state(one).values["numbers"] == [5, 1]
+    assert graph.get_state(two).values["numbers"] == [5, 1, 6, 3]
+    assert {found.config["configurable"]["thread_id"] for found in saver.list(None)} == {"one", "two" * 100}
+    with pytest.raises(errors.NotPossibleError):
+        saver.restore_files(one)
+    with pytest.raises(errors.NotFoundError):
+        saver.restore_files({"configurable": {"thread_id": "none"}})
+
+
+def test_a_graph_runs_with_asyncio(server: Server, name: str) -> None:
+    async def run() -> list[int]:
+        with server.client() as client:
+            saver = AmalgamSaver(client, prefix=f"lg-{name}")
+            builder = StateGraph(Numbers)
+            builder.add_node("step", lambda state: {"numbers": [len(state["numbers"])]})
+            builder.add_edge(START, "step")
+            graph = builder.compile(checkpointer=saver)
+            config: Any = {"configurable": {"thread_id": "a"}}
+            await graph.ainvoke({"numbers": [5]}, config)
+            result: dict[str, list[int]] = await graph.ainvoke({"numbers": [6]}, config)
+            assert len([found async for found in saver.alist(config)]) == 6
+            return result["numbers"]
+
+    assert asyncio.run(run()) == [5, 1, 6, 3]

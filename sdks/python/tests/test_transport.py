@@ -1,0 +1,350 @@
+"""Failures of the network and of the server: which calls are sent again, and the errors that callers see."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+
+import pytest
+
+from amalgam import Amalgam, Workspace, edits, errors
+from amalgam._call import EventParser, LineSplitter, message_of_line
+
+from .conftest import Server
+
+ERROR_BODY = b'{"error":{"code":9004,"name":"UNAVAILABLE","message":"stopping","details":{"reason":"BUSY"}}}'
+UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(ERROR_BODY),
+    ERROR_BODY,
+)
+
+
+class Proxy:
+    """Passes requests on to a server, one for each connection, and fails some of them on command."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.split(":")
+        self.target = (host, int(port))
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.faults: list[str] = []
+        """What happens to the next requests: `drop-answer`, `drop-request`, `unavailable`."""
+        self.requests = 0
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            with near:
+                self.answer(near)
+
+    def answer(self, near: socket.socket) -> None:
+        data = near.recv(1 << 20)
+        if not data:
+            return
+        while b"\r\n\r\n" not in data:
+            data += near.recv(1 << 20)
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
+        )
+        while len(body) < length:
+            body += near.recv(1 << 20)
+        self.requests += 1
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "drop-request":
+            return
+        if fault == "unavailable":
+            near.sendall(UNAVAILABLE)
+            return
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+        with socket.create_connection(self.target) as far:
+            far.sendall(b"\r\n".join([*lines, b"connection: close"]) + b"\r\n\r\n" + body)
+            answer = b""
+            while piece := far.recv(1 << 20):
+                answer += piece
+        if fault != "drop-answer":
+            near.sendall(answer)
+
+
+@contextmanager
+def proxied(server: Server) -> Iterator[tuple[Proxy, Amalgam]]:
+    proxy = Proxy(server.address)
+    try:
+        with Amalgam(proxy.url, api_key=server.key, retry_delay=0.01) as client:
+            yield proxy, client
+    finally:
+        proxy.listener.close()
+
+
+@pytest.mark.parametrize("fault", ["drop-answer", "drop-request", "unavailable"])
+def test_a_commit_is_done_once_although_its_answer_is_lost(server: Server, name: str, fault: str) -> None:
+    with proxied(server) as (proxy, client):
+        ws = client.workspaces.create(name)
+        proxy.faults = [fault, fault]
+        done = ws.commit_edits([edits.write("a", "1")], message="once")
+        assert done.changed
+        assert [snapshot.id for snapshot in ws.log()] == [done.id]
+
+
+def test_reads_and_whole_files_are_sent_again(server: Server, name: str) -> None:
+    with proxied(server) as (proxy, client):
+        ws = client.workspaces.create(name)
+        proxy.faults = ["drop-answer", "unavailable"]
+        ws.files.write("a", "1")
+        proxy.faults = ["drop-answer"] * 3
+        assert ws.files.read("a") == b"1"
+        proxy.faults = ["drop-answer"]
+        assert [match.path for match in ws.files.grep("1")] == ["a"]
+
+
+def test_an_unsafe_call_is_reported_and_not_sent_again(server: Server, name: str) -> None:
+    with proxied(server) as (proxy, client):
+        ws = client.workspaces.create(name)
+        ws.files.write("a", "1")
+        for call in (
+            lambda: ws.files.edit("a", "1", "11"),
+            lambda: ws.files.write("b", "1", if_absent=True),
+            lambda: ws.files.apply([edits.write("c", "1")]),
+        ):
+            before = proxy.requests
+            proxy.faults = ["drop-answer"]
+            with pytest.raises(errors.ConnectError) as caught:
+                call()
+            assert caught.value.retryable
+            assert isinstance(caught.value, ConnectionError)
+            assert proxy.requests == before + 1
+        assert (ws.files.read("a"), ws.files.exists("b"), ws.files.exists("c")) == (b"11", True, True)
+
+
+def test_retries_end_after_the_given_number(server: Server) -> None:
+    with proxied(server) as (proxy, client):
+        proxy.faults = ["unavailable"] * 9
+        with pytest.raises(errors.UnavailableError) as caught:
+            list(client.with_options(retries=2).workspaces.list())
+        assert (proxy.requests, caught.value.code, caught.value.status) == (3, 9004, 503)
+
+
+def test_a_subscription_goes_on_after_a_lost_connection(server: Server, name: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections: list[socket.socket] = []
+
+    def relay(source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def connect(near: socket.socket) -> None:
+        host, port = server.address.split(":")
+        with near, socket.create_connection((host, int(port))) as far:
+            connections.append(near)
+            back = threading.Thread(target=relay, args=(far, near))
+            back.start()
+            relay(near, far)
+            back.join()
+
+    def serve() -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                break
+            threads.append(threading.Thread(target=connect, args=(near,)))
+            threads[-1].start()
+
+    threads: list[threading.Thread] = []
+    threading.Thread(target=serve, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    direct = server.client()
+    with Amalgam(url, api_key=server.key, retry_delay=0.01) as client:
+        subscription = client.events.subscribe()
+        operations = iter(subscription)
+        ws = direct.workspaces.create(name)
+        assert next(operations).action == "create"
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        ws.commit_edits([edits.write("a", "1")])
+        ws.commit_edits([edits.write("a", "2")])
+        found = [next(operations), next(operations)]
+        assert [operation.sequence for operation in found] == sorted({operation.sequence for operation in found})
+        heads = [change.after for operation in found for change in operation.changes]
+        assert heads == [snapshot.id for snapshot in ws.log()][::-1]
+        operations.close()
+    listener.close()
+    for thread in threads:
+        thread.join()
+    direct.close()
+
+
+def test_a_client_works_after_the_server_was_restarted(own_server: Server) -> None:
+    with own_server.client(retries=8) as client:
+        ws = client.workspaces.create("w")
+        ws.files.write("a", "1")
+        own_server.stop()
+        with pytest.raises(errors.ConnectError) as caught:
+            client.with_options(retries=0).workspaces.get("w")
+        assert "AMALGAM_URL" in caught.value.suggestion
+        timer = threading.Timer(0.2, own_server.start)
+        timer.start()
+        assert ws.files.read("a") == b"1"
+        timer.join()
+        assert ws.commit("after").changed
+
+
+def test_no_answer_is_a_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Amalgam(url, timeout=0.1, retries=0) as client, pytest.raises(TimeoutError) as caught:
+            client.workspaces.get("w")
+    assert isinstance(caught.value, errors.RequestTimeoutError)
+
+
+def test_an_idle_stream_of_events_outlives_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as quiet:
+
+        def answer() -> None:
+            near, _ = quiet.accept()
+            with near:
+                near.recv(65536)
+                near.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+                for _ in range(6):
+                    near.sendall(b": keep-alive\n\n")
+                    threading.Event().wait(0.1)
+                near.sendall(b'data: {"changes":[{"path":"late","kind":"CHANGE_KIND_ADDED"}]}\n\n')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with Amalgam(f"http://127.0.0.1:{quiet.getsockname()[1]}", timeout=0.3, retries=0) as client:
+            changes = next(client.workspaces._named("w").files.watch())
+        assert [change.path for change in changes] == ["late"]
+        thread.join()
+
+
+def test_an_expired_key_a_large_request_and_the_rate_limit_are_refused(own_server: Server) -> None:
+    with own_server.client() as client:
+        ws = client.workspaces.create("w")
+        with pytest.raises(errors.TooLargeError) as large:
+            ws.files.apply([edits.write("a", "x" * (17 << 20))])
+        assert large.value.status == 413
+        expired = client.keys.create("old", scopes=["read"], expires=datetime(2020, 1, 1, tzinfo=timezone.utc))
+    with own_server.client(api_key=expired.text) as late, pytest.raises(errors.KeyExpiredError):
+        late.workspaces.get("w")
+    own_server.stop()
+    own_server.start("--rate", "5")
+
+    def call_often(client: Amalgam) -> None:
+        for _ in range(50):
+            client.workspaces.get("w")
+
+    with own_server.client(retries=0) as hasty:
+        with pytest.raises(errors.RateLimitedError) as limited:
+            call_often(hasty)
+        assert limited.value.retryable
+        assert (limited.value.retry_after or 0) > 0
+
+
+def test_a_server_that_is_not_amalgam_is_reported() -> None:
+    page = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\n<hi>"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            near, _ = other.accept()
+            with near:
+                near.recv(65536)
+                near.sendall(page)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with Amalgam(f"http://127.0.0.1:{other.getsockname()[1]}") as client, pytest.raises(errors.ProtocolError):
+            client.workspaces.get("w")
+        thread.join()
+
+
+def test_one_client_serves_many_threads(client: Amalgam, ws: Workspace) -> None:
+    def work(number: int) -> bytes:
+        ws.files.write(f"f{number}", str(number))
+        return ws.files.read(f"f{number}")
+
+    with ThreadPoolExecutor(16) as executor:
+        assert list(executor.map(work, range(64))) == [str(number).encode() for number in range(64)]
+
+
+def test_parent_and_child_use_connections_of_their_own_after_a_fork(client: Amalgam, ws: Workspace) -> None:
+    ws.files.write("a", "1")
+    child = os.fork()
+    if child == 0:
+        try:
+            for number in range(20):
+                ws.files.write(f"child{number}", "1")
+            os._exit(0 if client._transport.pool._abandoned else 3)
+        except BaseException:
+            os._exit(2)
+    for number in range(20):
+        ws.files.write(f"parent{number}", "1")
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(ws.files.list())) == 41
+
+
+def test_errors_carry_what_a_program_needs(server: Server, client: Amalgam) -> None:
+    with pytest.raises(errors.NotFoundError) as caught:
+        client.workspaces.get("nothing-like-this")
+    error = caught.value
+    assert (error.code, error.name, error.reason, error.status) == (3000, "NOT_FOUND", "NOT_FOUND", 404)
+    assert error.request_id.startswith("req-")
+    assert not error.retryable
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.code, copy.details, str(copy)) == (type(error), 3000, error.details, str(error))
+    with server.client(api_key="am_wrong") as stranger, pytest.raises(errors.AuthenticationError) as refused:
+        stranger.workspaces.get("w")
+    assert isinstance(refused.value, PermissionError)
+    assert "AMALGAM_API_KEY" in refused.value.suggestion
+
+
+def test_every_error_name_has_a_class_and_every_class_one_root() -> None:
+    for name, kind in {**errors.BY_NAME, **errors.BY_REASON}.items():
+        body = {"error": {"code": 1, "name": name, "message": "m", "details": {}, "requestId": "r"}}
+        assert isinstance(errors.error_from_body(body, status=400), errors.AmalgamError)
+        assert issubclass(kind, errors.AmalgamError)
+    assert isinstance(errors.error_from_body(None, status=502), ConnectionError)
+    assert isinstance(errors.error_from_body({}, status=500), errors.InternalError)
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMALGAM_URL", "http://example.test:1/api/v1/")
+    monkeypatch.setenv("AMALGAM_API_KEY", "am_key")
+    monkeypatch.setenv("AMALGAM_PROJECT", "p")
+    options = Amalgam().options
+    assert (options.url, options.api_key, options.project) == ("http://example.test:1", "am_key", "p")
+    assert (options.timeout, options.retries, options.retry_delay, options.retry_backoff) == (30.0, 3, 1.0, 2.0)
+    assert "am_key" not in repr(options) + repr(Amalgam())
+    assert Amalgam("https://other.test", project="q").options.project == "q"
+    with pytest.raises(ValueError):
+        Amalgam("example.test")
+
+
+def test_lines_and_events_survive_any_split() -> None:
+    stream = 'id: 1\ndata: {"a":"\u2028"}\n\n: keep-alive\n\ndata: x\ndata: y\n\n'.encode()
+    for size in (1, 2, 7, 1000):
+        splitter, parser = LineSplitter(), EventParser()
+        lines = [line for at in range(0, len(stream), size) for line in splitter.feed(stream[at : at + size])]
+        found = [event for line in lines if (event := parser.feed(line))]
+        assert [(event.id, event.data) for event in found] == [("1", '{"a":"\u2028"}'), ("", "x\ny")]
+        assert list(splitter.end()) == []
+    with pytest.raises(errors.NotFoundError):
+        message_of_line(b'{"error":{"code":3000,"name":"NOT_FOUND","message":"gone"}}')
+    with pytest.raises(errors.ProtocolError):
+        message_of_line(b"<html>")

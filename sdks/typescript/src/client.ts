@@ -1,0 +1,69 @@
+/** The client of a server. */
+import { Keys, Projects, Reviews } from "./admin.js";
+import { Episodes } from "./episodes.js";
+import { Events } from "./events.js";
+import { Labels, Snapshots } from "./snapshots.js";
+import { type Options, Transport, completeOptions } from "./transport.js";
+import { Workspaces } from "./workspaces.js";
+
+/** Options of a client. Those that are not given come from `AMALGAM_URL`, `AMALGAM_API_KEY` and `AMALGAM_PROJECT`. */
+export interface ClientOptions extends Partial<Options> {
+  /** A `fetch` of your own, for example with certificates. */
+  fetch?: typeof fetch;
+}
+
+/** A client of an Amalgam server. */
+export class Amalgam implements AsyncDisposable {
+  /** Named lines of work. */
+  readonly workspaces: Workspaces;
+  /** Trees at one moment, and their differences. */
+  readonly snapshots: Snapshots;
+  /** Names on snapshots. */
+  readonly labels: Labels;
+  /** The steps of runs. */
+  readonly episodes: Episodes;
+  /** The log of operations. */
+  readonly events: Events;
+  /** Merges that wait for a person. */
+  readonly reviews: Reviews;
+  /** The projects of the server. */
+  readonly projects: Projects;
+  /** The API keys of the server. */
+  readonly keys: Keys;
+  private readonly transport: Transport;
+
+  constructor(options: ClientOptions | Transport = {}) {
+    const transport =
+      options instanceof Transport
+        ? options
+        : new Transport(completeOptions(options), new AbortController(), options.fetch ?? fetch);
+    this.transport = transport;
+    this.workspaces = new Workspaces(transport);
+    this.snapshots = new Snapshots(transport);
+    this.labels = new Labels(transport);
+    this.episodes = new Episodes(transport);
+    this.events = new Events(transport);
+    this.reviews = new Reviews(transport);
+    this.projects = new Projects(transport);
+    this.keys = new Keys(transport);
+  }
+
+  /** How this client calls its server. */
+  get options(): Options {
+    return this.transport.options;
+  }
+
+  /** Returns a client with other options, which is closed together with this one. */
+  withOptions(changes: Partial<Omit<Options, "url">>): Amalgam {
+    return new Amalgam(this.transport.withOptions(changes));
+  }
+
+  /** Ends all calls and subscriptions. Later calls fail. `await using` does it at the end of a block. */
+  close(): void {
+    this.transport.lifetime.abort();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+  }
+}

@@ -1,0 +1,75 @@
+/**
+ * Client of Amalgam: versioned workspaces for agents, with forks, snapshots, diffs and merges.
+ *
+ * ```ts
+ * import { Amalgam } from "@amalgam/sdk";
+ *
+ * await using client = new Amalgam({ url: "http://127.0.0.1:8080", apiKey: "am_..." });
+ * const ws = await client.workspaces.create("fix-auth");
+ * await ws.files.write("a.py", "print(1)\n");
+ * await ws.commit("first version");
+ * ```
+ */
+export { Keys, Projects, Reviews } from "./admin.js";
+export { Amalgam, type ClientOptions } from "./client.js";
+export * as edits from "./edits.js";
+export type { Attributes, Edit } from "./edits.js";
+export { Episode, Episodes, type StepNumber } from "./episodes.js";
+export * as errors from "./errors.js";
+export { AmalgamError } from "./errors.js";
+export { Events, Subscription } from "./events.js";
+export type { Attempt, ExploreOptions } from "./explore.js";
+export { Files, type RangeOptions, type ReadOptions } from "./files.js";
+export type * as api from "./generated/api.js";
+export { History } from "./history.js";
+export { Conflict, Merge, type MergeSide, type OnConflict } from "./merge.js";
+export { EMPTY } from "./models.js";
+export type {
+  BlamedLines,
+  Change,
+  ChangeKind,
+  ChangeSummary,
+  Commit,
+  CommitKind,
+  Edited,
+  Entry,
+  EntryKind,
+  EpisodeInfo,
+  FileInfo,
+  FileInsight,
+  Insight,
+  JsonValue,
+  Key,
+  Label,
+  Match,
+  MergeHow,
+  MergeResult,
+  MergedPath,
+  NewKey,
+  Operation,
+  Patch,
+  Project,
+  ProjectUsage,
+  QueueEntry,
+  ReferenceChange,
+  Restored,
+  ReviewInfo,
+  Revision,
+  Risk,
+  Scope,
+  Snapshot,
+  StateValue,
+  Status,
+  Step,
+  StepComparison,
+  Submitted,
+  Version,
+  WorkspaceInfo,
+  Written,
+} from "./models.js";
+export { type CompareOptions, type DiffOptions, Labels, type Side, Snapshots } from "./snapshots.js";
+export { State } from "./state.js";
+export type { CallOptions, ChangeOptions, Content, Options } from "./transport.js";
+export { VERSION } from "./version.js";
+export { type CommitEditsOptions, type CommitOptions, type SubmitOptions, Workspace } from "./workspace.js";
+export { Workspaces } from "./workspaces.js";

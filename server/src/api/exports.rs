@@ -1,0 +1,30 @@
+//! Exports, for the API. They open a port of the machine to others, so only its user may make them.
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::export_service_server::ExportService;
+use tonic::{Request, Response, Status};
+
+use super::{Api, actor};
+use crate::calls::Kind;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl ExportService for Api {
+    async fn create_export(&self, request: Request<v1::CreateExportRequest>) -> Answer<v1::CreateExportResponse> {
+        self.local_only()?;
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, _| service.exports.create(&request)).await
+    }
+
+    async fn list_exports(&self, _request: Request<v1::ListExportsRequest>) -> Answer<v1::ListExportsResponse> {
+        self.local_only()?;
+        self.short(|service| service.exports.list()).await
+    }
+
+    async fn delete_export(&self, request: Request<v1::DeleteExportRequest>) -> Answer<v1::DeleteExportResponse> {
+        self.local_only()?;
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, _| service.exports.delete(&request)).await
+    }
+}

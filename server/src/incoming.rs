@@ -1,0 +1,122 @@
+//! Imports and received streams: they need room before they begin and while they write, and they hold back a collection.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use amalgam_engine::Time;
+use parking_lot::{Condvar, Mutex};
+
+use crate::disk_quota::DiskQuota;
+use crate::error::{Error, Result};
+
+/// How often the room is measured while something is written.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// So many bytes of a stream are read between two measurements.
+const MEASURE_BYTES: usize = 4 << 20;
+
+/// Says at its end, and after a panic too, that work has ended.
+struct Ended<'a> {
+    is_ended: &'a Mutex<bool>,
+    signal: &'a Condvar,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        *self.is_ended.lock() = true;
+        self.signal.notify_all();
+    }
+}
+
+/// A stream that fails where there is no room for more of it.
+pub(crate) struct WithinRoom<'a, R> {
+    stream: R,
+    quota: &'a DiskQuota,
+    /// The bytes since the room was measured.
+    unmeasured_bytes: usize,
+    full: &'a Mutex<Option<Error>>,
+}
+
+impl<R: Read> Read for WithinRoom<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.unmeasured_bytes >= MEASURE_BYTES {
+            self.unmeasured_bytes = 0;
+            if let Err(failure) = self.quota.check_room() {
+                let words = failure.to_string();
+                *self.full.lock() = Some(failure);
+                return Err(io::Error::other(words));
+            }
+        }
+        let read = self.stream.read(into)?;
+        self.unmeasured_bytes += read;
+        Ok(read)
+    }
+}
+
+/// An import or a receive that is under way, until this is dropped.
+struct Incoming<'a> {
+    quota: &'a DiskQuota,
+    number: u64,
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        self.quota.inner.incoming.lock().remove(&self.number);
+    }
+}
+
+impl DiskQuota {
+    /// Runs an import or a receive. It is refused where there is no room, and `stop` is called when room runs out while it writes or
+    /// when it has written more than there is room for: objects without a name yet get none.
+    pub(crate) fn within_room<T>(&self, stop: &(dyn Fn() + Sync), work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_room()?;
+        let _incoming = self.begin_incoming();
+        let (is_ended, signal, full) = (Mutex::new(false), Condvar::new(), Mutex::new(None));
+        let done = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut is_over = is_ended.lock();
+                while !*is_over {
+                    signal.wait_for(&mut is_over, LOOK_EVERY);
+                    if let (false, Err(failure)) = (*is_over, self.check_room()) {
+                        *full.lock() = Some(failure);
+                        stop();
+                        return;
+                    }
+                }
+            });
+            let _ended = Ended { is_ended: &is_ended, signal: &signal };
+            work()
+        });
+        match (done, full.into_inner()) {
+            (Err(_), Some(failure)) => Err(failure),
+            (done, _) => done,
+        }
+    }
+
+    /// Reads a stream as [`within_room`](Self::within_room) runs work, and measures the room as the bytes arrive.
+    pub(crate) fn read_within_room<R, T>(
+        &self,
+        stream: R,
+        stop: &(dyn Fn() + Sync),
+        work: impl FnOnce(WithinRoom<'_, R>) -> Result<T>,
+    ) -> Result<T> {
+        let full = Mutex::new(None);
+        let stream = WithinRoom { stream, quota: self, unmeasured_bytes: 0, full: &full };
+        let done = self.within_room(stop, || work(stream));
+        match full.into_inner() {
+            Some(failure) => Err(failure),
+            None => done,
+        }
+    }
+
+    /// When the oldest import or receive began that is under way.
+    pub(crate) fn oldest_incoming(&self) -> Option<Time> {
+        self.inner.incoming.lock().values().min().copied()
+    }
+
+    fn begin_incoming(&self) -> Incoming<'_> {
+        let mut incoming = self.inner.incoming.lock();
+        let number = incoming.keys().next_back().map_or(0, |last| last + 1);
+        incoming.insert(number, self.context.now());
+        Incoming { quota: self, number }
+    }
+}

@@ -1,0 +1,149 @@
+//! Live views that calls open on demand, without a mount. They stay open for some seconds after the last call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_engine::WorkingTree;
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_proto::Reason;
+use amalgam_view::{TreeEdit, Upload, View};
+
+use super::{LiveView, MountedTree, Views};
+use crate::error::{Error, Result};
+
+/// The most live views that are open at once.
+const OPEN_VIEWS_MAX: usize = 512;
+
+/// A live view that stays open while this exists.
+pub(crate) struct ViewUse {
+    id: u64,
+    live: Arc<LiveView>,
+    views: Views,
+}
+
+impl Drop for ViewUse {
+    fn drop(&mut self) {
+        self.live.uses.leave();
+    }
+}
+
+impl ViewUse {
+    /// Returns the view.
+    pub(crate) fn view(&self) -> &View {
+        &self.live.view
+    }
+
+    /// Changes the tree by a group of edits, all or none. Mounts of the workspace show the result when this returns.
+    pub(crate) fn edit<T>(
+        &self,
+        uploads: &mut [&mut Upload],
+        plan: impl FnOnce(WorkingTree, &[&mut Upload]) -> Result<(Vec<TreeEdit>, T)>,
+    ) -> Result<T> {
+        let done = {
+            // A merge that replaces the tree would overrule edits made meanwhile.
+            let _gate = self.live.edits.read();
+            self.live.view.edit_group(uploads, plan)?
+        };
+        let id = self.id;
+        self.views.await_told(|shows| matches!(shows, MountedTree::Live(shown) if *shown == id));
+        Ok(done)
+    }
+}
+
+impl Views {
+    /// Opens the live view of a workspace, which gets one if it has none.
+    pub(crate) fn use_view(&self, workspace: &WorkspaceName) -> Result<ViewUse> {
+        loop {
+            // Fails for a workspace that does not exist.
+            self.context.workspaces.get(workspace)?;
+            let id = match self.inner.book.view_of(workspace.as_str()) {
+                Some(id) if self.is_open(id) => id,
+                _ => {
+                    let _turn = self.context.registry.turn();
+                    let id = self.number_view(workspace)?;
+                    self.make_place(id)?;
+                    // Opened in the turn, so that no directory is attached meanwhile.
+                    self.live_view(id)?;
+                    id
+                }
+            };
+            if let Some(used) = self.enter(id, workspace)? {
+                return Ok(used);
+            }
+        }
+    }
+
+    /// Returns the live view of a workspace, if it is open or has work that is in no snapshot.
+    pub(crate) fn use_view_if_live(&self, workspace: &WorkspaceName) -> Result<Option<ViewUse>> {
+        loop {
+            let Some(id) = self.find_view(workspace) else { return Ok(None) };
+            self.make_place(id)?;
+            if let Some(used) = self.enter(id, workspace)? {
+                return Ok(Some(used));
+            }
+        }
+    }
+
+    /// Counts a call on a view, and brings the view to its workspace's head if it has no changes. Returns nothing if the view was closed.
+    fn enter(&self, id: u64, workspace: &WorkspaceName) -> Result<Option<ViewUse>> {
+        let live = self.live_view(id)?;
+        if !live.uses.enter() {
+            // The call that closes the view holds its turn.
+            drop(live.turn.lock());
+            return Ok(None);
+        }
+        let used = ViewUse { id, live, views: self.clone() };
+        self.follow_if_behind(&used.live, id, workspace)?;
+        Ok(Some(used))
+    }
+
+    /// Brings a view without changes to its workspace's head.
+    fn follow_if_behind(&self, live: &LiveView, id: u64, workspace: &WorkspaceName) -> Result<()> {
+        let head = self.context.head(workspace)?;
+        if live.view.base() != head && *live.behind.lock() != head {
+            drop(self.lock_view(id)?);
+        }
+        Ok(())
+    }
+
+    /// The head of a workspace moved: its view, if it is open and has no changes, goes along at once.
+    pub(crate) fn head_moved(&self, workspace: &WorkspaceName) -> Result<()> {
+        let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
+        self.inner.changes.notify(id);
+        let live = self.inner.state.lock().open.get(&id).cloned();
+        live.map_or(Ok(()), |live| self.follow_if_behind(&live, id, workspace))
+    }
+
+    /// Registers a watch of a workspace's live tree: the receiver changes whenever the tree may have changed.
+    pub(crate) fn watch_tree(&self, workspace: &WorkspaceName) -> Result<tokio::sync::watch::Receiver<u64>> {
+        let id = {
+            let _turn = self.context.registry.turn();
+            self.number_view(workspace)?
+        };
+        Ok(self.inner.changes.watch(id))
+    }
+
+    fn is_open(&self, id: u64) -> bool {
+        self.inner.state.lock().open.contains_key(&id)
+    }
+
+    /// Makes room for one more open view: closes the one that was unused for the longest time.
+    fn make_place(&self, id: u64) -> Result<()> {
+        let mut unused: Vec<(Duration, u64)> = {
+            let state = self.inner.state.lock();
+            if state.open.contains_key(&id) || state.open.len() < OPEN_VIEWS_MAX {
+                return Ok(());
+            }
+            state.open.iter().filter_map(|(id, live)| Some((live.uses.unused_for()?, *id))).collect()
+        };
+        unused.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, id) in unused {
+            self.close_view_if_unused(id, Duration::ZERO)?;
+            if !self.is_open(id) {
+                return Ok(());
+            }
+        }
+        let message = format!("{OPEN_VIEWS_MAX} live trees are in use, which is the most; try again in some seconds");
+        Err(Error::new(Reason::TooMany, message))
+    }
+}

@@ -1,0 +1,200 @@
+//! Several nodes on one project of PostgreSQL and a bucket: one history, seen by all.
+#![expect(clippy::print_stdout, reason = "seeds and figures are printed")]
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use amalgam_cloud::Cloud;
+use amalgam_engine::backend::{Backend, Committed, Epoch, Inspect, StoredObject, Transaction};
+use amalgam_engine::reference::{Operation, RefName, RefValue, RequestId};
+use amalgam_engine::{
+    Commit, ErrorKind, Expect, ObjectId, Result, SnapshotId, Store, StoreOptions, Tombstone, VerifyOptions,
+    WorkingTree, verify,
+};
+use amalgam_gc::{CollectOptions, collect};
+use amalgam_tests::harness::{CloudPlace, check_log, name, seed};
+use amalgam_tests::linear::{HistoryOptions, check_history, record};
+use bytes::Bytes;
+
+/// Sends each call to the next of some nodes.
+struct Nodes {
+    nodes: Vec<Cloud>,
+    next: AtomicUsize,
+}
+
+impl Nodes {
+    fn any(&self) -> &Cloud {
+        &self.nodes[self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len()]
+    }
+}
+
+impl Backend for Nodes {
+    fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        self.any().get(id)
+    }
+
+    fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
+        self.any().get_many(ids)
+    }
+
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
+        self.any().contains_many(ids, at_least)
+    }
+
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
+        self.any().put_ahead(objects)
+    }
+
+    fn transact(&self, transaction: Transaction) -> Result<Committed> {
+        self.any().transact(transaction)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(Backend::sync)
+    }
+
+    fn empty_log(&self) -> Result<()> {
+        self.any().empty_log()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.any().epoch()
+    }
+
+    fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.any().read_ref(name)
+    }
+
+    fn last_move(&self, name: &RefName) -> Result<u64> {
+        self.any().last_move(name)
+    }
+
+    fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
+        self.any().list_refs(prefix, after, limit)
+    }
+
+    fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
+        self.any().list_operations(after, limit)
+    }
+
+    fn last_operation(&self) -> Result<u64> {
+        self.any().last_operation()
+    }
+
+    fn first_operation(&self) -> Result<u64> {
+        self.any().first_operation()
+    }
+
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        self.any().find_request(request)
+    }
+
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        self.any().tombstone(id)
+    }
+}
+
+fn store(place: &CloudPlace) -> Store {
+    Store::new(Arc::new(place.node()), &StoreOptions::default())
+}
+
+fn head(store: &Store) -> SnapshotId {
+    let value = store.read_ref(&name("head/main")).expect("read").expect("there is a head");
+    SnapshotId::from_bytes(value.target.expect("it has a target").hash)
+}
+
+#[test]
+fn references_are_linearizable_over_three_nodes() {
+    let Some(place) = CloudPlace::new() else { return };
+    let seed = seed();
+    println!("seed {seed}");
+    let nodes = Nodes { nodes: (0..3).map(|_| place.node()).collect(), next: AtomicUsize::new(0) };
+    let options = HistoryOptions { seed, threads: 12, calls: 200, registers: 3 };
+    let calls = record(&nodes, options);
+    println!("{:?}", check_history(&calls, options));
+}
+
+#[test]
+fn commits_of_two_nodes_make_one_history_and_lose_nothing() {
+    const COMMITS: usize = 25;
+    let Some(place) = CloudPlace::new() else { return };
+    let first = store(&place);
+    let mut tree = WorkingTree::new(&first);
+    tree.write("start", b"start").expect("write");
+    tree.commit(Commit::new(&name("head/main"), "start")).expect("commit");
+    std::thread::scope(|scope| {
+        for node in 0..2 {
+            let place = &place;
+            scope.spawn(move || {
+                let store = store(place);
+                for number in 0..COMMITS {
+                    // Again from the head that the other one moved.
+                    loop {
+                        let base = head(&store);
+                        let mut tree = WorkingTree::open(&store, base).expect("a reference names what exists");
+                        tree.write(&*format!("{node}-{number}"), format!("{node} {number}").as_bytes()).expect("write");
+                        let commit = Commit::new(&name("head/main"), "more").expecting(Expect::At(base));
+                        match tree.commit(commit) {
+                            Ok(_) => break,
+                            Err(error) => assert_eq!(error.kind(), ErrorKind::Stale, "{error}"),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(check_log(&first).expect("the log").len(), 2 * COMMITS + 1);
+    let tree = WorkingTree::open(&first, head(&first)).expect("open");
+    for (node, number) in (0..2).flat_map(|node| (0..COMMITS).map(move |number| (node, number))) {
+        let read = tree.read(&*format!("{node}-{number}")).expect("every commit is in the history");
+        assert_eq!(read, format!("{node} {number}").as_bytes());
+    }
+}
+
+#[test]
+fn inline_packs_move_to_the_bucket_and_a_collection_frees_what_is_dead() {
+    let Some(mut place) = CloudPlace::new() else { return };
+    place.options.inline_total_bytes_max = u64::MAX;
+    let store = store(&place);
+    let mut tree = WorkingTree::new(&store);
+    for number in 0..30 {
+        tree.write(&*format!("file {}", number % 5), format!("content {number}").repeat(100).as_bytes())
+            .expect("write");
+        tree.commit(Commit::new(&name("head/main"), "more")).expect("commit");
+    }
+    store.empty_log().expect("packed");
+    let reader = self::store(&place);
+    let open = WorkingTree::open(&reader, head(&reader)).expect("open");
+    assert_eq!(open.read("file 4").expect("read"), "content 29".repeat(100).as_bytes());
+    drop((open, reader));
+    let report = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(())).expect("verified");
+    assert!(report.is_clean(), "{report:?}");
+    let collected = collect(&store, &CollectOptions::default(), &mut |_| ControlFlow::Continue(())).expect("collected");
+    println!("{collected:?}");
+    let report = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(())).expect("verified");
+    assert!(report.is_clean(), "{report:?}");
+    drop((tree, store));
+    let again = self::store(&place);
+    assert_eq!(WorkingTree::open(&again, head(&again)).expect("open").list("").expect("list").count(), 5);
+}
+
+/// A dead root that moved during a sweep would look new, and outlive the objects below it.
+#[test]
+fn objects_do_not_move_while_a_collection_runs() {
+    let Some(place) = CloudPlace::new() else { return };
+    let backend: Arc<dyn Inspect> = Arc::new(place.node());
+    let store = Store::new(Arc::clone(&backend), &StoreOptions::default());
+    let mut tree = WorkingTree::new(&store);
+    tree.write("file", b"content").expect("write");
+    tree.commit(Commit::new(&name("head/main"), "first")).expect("commit");
+    let numbers = || -> Vec<u64> { backend.scan(None, 100).expect("rows").iter().map(|row| row.number).collect() };
+    let before = numbers();
+    let round = store.begin_sweep().expect("a collection");
+    store.empty_log().expect("nothing moves");
+    assert_eq!(numbers(), before);
+    drop(round);
+    store.empty_log().expect("inline packs move to the bucket");
+    assert!(numbers().iter().all(|number| !before.contains(number)), "all moved");
+    place.node();
+}
