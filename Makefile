@@ -45,7 +45,7 @@ test: ## build, then every test, doc tests and SDKs included; lists the skipped 
 	export AMALGAM_SKIPPED="$$PWD/target/skipped"
 	rm -f "$$AMALGAM_SKIPPED"
 	failed=0
-	cargo test --workspace --locked || failed=$$?
+	cargo test --workspace --locked --no-fail-fast || failed=$$?
 	program="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
 	AMALGAM_BIN=$$program $(MAKE) --no-print-directory sdk-python sdk-typescript || failed=$$?
 	$(call title,skipped)

@@ -19,6 +19,8 @@ use crate::text;
 /// Delay before a call shows progress, so that quick calls show none.
 const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a command waits for the status behind a result.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One message of a long call.
 pub enum Step<R> {
@@ -158,11 +160,18 @@ pub async fn drive_with<M: Steps>(
             Some(Step::Part(part)) => parts.push(part),
             Some(Step::Done(result)) => {
                 parts.push(result);
+                read_status(&mut stream).await;
                 return Ok(M::join(parts));
             }
             None => {}
         }
     }
+}
+
+/// Reads the status that follows the last message. A stream that is dropped before it counts as cancelled in the server's log.
+async fn read_status<M>(stream: &mut Streaming<M>) {
+    // The result is here: neither a late status nor a failure to send it changes what the caller learns.
+    tokio::time::timeout(STATUS_TIMEOUT, stream.message()).await.ok();
 }
 
 /// A message of a call that brings bytes.
@@ -226,7 +235,10 @@ pub async fn drive_pieces<M: Data>(
         match message.ok_or_else(|| Some(no_result()))?.part() {
             Some(Part::Progress(progress)) => meter.now = progress,
             Some(Part::Data(piece)) => pieces.send(piece).await.map_err(|_| None)?,
-            Some(Part::Done(result)) => return Ok(result),
+            Some(Part::Done(result)) => {
+                read_status(&mut stream).await;
+                return Ok(result);
+            }
             None => {}
         }
     }
