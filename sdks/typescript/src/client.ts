@@ -2,6 +2,8 @@
 import { Keys, Projects, Reviews } from "./admin.js";
 import { Episodes } from "./episodes.js";
 import { Events } from "./events.js";
+import { Policies } from "./policy.js";
+import { Sandboxes, Templates } from "./sandboxes.js";
 import { Labels, Snapshots } from "./snapshots.js";
 import { type Options, Transport, completeOptions } from "./transport.js";
 import { Workspaces } from "./workspaces.js";
@@ -26,6 +28,12 @@ export class Amalgam implements AsyncDisposable {
   readonly events: Events;
   /** Merges that wait for a person. */
   readonly reviews: Reviews;
+  /** Isolated commands beside workspaces. */
+  readonly sandboxes: Sandboxes;
+  /** What sandboxes can be started from. */
+  readonly templates: Templates;
+  /** The permissions of agents. */
+  readonly policy: Policies;
   /** The projects of the server. */
   readonly projects: Projects;
   /** The API keys of the server. */
@@ -44,6 +52,9 @@ export class Amalgam implements AsyncDisposable {
     this.episodes = new Episodes(transport);
     this.events = new Events(transport);
     this.reviews = new Reviews(transport);
+    this.sandboxes = new Sandboxes(transport);
+    this.templates = new Templates(transport);
+    this.policy = new Policies(transport);
     this.projects = new Projects(transport);
     this.keys = new Keys(transport);
   }

@@ -236,6 +236,57 @@ export class ExploreError extends AmalgamError {
   }
 }
 
+/** There is no such sandbox. */
+export class SandboxNotFoundError extends NotFoundError {}
+
+/** There is no such template. */
+export class TemplateNotFoundError extends NotFoundError {
+  protected static override readonly suggestionByDefault: string =
+    "client.templates.list() has the templates of the server.";
+}
+
+/** The sandbox has no such command. */
+export class CommandNotFoundError extends NotFoundError {}
+
+/** The sandbox has no such terminal. */
+export class PTYNotFoundError extends NotFoundError {}
+
+/** The key or the server has as many sandboxes as it may have. */
+export class SandboxLimitExceededError extends TooManyError {
+  protected static override readonly suggestionByDefault: string =
+    "Delete sandboxes that are not needed, then try again.";
+}
+
+/** The sandbox has as many terminals as it may have. */
+export class PTYLimitExceededError extends TooManyError {
+  protected static override readonly suggestionByDefault: string = "Kill a terminal, then try again.";
+}
+
+/** The sandbox does not run, or its agent is not connected. */
+export class SandboxNotReadyError extends NotPossibleError {
+  protected static override readonly suggestionByDefault: string =
+    "sandbox.refresh() tells the state and its reason; make a new sandbox on its workspace.";
+}
+
+/** Nothing on the server enforces a limit that was given. */
+export class LimitNotEnforcedError extends NotPossibleError {
+  protected static override readonly suggestionByDefault: string = "Leave the limit out, or pass bestEffort.";
+}
+
+/** The command could not be started. */
+export class CommandFailedError extends NotPossibleError {}
+
+/** The server's machine cannot isolate processes, so it starts no sandbox. */
+export class NotIsolatedError extends UnsupportedError {
+  protected static override readonly suggestionByDefault: string =
+    "The message names the setting of the server's machine to change.";
+}
+
+/** The command did not end in time; `details` has its `commandId`, and `killed` if it was killed. */
+export class ProcessTimeoutError extends ServerTimeoutError {
+  protected static override readonly retryableByDefault: boolean = false;
+}
+
 type ErrorClass = new (message: string, fields?: ErrorFields) => AmalgamError;
 
 const BY_REASON: Record<string, ErrorClass> = {
@@ -272,17 +323,17 @@ const BY_NAME: Record<string, ErrorClass> = {
   UNIMPLEMENTED: UnsupportedError,
   METHOD_NOT_ALLOWED: UnsupportedError,
   TOO_MANY: TooManyError,
-  SANDBOX_NOT_FOUND: NotFoundError,
-  TEMPLATE_NOT_FOUND: NotFoundError,
-  COMMAND_NOT_FOUND: NotFoundError,
-  PTY_NOT_FOUND: NotFoundError,
-  SANDBOX_LIMIT_EXCEEDED: TooManyError,
-  PTY_LIMIT_EXCEEDED: TooManyError,
-  SANDBOX_NOT_READY: NotPossibleError,
-  LIMIT_NOT_ENFORCED: NotPossibleError,
-  COMMAND_FAILED: NotPossibleError,
-  NOT_ISOLATED: UnsupportedError,
-  PROCESS_TIMEOUT: ServerTimeoutError,
+  SANDBOX_NOT_FOUND: SandboxNotFoundError,
+  TEMPLATE_NOT_FOUND: TemplateNotFoundError,
+  COMMAND_NOT_FOUND: CommandNotFoundError,
+  PTY_NOT_FOUND: PTYNotFoundError,
+  SANDBOX_LIMIT_EXCEEDED: SandboxLimitExceededError,
+  PTY_LIMIT_EXCEEDED: PTYLimitExceededError,
+  SANDBOX_NOT_READY: SandboxNotReadyError,
+  LIMIT_NOT_ENFORCED: LimitNotEnforcedError,
+  COMMAND_FAILED: CommandFailedError,
+  NOT_ISOLATED: NotIsolatedError,
+  PROCESS_TIMEOUT: ProcessTimeoutError,
 };
 
 const BY_STATUS: Record<number, ErrorClass> = {

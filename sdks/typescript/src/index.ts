@@ -12,6 +12,7 @@
  */
 export { Keys, Projects, Reviews } from "./admin.js";
 export { Amalgam, type ClientOptions } from "./client.js";
+export { Command, type CommandOptions, Commands, type OutputCallbacks } from "./commands.js";
 export * as edits from "./edits.js";
 export type { Attributes, Edit } from "./edits.js";
 export { Episode, Episodes, type StepNumber } from "./episodes.js";
@@ -25,13 +26,18 @@ export { History } from "./history.js";
 export { Conflict, Merge, type MergeSide, type OnConflict } from "./merge.js";
 export { EMPTY } from "./models.js";
 export type {
+  BatchDeleted,
   BlamedLines,
   Change,
   ChangeKind,
   ChangeSummary,
+  CommandEvent,
+  CommandInfo,
+  CommandResult,
   Commit,
   CommitKind,
   Edited,
+  EnforcedLimit,
   Entry,
   EntryKind,
   EpisodeInfo,
@@ -48,6 +54,11 @@ export type {
   NewKey,
   Operation,
   Patch,
+  Permission,
+  Policy,
+  PolicyComplaint,
+  PolicyLevel,
+  PolicySet,
   Project,
   ProjectUsage,
   QueueEntry,
@@ -56,6 +67,10 @@ export type {
   ReviewInfo,
   Revision,
   Risk,
+  SandboxInfo,
+  SandboxLogs,
+  SandboxState,
+  SandboxStats,
   Scope,
   Snapshot,
   StateValue,
@@ -63,12 +78,24 @@ export type {
   Step,
   StepComparison,
   Submitted,
+  Template,
   Version,
   WorkspaceInfo,
   Written,
 } from "./models.js";
+export { Policies } from "./policy.js";
+export {
+  type CreateSandboxOptions,
+  type LogOptions,
+  Sandbox,
+  type SandboxOptions,
+  Sandboxes,
+  Templates,
+  withSandbox,
+} from "./sandboxes.js";
 export { type CompareOptions, type DiffOptions, Labels, type Side, Snapshots } from "./snapshots.js";
 export { State } from "./state.js";
+export { Terminal, type TerminalOptions, Terminals } from "./terminals.js";
 export type { CallOptions, ChangeOptions, Content, Options } from "./transport.js";
 export { VERSION } from "./version.js";
 export { type CommitEditsOptions, type CommitOptions, type SubmitOptions, Workspace } from "./workspace.js";

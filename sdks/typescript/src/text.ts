@@ -83,3 +83,34 @@ export function timeOf(text: string | null | undefined): Date | undefined {
 export function enumWord(text: string | undefined, prefix: string): string {
   return (text ?? "").replace(prefix, "").toLowerCase();
 }
+
+/** Returns the text that JSON has for bytes that are mostly text. */
+export function escapeBytes(data: string | Uint8Array): string {
+  if (typeof data === "string") return data.replaceAll("\\", "\\\\");
+  try {
+    return escapeBytes(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data));
+  } catch {
+    const byte = (one: number): string => (one < 0x80 ? String.fromCharCode(one) : `\\x${one.toString(16)}`);
+    return Array.from(data, (one) => (one === 0x5c ? "\\\\" : byte(one))).join("");
+  }
+}
+
+/** Returns the bytes of a text in JSON. */
+export function unescapeBytes(text: string): Uint8Array {
+  if (!text.includes("\\")) return new TextEncoder().encode(text);
+  const pieces = text.split(/\\(\\|x[0-9a-f]{2})/).map((piece, index) => {
+    if (index % 2 === 0) return Buffer.from(piece);
+    return Buffer.from([piece === "\\" ? 0x5c : Number.parseInt(piece.slice(1), 16)]);
+  });
+  return new Uint8Array(Buffer.concat(pieces));
+}
+
+/** Returns the base64 that JSON has for bytes. */
+export function base64Of(data: string | Uint8Array): string {
+  return Buffer.from(data as Uint8Array).toString("base64");
+}
+
+/** Returns the bytes of base64. */
+export function bytesOf(text: string): Uint8Array {
+  return new Uint8Array(Buffer.from(text, "base64"));
+}

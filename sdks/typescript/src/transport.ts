@@ -232,7 +232,11 @@ export class Transport {
       }
       const found = fields;
       fields = {};
-      if (found["event"] === "error") throw errorFromBody(JSON.parse(found["data"] ?? "null"), 200);
+      if (found["event"] === "error") {
+        const value: unknown = JSON.parse(found["data"] ?? "null");
+        // A command has events of this name, too.
+        if (typeof (value as { error?: unknown } | null)?.error === "object") throw errorFromBody(value, 200);
+      }
       yield found["data"] === undefined ? undefined : { data: found["data"], id: found["id"] ?? "" };
     }
   }

@@ -26,6 +26,7 @@ import {
   submitted,
   workspaceInfo,
 } from "./models.js";
+import { type Sandbox, type SandboxOptions, Sandboxes } from "./sandboxes.js";
 import { type CompareOptions, type DiffOptions, type Side, Snapshots } from "./snapshots.js";
 import { State } from "./state.js";
 import { escapePath } from "./text.js";
@@ -270,6 +271,15 @@ export class Workspace {
     };
     const input = { path: { "submission.workspace": this.name }, body: { submission } };
     return submitted(await this.transport.call(name, input, options));
+  }
+
+  /**
+   * Starts a sandbox whose commands work in this workspace. Its end commits their changes; this workspace stays. `image`
+   * is the template; `host` without it.
+   */
+  async sandbox(options: SandboxOptions & { image?: string } = {}): Promise<Sandbox> {
+    const { image = "host", ...given } = options;
+    return new Sandboxes(this.transport).create({ ...given, template: image, workspace: this.name });
   }
 
   /** Gives this workspace another name. */

@@ -15,38 +15,51 @@ from __future__ import annotations
 from . import edits, errors
 from ._async.admin import AsyncKeys, AsyncProjects, AsyncReviews
 from ._async.client import AsyncAmalgam
+from ._async.commands import AsyncCommand, AsyncCommands
 from ._async.episodes import AsyncEpisode, AsyncEpisodes
 from ._async.events import AsyncEvents, AsyncSubscription
 from ._async.explore import AsyncAttempt
 from ._async.files import AsyncFiles
 from ._async.history import AsyncHistory
 from ._async.merge import AsyncConflict, AsyncMerge
+from ._async.policy import AsyncPolicies
+from ._async.sandboxes import AsyncSandbox, AsyncSandboxes, AsyncTemplates
 from ._async.snapshots import AsyncLabels, AsyncSnapshots
 from ._async.state import AsyncState
+from ._async.terminals import AsyncTerminal, AsyncTerminals
 from ._async.workspace import AsyncWorkspace
 from ._async.workspaces import AsyncWorkspaces
 from ._call import EMPTY, Empty, Options, Revision
 from ._sync.admin import Keys, Projects, Reviews
 from ._sync.client import Amalgam
+from ._sync.commands import Command, Commands
 from ._sync.episodes import Episode, Episodes
 from ._sync.events import Events, Subscription
 from ._sync.explore import Attempt
 from ._sync.files import Files
 from ._sync.history import History
 from ._sync.merge import Conflict, Merge
+from ._sync.policy import Policies
+from ._sync.sandboxes import Sandbox, Sandboxes, Templates
 from ._sync.snapshots import Labels, Snapshots
 from ._sync.state import State
+from ._sync.terminals import Terminal, Terminals
 from ._sync.workspace import Workspace
 from ._sync.workspaces import Workspaces
 from ._version import __version__
 from .edits import Edit
 from .errors import AmalgamError
 from .models import (
+    BatchDeleted,
     BlamedLines,
     Change,
     ChangeSummary,
+    CommandEvent,
+    CommandInfo,
+    CommandResult,
     Commit,
     Edited,
+    EnforcedLimit,
     Entry,
     EpisodeInfo,
     FileInfo,
@@ -60,6 +73,10 @@ from .models import (
     NewKey,
     Operation,
     Patch,
+    Permission,
+    Policy,
+    PolicyComplaint,
+    PolicySet,
     Project,
     ProjectUsage,
     QueueEntry,
@@ -67,12 +84,16 @@ from .models import (
     Restored,
     ReviewInfo,
     Risk,
+    SandboxInfo,
+    SandboxLogs,
+    SandboxStats,
     Snapshot,
     StateValue,
     Status,
     Step,
     StepComparison,
     Submitted,
+    Template,
     Version,
     WorkspaceInfo,
     Written,
@@ -84,6 +105,8 @@ __all__ = [
     "AmalgamError",
     "AsyncAmalgam",
     "AsyncAttempt",
+    "AsyncCommand",
+    "AsyncCommands",
     "AsyncConflict",
     "AsyncEpisode",
     "AsyncEpisodes",
@@ -93,22 +116,35 @@ __all__ = [
     "AsyncKeys",
     "AsyncLabels",
     "AsyncMerge",
+    "AsyncPolicies",
     "AsyncProjects",
     "AsyncReviews",
+    "AsyncSandbox",
+    "AsyncSandboxes",
     "AsyncSnapshots",
     "AsyncState",
     "AsyncSubscription",
+    "AsyncTemplates",
+    "AsyncTerminal",
+    "AsyncTerminals",
     "AsyncWorkspace",
     "AsyncWorkspaces",
     "Attempt",
+    "BatchDeleted",
     "BlamedLines",
     "Change",
     "ChangeSummary",
+    "Command",
+    "CommandEvent",
+    "CommandInfo",
+    "CommandResult",
+    "Commands",
     "Commit",
     "Conflict",
     "Edit",
     "Edited",
     "Empty",
+    "EnforcedLimit",
     "Entry",
     "Episode",
     "EpisodeInfo",
@@ -131,6 +167,11 @@ __all__ = [
     "Operation",
     "Options",
     "Patch",
+    "Permission",
+    "Policies",
+    "Policy",
+    "PolicyComplaint",
+    "PolicySet",
     "Project",
     "ProjectUsage",
     "Projects",
@@ -141,6 +182,11 @@ __all__ = [
     "Reviews",
     "Revision",
     "Risk",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxLogs",
+    "SandboxStats",
+    "Sandboxes",
     "Snapshot",
     "Snapshots",
     "State",
@@ -150,6 +196,10 @@ __all__ = [
     "StepComparison",
     "Submitted",
     "Subscription",
+    "Template",
+    "Templates",
+    "Terminal",
+    "Terminals",
     "Version",
     "Workspace",
     "WorkspaceInfo",

@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -126,6 +126,12 @@ class Call(Generic[T]):
     """Whether the request may be sent again although the first one may have been done."""
     accepted: frozenset[int] = frozenset()
     """Statuses above 299 that ``parse`` reads."""
+    timeout: float | None = None
+    """Seconds to wait for the answer, if it may take longer than answers usually do."""
+
+    def seconds(self, options: Options) -> float:
+        """Returns the seconds to wait for a connection, and for each piece of the answer."""
+        return max(options.timeout, self.timeout or 0.0)
 
     def url(self, options: Options) -> str:
         """Returns the whole URL."""
@@ -172,7 +178,7 @@ def transport_error(error: httpx.HTTPError, call: Call[Any], options: Options) -
     place = f"{call.verb} {options.url}{ROOT}{call.path}"
     found: AmalgamError
     if isinstance(error, httpx.TimeoutException):
-        found = RequestTimeoutError(f"{place}: no answer within {options.timeout:g} s ({type(error).__name__})")
+        found = RequestTimeoutError(f"{place}: no answer within {call.seconds(options):g} s ({type(error).__name__})")
     elif isinstance(error, httpx.TransportError):
         found = ConnectError(f"{place}: {error or type(error).__name__}")
     else:
@@ -214,6 +220,7 @@ def json_call(
     is_safe: bool | None = None,
     idempotency_key: str | None = None,
     has_request_id: bool = False,
+    timeout: float | None = None,
 ) -> Call[T]:
     """Returns a call with JSON in both directions.
 
@@ -226,6 +233,7 @@ def json_call(
         is_safe: Whether a retry is safe; unset, it is for ``GET`` and for calls with a request id.
         idempotency_key: The caller's own request id.
         has_request_id: Whether the call has a request id. It gets a new one unless the caller gave one.
+        timeout: Seconds to wait for the answer, if they are more than the client's timeout.
 
     """
     headers = {}
@@ -233,8 +241,7 @@ def json_call(
         headers["idempotency-key"] = idempotency_key or uuid.uuid4().hex
     content = None
     if body is not None:
-        fields = {name: value for name, value in body.items() if value is not None and value is not False}
-        content = json.dumps(fields).encode()
+        content = _json_content(body)
         headers["content-type"] = "application/json"
     return Call(
         verb=verb,
@@ -244,15 +251,33 @@ def json_call(
         content=content,
         headers=headers,
         is_safe=is_safe if is_safe is not None else verb == "GET" or has_request_id,
+        timeout=timeout,
     )
 
 
-def event_call(path: str, query: Mapping[str, Any], last_event_id: str = "") -> Call[None]:
+def _json_content(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(
+        {name: value for name, value in body.items() if value is not None and value is not False}
+    ).encode()
+
+
+def event_call(
+    path: str,
+    query: Mapping[str, Any],
+    last_event_id: str = "",
+    *,
+    verb: str = "GET",
+    body: Mapping[str, Any] | None = None,
+) -> Call[None]:
     """Returns a call whose answer is a stream of server-sent events."""
     headers = {"accept": "text/event-stream"}
     if last_event_id:
         headers["last-event-id"] = last_event_id
-    return Call("GET", path, nothing, query=query_pairs(query), headers=headers)
+    content = None
+    if body is not None:
+        content = _json_content(body)
+        headers["content-type"] = "application/json"
+    return Call(verb, path, nothing, query=query_pairs(query), headers=headers, content=content)
 
 
 def query_pairs(query: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -363,6 +388,14 @@ class Empty:
 EMPTY = Empty()
 Revision = str | Snapshot
 """A snapshot: the value itself, its id or the beginning of it, a label, `@`, `main@`, `@~2`, `@{10 minutes ago}`."""
+
+
+class Named(Protocol):
+    """A workspace of either client, where only its name matters."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
 
 
 def revision_text(revision: Revision | None) -> str:

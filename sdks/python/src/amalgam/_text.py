@@ -43,6 +43,11 @@ def escape(text: str) -> str:
     return _SURROGATE.sub(lambda found: f"\\x{ord(found.group()) - 0xDC00:02x}", text)
 
 
+def data_text(data: str | bytes) -> str:
+    """Returns bytes as ``str`` with surrogate escapes, for ``escape``."""
+    return data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
+
+
 def escape_path(path: PathLike) -> str:
     """Returns the text that JSON has for a path, after a check that it is one of a tree."""
     return escape(path_text(path))

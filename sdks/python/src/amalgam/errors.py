@@ -273,6 +273,64 @@ class ExploreError(AmalgamError):
     attempts: tuple[Any, ...] = ()
 
 
+class SandboxNotFoundError(NotFoundError):
+    """There is no such sandbox."""
+
+
+class TemplateNotFoundError(NotFoundError):
+    """There is no such template."""
+
+    suggestion_by_default = "client.templates.list() has the templates of the server."
+
+
+class CommandNotFoundError(NotFoundError):
+    """The sandbox has no such command."""
+
+
+class PTYNotFoundError(NotFoundError):
+    """The sandbox has no such terminal."""
+
+
+class SandboxLimitExceededError(TooManyError):
+    """The key or the server has as many sandboxes as it may have."""
+
+    suggestion_by_default = "Delete sandboxes that are not needed, then try again."
+
+
+class PTYLimitExceededError(TooManyError):
+    """The sandbox has as many terminals as it may have."""
+
+    suggestion_by_default = "Kill a terminal, then try again."
+
+
+class SandboxNotReadyError(NotPossibleError):
+    """The sandbox does not run, or its agent is not connected."""
+
+    suggestion_by_default = "sandbox.refresh() tells the state and its reason; make a new sandbox on its workspace."
+
+
+class LimitNotEnforcedError(NotPossibleError):
+    """Nothing on the server enforces a limit that was given."""
+
+    suggestion_by_default = "Leave the limit out, or pass best_effort."
+
+
+class CommandFailedError(NotPossibleError):
+    """The command could not be started."""
+
+
+class NotIsolatedError(UnsupportedError):
+    """The server's machine cannot isolate processes, so it starts no sandbox."""
+
+    suggestion_by_default = "The message names the setting of the server's machine to change."
+
+
+class ProcessTimeoutError(ServerTimeoutError):
+    """The command did not end in time; ``details`` has its ``commandId``, and ``killed`` if it was killed."""
+
+    retryable_by_default = False
+
+
 SUGGESTIONS: dict[str, str] = {
     "STALE_HEAD": "Read the head again (ws.refresh()), then decide; or commit without expected_head.",
     "STALE_FILE": "Read the file again, then decide; details has the current etag.",
@@ -316,17 +374,17 @@ BY_NAME: dict[str, type[AmalgamError]] = {
     "UNIMPLEMENTED": UnsupportedError,
     "METHOD_NOT_ALLOWED": UnsupportedError,
     "TOO_MANY": TooManyError,
-    "SANDBOX_NOT_FOUND": NotFoundError,
-    "TEMPLATE_NOT_FOUND": NotFoundError,
-    "COMMAND_NOT_FOUND": NotFoundError,
-    "PTY_NOT_FOUND": NotFoundError,
-    "SANDBOX_LIMIT_EXCEEDED": TooManyError,
-    "PTY_LIMIT_EXCEEDED": TooManyError,
-    "SANDBOX_NOT_READY": NotPossibleError,
-    "LIMIT_NOT_ENFORCED": NotPossibleError,
-    "COMMAND_FAILED": NotPossibleError,
-    "NOT_ISOLATED": UnsupportedError,
-    "PROCESS_TIMEOUT": ServerTimeoutError,
+    "SANDBOX_NOT_FOUND": SandboxNotFoundError,
+    "TEMPLATE_NOT_FOUND": TemplateNotFoundError,
+    "COMMAND_NOT_FOUND": CommandNotFoundError,
+    "PTY_NOT_FOUND": PTYNotFoundError,
+    "SANDBOX_LIMIT_EXCEEDED": SandboxLimitExceededError,
+    "PTY_LIMIT_EXCEEDED": PTYLimitExceededError,
+    "SANDBOX_NOT_READY": SandboxNotReadyError,
+    "LIMIT_NOT_ENFORCED": LimitNotEnforcedError,
+    "COMMAND_FAILED": CommandFailedError,
+    "NOT_ISOLATED": NotIsolatedError,
+    "PROCESS_TIMEOUT": ProcessTimeoutError,
 }
 
 BY_STATUS: dict[int, type[AmalgamError]] = {

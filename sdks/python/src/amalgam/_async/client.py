@@ -13,6 +13,8 @@ from ..errors import InvalidArgumentError
 from .admin import AsyncKeys, AsyncProjects, AsyncReviews
 from .episodes import AsyncEpisodes
 from .events import AsyncEvents
+from .policy import AsyncPolicies
+from .sandboxes import AsyncSandboxes, AsyncTemplates
 from .snapshots import AsyncLabels, AsyncSnapshots
 from .transport import AsyncPool, AsyncTransport
 from .workspaces import AsyncWorkspaces
@@ -40,6 +42,9 @@ class AsyncAmalgam:
         episodes: The steps of runs.
         events: The log of operations.
         reviews: Merges that wait for a person.
+        sandboxes: Isolated commands beside workspaces.
+        templates: What sandboxes can be started from.
+        policy: The permissions of agents.
         projects: The projects of the server.
         keys: The API keys of the server.
 
@@ -72,6 +77,9 @@ class AsyncAmalgam:
         self.episodes = AsyncEpisodes(self._transport)
         self.events = AsyncEvents(self._transport)
         self.reviews = AsyncReviews(self._transport)
+        self.sandboxes = AsyncSandboxes(self._transport)
+        self.templates = AsyncTemplates(self._transport)
+        self.policy = AsyncPolicies(self._transport)
         self.projects = AsyncProjects(self._transport)
         self.keys = AsyncKeys(self._transport)
 

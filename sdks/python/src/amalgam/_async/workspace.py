@@ -40,6 +40,7 @@ from .files import AsyncFiles
 from .history import AsyncHistory
 from .merge import AsyncMerge, OnConflict
 from .mount import AsyncMount, Backend
+from .sandboxes import AsyncSandbox, AsyncSandboxes
 from .snapshots import AsyncSnapshots
 from .state import AsyncState
 from .transport import AsyncTransport
@@ -421,6 +422,57 @@ class AsyncWorkspace:
         """
         pool = self._transport.pool
         return AsyncMount(pool.store, self.name, os.fsdecode(path), backend, self._transport.options.url)
+
+    async def sandbox(
+        self,
+        image: str = "host",
+        *,
+        name: str = "",
+        envs: Mapping[str, str] | None = None,
+        timeout: int | None = None,
+        cpu: str = "",
+        memory: str = "",
+        disk: str = "",
+        pids: int = 0,
+        best_effort: bool = False,
+        read_only: bool = False,
+        runtime: str = "",
+        network: str = "",
+    ) -> AsyncSandbox:
+        """Starts a sandbox whose commands work in this workspace: ``client.sandboxes.create`` with ``workspace``.
+
+        The end of its block ends the sandbox, and commits its changes. This workspace stays.
+
+        Args:
+            image: The template.
+            name: A name for people.
+            envs: Environment variables of all its commands.
+            timeout: The seconds after which it is ended; an hour if unset, at most a day.
+            cpu: CPUs, for example ``0.5``.
+            memory: For example ``512m``.
+            disk: The size of the workspace, for example ``1g``.
+            pids: Processes and threads.
+            best_effort: Start it although nothing enforces some of the limits.
+            read_only: Show the workspace for reading only.
+            runtime: The runtime; the server's default if empty.
+            network: ``none`` if empty.
+
+        """
+        return await AsyncSandboxes(self._transport).create(
+            image,
+            name=name,
+            workspace=self.name,
+            envs=envs,
+            timeout=timeout,
+            cpu=cpu,
+            memory=memory,
+            disk=disk,
+            pids=pids,
+            best_effort=best_effort,
+            read_only=read_only,
+            runtime=runtime,
+            network=network,
+        )
 
     async def rename(self, new_name: str, *, idempotency_key: str | None = None) -> None:
         """Gives this workspace another name."""

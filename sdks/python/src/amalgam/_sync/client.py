@@ -14,6 +14,8 @@ from ..errors import InvalidArgumentError
 from .admin import Keys, Projects, Reviews
 from .episodes import Episodes
 from .events import Events
+from .policy import Policies
+from .sandboxes import Sandboxes, Templates
 from .snapshots import Labels, Snapshots
 from .transport import Pool, Transport
 from .workspaces import Workspaces
@@ -41,6 +43,9 @@ class Amalgam:
         episodes: The steps of runs.
         events: The log of operations.
         reviews: Merges that wait for a person.
+        sandboxes: Isolated commands beside workspaces.
+        templates: What sandboxes can be started from.
+        policy: The permissions of agents.
         projects: The projects of the server.
         keys: The API keys of the server.
 
@@ -73,6 +78,9 @@ class Amalgam:
         self.episodes = Episodes(self._transport)
         self.events = Events(self._transport)
         self.reviews = Reviews(self._transport)
+        self.sandboxes = Sandboxes(self._transport)
+        self.templates = Templates(self._transport)
+        self.policy = Policies(self._transport)
         self.projects = Projects(self._transport)
         self.keys = Keys(self._transport)
 

@@ -111,7 +111,7 @@ class Transport:
                     call.url(self.options),
                     content=_content(call.content, start),
                     headers=call.all_headers(self.options),
-                    timeout=self.options.timeout,
+                    timeout=call.seconds(self.options),
                 )
                 return call.read(Answer(response.status_code, response.headers, response.content))
             except httpx.HTTPError as error:
@@ -142,7 +142,10 @@ class Transport:
             for line in lines:
                 event = parser.feed(line)
                 if event is not None and event.event == "error":
-                    raise error_from_body(json.loads(event.data), status=200)
+                    value = json.loads(event.data)
+                    # A command has events of this name, too.
+                    if "error" in value:
+                        raise error_from_body(value, status=200)
                 yield event
 
     def lines(self, call: Call[Any]) -> Generator[bytes, None, None]:
@@ -166,7 +169,7 @@ class Transport:
                     call.url(self.options),
                     content=_content(call.content, None),
                     headers=call.all_headers(self.options),
-                    timeout=self.options.timeout,
+                    timeout=call.seconds(self.options),
                 ) as response:
                     if response.status_code in call.accepted:
                         return

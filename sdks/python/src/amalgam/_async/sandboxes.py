@@ -1,0 +1,287 @@
+"""Sandboxes: isolated commands beside a workspace."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+
+from .._call import Named, Revision, json_call, list_of, nothing, revision_text
+from .._text import segment, time_text
+from ..errors import NotFoundError
+from ..models import (
+    BatchDeleted,
+    SandboxInfo,
+    SandboxLogs,
+    SandboxState,
+    SandboxStats,
+    Snapshot,
+    Template,
+)
+from .commands import AsyncCommands
+from .files import AsyncFiles
+from .terminals import AsyncTerminals
+from .transport import AsyncTransport
+
+PAGE_SIZE = 100
+CREATE_SECONDS = 90.0
+"""A creation may wait in a queue for 30 seconds."""
+
+
+class AsyncSandbox:
+    """A sandbox. Leaving its block deletes it; a workspace that existed before it stays.
+
+    Attributes:
+        info: The sandbox as the server described it last; ``refresh`` reads it again.
+        commands: Runs commands in it.
+        pty: Its terminals.
+        files: The files of its workspace, which its commands see at ``/workspace``.
+        keep_workspace: Whether the end of the block keeps a workspace that was made for the sandbox.
+
+    """
+
+    def __init__(self, transport: AsyncTransport, info: SandboxInfo, *, keep_workspace: bool = False) -> None:
+        self._transport = transport
+        self._service = AsyncSandboxes(transport)
+        self.info = info
+        self.keep_workspace = keep_workspace
+        self.commands = AsyncCommands(transport, info.id)
+        self.pty = AsyncTerminals(transport, info.id)
+        self.files = AsyncFiles(transport, info.workspace)
+
+    @property
+    def id(self) -> str:
+        """``sbx-...``."""
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        """The name; may be empty."""
+        return self.info.name
+
+    @property
+    def state(self) -> SandboxState:
+        """The state as this object saw it last."""
+        return self.info.state
+
+    @property
+    def workspace(self) -> str:
+        """The name of its workspace: ``client.workspaces.get`` has the rest of it."""
+        return self.info.workspace
+
+    def __repr__(self) -> str:
+        return f"<sandbox {self.id!r}, {self.state}>"
+
+    async def refresh(self) -> SandboxInfo:
+        """Reads ``info`` again."""
+        self.info = (await self._service.get(self.id)).info
+        return self.info
+
+    async def extend(self, seconds: int) -> SandboxInfo:
+        """Lets the sandbox live longer: 3,600 seconds at most by one call, 24 hours in all."""
+        self.info = (await self._service.extend(self.id, seconds)).info
+        return self.info
+
+    async def logs(
+        self, *, tail: int = 100, since: datetime | None = None, until: datetime | None = None
+    ) -> SandboxLogs:
+        """Returns the log of the sandbox."""
+        return await self._service.logs(self.id, tail=tail, since=since, until=until)
+
+    async def stats(self) -> SandboxStats:
+        """Returns the resources that the sandbox uses."""
+        return await self._service.stats(self.id)
+
+    async def fork(self, *, count: int = 1, name: str = "") -> builtins.list[AsyncSandbox]:
+        """Copies the workspace as it is now, without a pause, and starts a sandbox on each copy."""
+        return await self._service.fork(self.id, count=count, name=name)
+
+    async def delete(self, *, keep_workspace: bool = False) -> None:
+        """Ends the sandbox. A workspace that was made for it is deleted, and can be undeleted, unless it is kept."""
+        await self._service.delete(self.id, keep_workspace=keep_workspace)
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # It may have been deleted inside the block.
+        with suppress(NotFoundError):
+            await self.delete(keep_workspace=self.keep_workspace)
+
+
+class AsyncSandboxes:
+    """The sandboxes of a project, as ``client.sandboxes``. Calls need a key with the scope ``run``."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def create(
+        self,
+        template: str = "host",
+        *,
+        name: str = "",
+        workspace: str | Named | None = None,
+        base: Revision | Named | None = None,
+        envs: Mapping[str, str] | None = None,
+        timeout: int | None = None,
+        cpu: str = "",
+        memory: str = "",
+        disk: str = "",
+        pids: int = 0,
+        best_effort: bool = False,
+        read_only: bool = False,
+        runtime: str = "",
+        network: str = "",
+        keep_workspace: bool = False,
+    ) -> AsyncSandbox:
+        """Starts a sandbox, and returns when it takes commands. ``with`` deletes it at the end.
+
+        Args:
+            template: What it is started from: ``client.templates.list()``.
+            name: A name for people.
+            workspace: An existing workspace to work in.
+            base: A snapshot or a workspace whose contents a new workspace gets. Without ``workspace`` and ``base`` the
+                new workspace is empty.
+            envs: Environment variables of all its commands.
+            timeout: The seconds after which it is ended and its workspace committed; an hour if unset, at most a day.
+            cpu: CPUs, for example ``0.5``. A limit that is given and that nothing enforces is an error, unless
+                ``best_effort`` is set.
+            memory: For example ``512m``.
+            disk: The size of the workspace, for example ``1g``.
+            pids: Processes and threads.
+            best_effort: Start it although nothing enforces some of the limits; ``info.limits`` tells which.
+            read_only: Show the workspace for reading only.
+            runtime: The runtime; the server's default if empty.
+            network: ``none`` if empty.
+            keep_workspace: Keep a workspace that is made for the sandbox at the end of its block.
+
+        Raises:
+            TemplateNotFoundError: There is no such template.
+            SandboxLimitExceededError: The key or the server has as many sandboxes as it may have.
+            LimitNotEnforcedError: Nothing enforces a limit that was given.
+            NotIsolatedError: The server's machine cannot isolate processes.
+
+        """
+        resources = {"cpu": cpu, "memory": memory, "disk": disk, "pids": pids}
+        body = {
+            "template": template,
+            "name": name,
+            "workspace": _workspace_text(workspace),
+            "from": _base_text(base),
+            "envs": dict(envs or {}),
+            "timeoutSeconds": timeout,
+            "resources": {field: value for field, value in resources.items() if value} or None,
+            "bestEffort": best_effort,
+            "readOnly": read_only,
+            "runtime": runtime,
+            "network": network,
+        }
+        call = json_call("POST", "/sandboxes", SandboxInfo.from_json, body=body, timeout=CREATE_SECONDS)
+        return AsyncSandbox(self._transport, await self._transport.send(call), keep_workspace=keep_workspace)
+
+    async def get(self, id: str) -> AsyncSandbox:  # noqa: A002
+        """Returns a sandbox.
+
+        Raises:
+            SandboxNotFoundError: There is no such sandbox.
+
+        """
+        call = json_call("GET", f"/sandboxes/{segment(id)}", SandboxInfo.from_json)
+        return AsyncSandbox(self._transport, await self._transport.send(call))
+
+    async def list(
+        self, *, state: SandboxState | None = None, name_prefix: str = ""
+    ) -> AsyncGenerator[AsyncSandbox, None]:
+        """Yields the sandboxes of the project, newest first; with arguments only those in a state or with a name."""
+        parse = list_of("items", SandboxInfo.from_json)
+        page = 1
+        while True:
+            query = {"page": page, "limit": PAGE_SIZE, "state": state, "namePrefix": name_prefix}
+            found = await self._transport.send(json_call("GET", "/sandboxes", parse, query=query))
+            for info in found:
+                yield AsyncSandbox(self._transport, info)
+            if len(found) < PAGE_SIZE:
+                return
+            page += 1
+
+    async def delete(self, id: str, *, keep_workspace: bool = False) -> None:  # noqa: A002
+        """Ends a sandbox and forgets it.
+
+        Args:
+            id: The sandbox.
+            keep_workspace: Commit and keep a workspace that was made for it; otherwise it can be undeleted for a time.
+
+        """
+        query = {"keepWorkspace": keep_workspace}
+        await self._transport.send(json_call("DELETE", f"/sandboxes/{segment(id)}", nothing, query=query))
+
+    async def batch_delete(self, ids: Sequence[str], *, keep_workspace: bool = False) -> BatchDeleted:
+        """Deletes up to 50 sandboxes. Returns those that were deleted, and the reason for each other one."""
+        body = {"ids": [*ids], "keepWorkspace": keep_workspace}
+        call = json_call("POST", "/sandboxes/batch-delete", BatchDeleted.from_json, body=body, timeout=CREATE_SECONDS)
+        return await self._transport.send(call)
+
+    async def logs(
+        self,
+        id: str,  # noqa: A002
+        *,
+        tail: int = 100,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> SandboxLogs:
+        """Returns the last lines of the log of a sandbox."""
+        query = {
+            "tail": tail,
+            "since": time_text(since) if since else None,
+            "until": time_text(until) if until else None,
+        }
+        call = json_call("GET", f"/sandboxes/{segment(id)}/logs", SandboxLogs.from_json, query=query)
+        return await self._transport.send(call)
+
+    async def stats(self, id: str) -> SandboxStats:  # noqa: A002
+        """Returns the resources that a sandbox uses."""
+        return await self._transport.send(json_call("GET", f"/sandboxes/{segment(id)}/stats", SandboxStats.from_json))
+
+    async def extend(self, id: str, seconds: int) -> AsyncSandbox:  # noqa: A002
+        """Lets a sandbox live longer: 3,600 seconds at most by one call, 24 hours in all."""
+        path = f"/sandboxes/{segment(id)}/extend"
+        call = json_call("POST", path, SandboxInfo.from_json, body={"seconds": seconds})
+        return AsyncSandbox(self._transport, await self._transport.send(call))
+
+    async def fork(self, id: str, *, count: int = 1, name: str = "") -> builtins.list[AsyncSandbox]:  # noqa: A002
+        """Copies the workspace of a running sandbox, without a pause, and starts a sandbox on each copy."""
+        parse = list_of("sandboxes", SandboxInfo.from_json)
+        body = {"count": count, "name": name}
+        call = json_call("POST", f"/sandboxes/{segment(id)}/fork", parse, body=body, timeout=CREATE_SECONDS)
+        return [AsyncSandbox(self._transport, info) for info in await self._transport.send(call)]
+
+
+class AsyncTemplates:
+    """What sandboxes can be started from, as ``client.templates``."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def list(self) -> builtins.list[Template]:
+        """Returns the templates of the server."""
+        call = json_call("GET", "/templates", list_of("templates", Template.from_json))
+        return await self._transport.send(call)
+
+
+def _workspace_text(workspace: str | Named | None) -> str:
+    if workspace is None:
+        return ""
+    return f"workspaces/{workspace if isinstance(workspace, str) else workspace.name}"
+
+
+def _base_text(base: Revision | Named | None) -> str:
+    if base is None or isinstance(base, (str, Snapshot)):
+        return revision_text(base)
+    return f"{base.name}@"

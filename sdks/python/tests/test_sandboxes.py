@@ -1,0 +1,204 @@
+"""Sandboxes of a real server: commands, terminals, forks and errors, through both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from amalgam import Amalgam, AsyncAmalgam, Sandbox, errors
+
+from .conftest import Server
+
+
+@pytest.fixture(scope="module")
+def runner(server: Server) -> Iterator[Amalgam]:
+    """A client whose key may run commands; the tests are skipped where the machine cannot isolate processes."""
+    with server.client() as admin:
+        key = admin.keys.create("runner", scopes=["write", "run", "merge"])
+    with server.client(api_key=key.text) as client:
+        try:
+            client.sandboxes.create().delete()
+        except errors.NotIsolatedError as error:
+            pytest.skip(error.message)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def sandbox(runner: Amalgam) -> Iterator[Sandbox]:
+    """A sandbox that the tests of this module share."""
+    with runner.sandboxes.create(name="shared", envs={"COLOUR": "blue"}) as sandbox:
+        yield sandbox
+
+
+def test_a_command_returns_its_output_and_its_exit_code(sandbox: Sandbox) -> None:
+    done = sandbox.commands.run("echo $COLOUR $SIZE; pwd; echo wrong >&2; cat; exit 3", envs={"SIZE": "4"}, stdin="in")
+    assert (done.stdout, done.stderr, done.exit_code) == ("blue 4\n/workspace\nin", "wrong\n", 3)
+    assert not done.truncated
+    assert sandbox.commands.run("pwd", cwd="/tmp").stdout == "/tmp\n"
+    assert sandbox.commands.run("yes | head -c 5000", max_output_bytes=100).truncated
+
+
+def test_files_are_shared_with_the_commands(sandbox: Sandbox) -> None:
+    sandbox.files.write("shared.txt", "from the client\n")
+    assert sandbox.commands.run("cat shared.txt; echo reply > reply.txt").stdout == "from the client\n"
+    assert sandbox.files.read_text("reply.txt") == "reply\n"
+
+
+def test_output_is_streamed_by_callbacks_and_by_events(sandbox: Sandbox) -> None:
+    heard: list[str] = []
+    done = sandbox.commands.run("echo one; echo two >&2", on_stdout=heard.append, on_stderr=heard.append)
+    assert (sorted(heard), done.stdout, done.stderr, done.exit_code) == (["one\n", "two\n"], "one\n", "two\n", 0)
+    events = list(sandbox.commands.stream("printf 'a\\303'; sleep 0.1; printf '\\244\\377'; exit 4"))
+    assert (events[0].type, events[-1].type, events[-1].exit_code) == ("started", "exit", 4)
+    assert b"".join(event.output for event in events) == b"a\xc3\xa4\xff"
+    assert "".join(event.data for event in events) == "aä\ufffd"
+    again = sandbox.commands.get(events[0].command_id)
+    assert b"".join(event.output for event in again.events(offset=1)) == b"\xc3\xa4\xff"
+    assert again.wait().exit_code == 4
+
+
+def test_a_started_command_reads_input_and_is_killed(sandbox: Sandbox) -> None:
+    command = sandbox.commands.start("cat; echo end", stdin_open=True)
+    command.write("one ")
+    command.write(b"two\n", end=True)
+    assert command.wait().stdout == "one two\nend\n"
+    asleep = sandbox.commands.start("sleep 900")
+    assert [info.command for info in sandbox.commands.list() if info.running] == ["sleep 900"]
+    asleep.kill()
+    assert asleep.wait().exit_code == 128 + 15
+    ended = {info.id: info.exit_code for info in sandbox.commands.list()}
+    assert ended[asleep.id] == 128 + 15
+    with pytest.raises(errors.CommandNotFoundError):
+        sandbox.commands.kill("cmd-none")
+
+
+def test_a_timeout_kills_the_command_and_is_reported(sandbox: Sandbox) -> None:
+    with pytest.raises(errors.ProcessTimeoutError) as late:
+        sandbox.commands.run("sleep 900", timeout=0.2)
+    assert isinstance(late.value, TimeoutError)
+    assert late.value.details["killed"] == "true"
+    with pytest.raises(errors.ProcessTimeoutError) as streamed:
+        sandbox.commands.run("sleep 900", timeout=0.2, on_stdout=print)
+    assert streamed.value.details["commandId"]
+    assert not [info for info in sandbox.commands.list() if info.running]
+
+
+def test_a_terminal_takes_input_and_a_size(sandbox: Sandbox) -> None:
+    terminal = sandbox.pty.create(shell="/bin/sh", cols=80, rows=24)
+    terminal.resize(100, 40)
+    terminal.write("stty size; exit 5\n")
+    assert b"40 100" in b"".join(terminal)
+    assert terminal.exit_code == 5
+    asleep = [sandbox.pty.create(shell="/bin/sh") for _ in range(5)]
+    with pytest.raises(errors.PTYLimitExceededError):
+        sandbox.pty.create()
+    for one in asleep:
+        one.kill()
+    with pytest.raises(errors.PTYNotFoundError):
+        sandbox.pty.kill("pty-none")
+
+
+def test_a_sandbox_of_a_workspace_leaves_it_in_place(runner: Amalgam) -> None:
+    ws = runner.workspaces.create(f"sandboxed-{uuid.uuid4().hex[:8]}")
+    ws.files.write("a.txt", "one\n")
+    ws.commit("first")
+    with ws.sandbox(timeout=600) as sandbox:
+        assert sandbox.workspace == ws.name
+        assert sandbox.commands.run("cat a.txt; echo two > a.txt").stdout == "one\n"
+    with pytest.raises(errors.SandboxNotFoundError):
+        runner.sandboxes.get(sandbox.id)
+    assert ws.files.read_text("a.txt") == "two\n"
+    assert ws.status().changes == ()
+    assert [change.path for change in ws.diff()] == ["a.txt"]
+    with runner.sandboxes.create(base=ws, read_only=True) as other:
+        assert other.workspace != ws.name
+        assert other.commands.run("cat a.txt; echo x > a.txt").exit_code != 0
+
+
+def test_a_running_sandbox_forks_and_copies_are_deleted_together(runner: Amalgam) -> None:
+    with runner.sandboxes.create(name="origin") as origin:
+        origin.commands.run("echo kept > note")
+        copies = origin.fork(count=2, name="copy")
+        assert [copy.commands.run("cat note; echo changed > note").stdout for copy in copies] == ["kept\n"] * 2
+        assert origin.files.read_text("note") == "kept\n"
+        listed = {one.id for one in runner.sandboxes.list(state="running", name_prefix="copy")}
+        assert listed == {copy.id for copy in copies}
+        deleted = runner.sandboxes.batch_delete([*(copy.id for copy in copies), "sbx-none"])
+        assert set(deleted.succeeded) == listed
+        assert "sbx-none" in deleted.failed
+        assert "running" in origin.logs().text
+        before = origin.info.expires_at
+        after = origin.extend(600).expires_at
+        assert before is not None
+        assert after is not None
+        assert after > before
+        assert origin.stats().processes >= 0
+        assert origin.refresh().state == "running"
+
+
+def test_a_workspace_of_a_deleted_sandbox_can_be_kept(runner: Amalgam) -> None:
+    with runner.sandboxes.create(keep_workspace=True) as sandbox:
+        sandbox.commands.run("echo kept > note")
+    ws = runner.workspaces.get(sandbox.workspace)
+    assert ws.files.read_text("note") == "kept\n"
+    assert ws.status().changes == ()
+
+
+def test_refusals_have_classes_of_their_own(runner: Amalgam, client: Amalgam, server: Server) -> None:
+    assert "host" in [template.name for template in runner.templates.list()]
+    with pytest.raises(errors.TemplateNotFoundError):
+        runner.sandboxes.create("no-such-template")
+    with pytest.raises(errors.LimitNotEnforcedError):
+        runner.sandboxes.create(disk="1g")
+    with runner.sandboxes.create(disk="1g", best_effort=True) as sandbox:
+        assert {limit.enforced_by for limit in sandbox.info.limits if limit.limit == "disk"} == {"none"}
+    key = client.keys.create("reader", scopes=["read"])
+    with server.client(api_key=key.text) as reader, pytest.raises(errors.ForbiddenError):
+        reader.sandboxes.create()
+
+
+def test_many_sandboxes_are_refused(runner: Amalgam) -> None:
+    made: list[Sandbox] = []
+    try:
+        with pytest.raises(errors.SandboxLimitExceededError):
+            made.extend(runner.sandboxes.create() for _ in range(20))
+    finally:
+        runner.sandboxes.batch_delete([one.id for one in made])
+
+
+def test_threads_share_a_sandbox(sandbox: Sandbox) -> None:
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(sandbox.commands.run(f"echo {n}").stdout)) for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [f"{n}\n" for n in range(4)]
+
+
+def test_everything_works_with_asyncio(runner: Amalgam) -> None:
+    async def main() -> None:
+        async with AsyncAmalgam(runner.options.url, api_key=runner.options.api_key) as client:
+            async with await client.sandboxes.create() as sandbox:
+                done = await asyncio.gather(*(sandbox.commands.run(f"echo {n}") for n in range(3)))
+                assert [one.stdout for one in done] == ["0\n", "1\n", "2\n"]
+                events = [event async for event in sandbox.commands.stream("echo streamed")]
+                assert "".join(event.data for event in events) == "streamed\n"
+                command = await sandbox.commands.start("cat", stdin_open=True)
+                await command.write("x", end=True)
+                assert (await command.wait()).stdout == "x"
+                terminal = await sandbox.pty.create(shell="/bin/sh")
+                await terminal.write("exit 7\n")
+                async for _ in terminal:
+                    pass
+                assert terminal.exit_code == 7
+            with pytest.raises(errors.SandboxNotFoundError):
+                await client.sandboxes.get(sandbox.id)
+
+    asyncio.run(main())
