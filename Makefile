@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server image packaging tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance integration sdk-python sdk-typescript bench-sdks test-cloud soak daily powercut fuzz clean
+.PHONY: help demo demo-server image packaging tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance integration sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -148,7 +148,7 @@ sdk-python: ## the Python SDK: wheel, ruff, mypy, tests against a real server (A
 	@if [[ -z $${AMALGAM_BIN:-} ]]; then
 	  $(call ready,sdk-python)
 	  $(call title,build)
-	  cargo build --locked -p amalgam-cli
+	  cargo build --locked -p amalgam-cli -p amalgam-agent
 	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
 	fi
 	venv=$$PWD/target/sdk-python/venv
@@ -165,12 +165,25 @@ sdk-python: ## the Python SDK: wheel, ruff, mypy, tests against a real server (A
 	$(call title,test)
 	"$$venv/bin/pytest" $(ARGS)
 
+# Inspect and its libraries are large, so that only this target installs them.
+sdk-conformance: ## the self-check of Inspect on our sandboxes (AMALGAM_BIN=...; the tests of LangChain are in sdk-python)
+	@if [[ -z $${AMALGAM_BIN:-} ]]; then
+	  $(call ready,sdk-python)
+	  cargo build --locked -p amalgam-cli -p amalgam-agent
+	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
+	fi
+	venv=$$PWD/target/sdk-python/venv
+	$(python_sdk)
+	"$$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable 'sdks/python[inspect-ai]'
+	cd sdks/python
+	"$$venv/bin/pytest" tests/conformance $(ARGS)
+
 # Keeps the compiler in sdks/typescript/node_modules and the tarball in target/sdk-typescript. npm reads its registry.
 sdk-typescript: ## the TypeScript SDK: strict compile, tarball, tests against a real server (AMALGAM_BIN=...)
 	@if [[ -z $${AMALGAM_BIN:-} ]]; then
 	  $(call ready,sdk-typescript)
 	  $(call title,build)
-	  cargo build --locked -p amalgam-cli
+	  cargo build --locked -p amalgam-cli -p amalgam-agent
 	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
 	fi
 	cd sdks/typescript

@@ -1,16 +1,21 @@
-"""A ``deepagents`` backend: the files of an agent are those of a workspace, with snapshots, forks and merges."""
+"""``deepagents`` backends: the files of an agent are those of a workspace, with snapshots, forks and merges.
+
+``AmalgamBackend`` has files; ``AmalgamSandboxBackend`` runs commands, too.
+"""
 
 from __future__ import annotations
 
 import base64
 import builtins
 import re
+import shlex
 from typing import cast
 
 from deepagents.backends.protocol import (
     BackendProtocol,
     DeleteResult,
     EditResult,
+    ExecuteResponse,
     FileData,
     FileDownloadResponse,
     FileInfo,
@@ -22,15 +27,27 @@ from deepagents.backends.protocol import (
     ReadResult,
     WriteResult,
 )
+from deepagents.backends.sandbox import BaseSandbox
 from deepagents.backends.utils import create_file_data, slice_read_response
 
 from .. import models
+from .._sync.sandboxes import Sandbox
 from .._sync.workspace import Workspace
-from ..errors import AmalgamError, ForbiddenError, InvalidArgumentError, NotFoundError, NotUniqueError
+from ..errors import (
+    AmalgamError,
+    ForbiddenError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotUniqueError,
+    ProcessTimeoutError,
+)
 
-__all__ = ["AmalgamBackend"]
+__all__ = ["AmalgamBackend", "AmalgamSandboxBackend"]
 
 GLOB_MATCHES_MAX = 10_000
+READ_BYTES = 4 << 20
+STDIN_BYTES_MAX = 4 << 20
+"""Larger files are written as a stream, not as the standard input of a command."""
 
 
 class AmalgamBackend(BackendProtocol):
@@ -155,6 +172,93 @@ class AmalgamBackend(BackendProtocol):
             except AmalgamError as error:
                 responses.append(FileDownloadResponse(path, error=_code(error)))
         return responses
+
+
+class AmalgamSandboxBackend(BaseSandbox):
+    """A sandbox as a backend that runs commands. Paths are those of the sandbox: its workspace is ``/workspace``.
+
+    ``sandbox`` has the rest: forks, terminals, and the name of the workspace to commit, diff and merge.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, timeout: int = 30 * 60) -> None:
+        self.sandbox = sandbox
+        self._timeout = timeout
+
+    @property
+    def id(self) -> str:
+        """The id of the sandbox."""
+        return self.sandbox.id
+
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Runs a command with a shell, and returns its standard output and its standard error as they came."""
+        seconds = self._timeout if timeout is None else timeout
+        output: builtins.list[str] = []
+        try:
+            done = self.sandbox.commands.run(
+                command, timeout=seconds or None, on_stdout=output.append, on_stderr=output.append
+            )
+        except ProcessTimeoutError:
+            text = f"{''.join(output)}\nError: the command was killed after {seconds} seconds"
+            return ExecuteResponse(output=text, exit_code=124, truncated=False)
+        except AmalgamError as error:
+            return ExecuteResponse(output=_text(error), exit_code=1, truncated=False)
+        return ExecuteResponse(output="".join(output), exit_code=done.exit_code, truncated=done.truncated)
+
+    def upload_files(self, files: builtins.list[tuple[str, bytes]]) -> builtins.list[FileUploadResponse]:
+        """Writes files; each of them has a result of its own."""
+        return [FileUploadResponse(path, error=self._upload(path, content)) for path, content in files]
+
+    def _upload(self, path: str, content: bytes) -> str | None:
+        if not path.startswith("/"):
+            return "invalid_path"
+        name = shlex.quote(path)
+        directory = shlex.quote(path.rpartition("/")[0] or "/")
+        try:
+            if len(content) > STDIN_BYTES_MAX and path.startswith("/workspace/"):
+                self.sandbox.files.write(path.removeprefix("/workspace/"), content)
+                return None
+            script = f"mkdir -p -- {directory} || exit 13; test -d {name} && exit 21; cat > {name} || exit 13"
+            done = self.sandbox.commands.run(script, stdin=content)
+        except AmalgamError as error:
+            return _code(error)
+        return _exit_error(done.exit_code, done.stderr)
+
+    def download_files(self, paths: builtins.list[str]) -> builtins.list[FileDownloadResponse]:
+        """Reads files; each of them has a result of its own."""
+        return [self._download(path) for path in paths]
+
+    def _download(self, path: str) -> FileDownloadResponse:
+        if not path.startswith("/"):
+            return FileDownloadResponse(path, error="invalid_path")
+        name = shlex.quote(path)
+        tests = f"test -e {name} || exit 2; test -d {name} && exit 21; test -r {name} || exit 13"
+        try:
+            found = self.sandbox.commands.run(f"{tests}; readlink -nf -- {name}")
+            if found.exit_code:
+                return FileDownloadResponse(path, error=_exit_error(found.exit_code, found.stderr))
+            if found.stdout.startswith("/workspace/"):
+                return FileDownloadResponse(path, self.sandbox.files.read(found.stdout.removeprefix("/workspace/")))
+            return FileDownloadResponse(path, content=self._read_by_parts(name))
+        except AmalgamError as error:
+            return FileDownloadResponse(path, error=_code(error))
+
+    def _read_by_parts(self, name: str) -> bytes:
+        """Reads a file outside the workspace, in parts that the server keeps for slow readers."""
+        content = bytearray()
+        while True:
+            script = f"tail -c +{len(content) + 1} -- {name} | head -c {READ_BYTES}"
+            part = b"".join(event.output for event in self.sandbox.commands.stream(script))
+            content += part
+            if len(part) < READ_BYTES:
+                return bytes(content)
+
+
+def _exit_error(code: int, message: str) -> str | None:
+    """Returns the error for an exit code of the scripts that move files, which are numbers of ``errno``."""
+    if code == 0:
+        return None
+    known = {2: "file_not_found", 13: "permission_denied", 21: "is_directory"}
+    return known.get(code) or message or f"exit code {code}"
 
 
 def _relative(path: str) -> str:

@@ -56,8 +56,13 @@ __all__ = [
 DEPENDENCY = "amalgam"
 """The name under which ``Dependencies`` have the ``AsyncAmalgam`` of snapshots."""
 ROOT = "/workspace"
+READ_BYTES = 4 << 20
 STDIN_BYTES_MAX = 1 << 20
 """Larger files are written as a stream, not as the standard input of a command."""
+
+
+class _CommandError(Exception):
+    """A command of the session itself failed; the text is its standard error."""
 
 
 class AmalgamSnapshot(SnapshotBase):
@@ -203,10 +208,26 @@ class AmalgamSandboxSession(BaseSandboxSession):
         text = sandbox_path_str(found)
         if not (await self._exec_internal("test", "-e", text)).ok():
             raise WorkspaceReadNotFoundError(path=error_path)
-        done = await self._exec_internal("cat", "--", text)
-        if not done.ok():
-            raise WorkspaceArchiveReadError(path=error_path, context={"stderr": done.stderr.decode(errors="replace")})
-        return io.BytesIO(done.stdout)
+        try:
+            return io.BytesIO(await self._read_by_parts(f"cat -- {shlex.quote(text)}"))
+        except _CommandError as error:
+            raise WorkspaceArchiveReadError(path=error_path, context={"stderr": str(error)}) from error
+
+    async def _read_by_parts(self, command: str) -> bytes:
+        """Returns the output of a command, in parts that the server keeps for slow readers."""
+        file = f"/tmp/output-{uuid.uuid4().hex}"
+        made = await self._exec_internal("sh", "-c", f"{command} > {file}")
+        if not made.ok():
+            await self._exec_internal("rm", "-f", file)
+            raise _CommandError(made.stderr.decode(errors="replace"))
+        content = bytearray()
+        while True:
+            script = f"tail -c +{len(content) + 1} {file} | head -c {READ_BYTES}"
+            part = (await self._exec_internal("sh", "-c", script)).stdout
+            content += part
+            if len(part) < READ_BYTES:
+                await self._exec_internal("rm", "-f", file)
+                return bytes(content)
 
     async def write(self, path: Path | str, data: io.IOBase, *, user: str | User | None = None) -> None:
         """Writes a file, and the directories above it."""
@@ -242,10 +263,10 @@ class AmalgamSandboxSession(BaseSandboxSession):
         """Returns an archive of the workspace."""
         root = self._workspace_root_path()
         excludes = " ".join(shell_tar_exclude_args(self._persist_workspace_skip_relpaths()))
-        done = await self._exec_internal("sh", "-c", f"tar {excludes} -C {shlex.quote(root.as_posix())} -cf - .")
-        if not done.ok():
-            raise WorkspaceArchiveReadError(path=root, context={"output": done.stderr.decode(errors="replace")})
-        return io.BytesIO(done.stdout)
+        try:
+            return io.BytesIO(await self._read_by_parts(f"tar {excludes} -C {shlex.quote(root.as_posix())} -cf - ."))
+        except _CommandError as error:
+            raise WorkspaceArchiveReadError(path=root, context={"output": str(error)}) from error
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Unpacks an archive into the workspace."""
