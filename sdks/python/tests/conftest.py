@@ -77,6 +77,12 @@ class Server:
         return Amalgam(self.url, **given)  # type: ignore[arg-type]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def upload_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps the stores of uploads out of the user's cache."""
+    os.environ["AMALGAM_UPLOAD_CACHE"] = str(tmp_path_factory.mktemp("uploads"))
+
+
 @pytest.fixture(scope="session")
 def program() -> str:
     return find_program()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from amalgam import Amalgam, AsyncAmalgam, errors
+from amalgam._push import push_directory
 
 from .conftest import Server
 
@@ -193,6 +194,45 @@ def test_secrets_are_not_sent_to_a_server_unasked(server: Server, name: str, tmp
             client.workspaces.get(name)
         ws = client.workspaces.create(name, source=source, allow_secrets=True)
         assert ws.files.exists(".env")
+
+
+def test_a_server_gets_only_what_it_lacks_of_a_directory(server: Server, name: str, tmp_path: Path) -> None:
+    source = make_source(tmp_path)
+    (source / "src" / "deep").mkdir()
+    os.link(source / "src" / "run.sh", source / "src" / "deep" / "twin")
+    with server.client() as client:
+        exclude = [".env", "*.txt"]
+        ws = client.workspaces.create(name, source=source, exclude=exclude, agent="ann")
+        assert ws.info.agent == "ann"
+        assert ws.files.read("big.bin") == (source / "big.bin").read_bytes()
+        assert (ws.files.stat("src/run.sh").mode, ws.files.stat("src/run.sh").links) == (0o755, 2)
+        assert not ws.files.exists(".env")
+        assert not [found.name for found in client.workspaces.list("upload-")]
+        (source / "src" / "run.sh").write_text("changed\n")
+        again = push_directory(str(source), exclude, client.options, allow_secrets=False)
+        assert again is not None
+        assert again.sent_bytes < 10_000
+        client.workspaces.delete(again.workspace)
+        other = client.workspaces.create(f"{name}-2", source=source, exclude=exclude)
+        assert other.files.read_text("src/run.sh") == "changed\n"
+        # The program finds secrets in places where the client does not look.
+        (source / "data").write_bytes(b"x" * (300 << 10) + b"\n-----BEGIN RSA PRIVATE KEY-----\nabc\n")
+        with pytest.raises(errors.SecretsFoundError) as caught:
+            client.workspaces.create(f"{name}-3", source=source, exclude=exclude)
+        assert caught.value.details["paths"] == ["data"]
+        with pytest.raises(errors.NotFoundError):
+            client.workspaces.get(f"{name}-3")
+
+
+def test_all_files_are_sent_where_the_program_is_missing(
+    server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_source(tmp_path)
+    monkeypatch.setenv("AMALGAM_BIN", str(tmp_path / "missing"))
+    with server.client() as client:
+        ws = client.workspaces.create(name, source=source, exclude=[".env", "*.txt"])
+        assert ws.files.read("big.bin") == (source / "big.bin").read_bytes()
+        assert [snapshot.message for snapshot in ws.log()] == [f"files of {source}"]
 
 
 def test_a_workspace_is_mounted_for_a_block(store: Store, server: Server, name: str, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 
 from .._call import Revision, field_of, json_call, page_of, revision_text
+from .._push import PUSH_BYTES_MIN, Pushed, push_directory
 from .._source import SourceEntry
 from .._text import PathLike, segment
 from ..errors import InvalidArgumentError
 from ..models import WorkspaceInfo
+from .parallel import call_in_thread
 from .transport import AsyncTransport
 from .upload import find_entries, upload
 from .workspace import AsyncWorkspace
@@ -42,7 +44,8 @@ class AsyncWorkspaces:
             base: The snapshot that it begins at, or a workspace, whose head it begins at; empty without it.
             agent: The agent that works in it.
             source: A directory of this machine whose files are its first snapshot. The directory is not attached: later
-                changes on either side stay apart.
+                changes on either side stay apart. A server gets only what it lacks, if the ``amalgam`` program is
+                installed; the history then has the earlier uploads of the same directory, too.
             exclude: Names and paths of the source that are left out, as globs.
             allow_secrets: Send files of the source to a server although they look like secrets.
             idempotency_key: The same call with the same key again returns the first result.
@@ -53,12 +56,23 @@ class AsyncWorkspaces:
 
         """
         entries: builtins.list[SourceEntry] = []
+        pushed: Pushed | None = None
         if source is not None:
             if base is not None:
                 raise InvalidArgumentError("create takes either base or source")
             is_local = self._transport.pool.store is not None
             entries = await find_entries(os.fsdecode(source), exclude=exclude, allow_secrets=allow_secrets or is_local)
+            # The program leaves out what this file says; a client sends all files.
+            has_ignore_file = any(os.path.basename(entry.path) == ".amalgamignore" for entry in entries)
+            is_large = sum(entry.size for entry in entries) >= PUSH_BYTES_MIN
+            if is_large and not is_local and not has_ignore_file:
+                options = self._transport.options
+                pushed = await call_in_thread(
+                    push_directory, os.fsdecode(source), exclude, options, allow_secrets=allow_secrets
+                )
         revision = f"{base.name}@" if isinstance(base, AsyncWorkspace) else revision_text(base)
+        if pushed is not None:
+            revision = pushed.snapshot
         call = json_call(
             "POST",
             "/workspaces",
@@ -67,8 +81,12 @@ class AsyncWorkspaces:
             has_request_id=True,
             idempotency_key=idempotency_key,
         )
-        workspace = AsyncWorkspace(self._transport, await self._transport.send(call))
-        if source is not None:
+        try:
+            workspace = AsyncWorkspace(self._transport, await self._transport.send(call))
+        finally:
+            if pushed is not None:
+                await self.delete(pushed.workspace)
+        if source is not None and pushed is None:
             await upload(workspace, os.fsdecode(source), entries)
         return workspace
 
