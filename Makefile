@@ -195,7 +195,7 @@ sdk-typescript: ## the TypeScript SDK: strict compile, tarball, tests against a 
 	node --test --test-concurrency=2 dist/test/
 
 # AMALGAM_BIN measures another program, so that none is built.
-bench-sdks: ## the Python and TypeScript SDKs, the LangGraph saver and the MCP tool list (ARGS=--quick, AMALGAM_BIN=...)
+bench-sdks: ## the Python and TypeScript SDKs, the LangGraph saver and the MCP tool list: target/bench/sdks.json (ARGS=--quick, AMALGAM_BIN=...)
 	@if [[ -z $${AMALGAM_BIN:-} ]]; then
 	  $(call ready,sdk-python sdk-typescript)
 	  cargo build --release --locked -q -p amalgam-cli
@@ -206,8 +206,8 @@ bench-sdks: ## the Python and TypeScript SDKs, the LangGraph saver and the MCP t
 	(cd sdks/typescript && $(typescript_sdk) && npm run --silent build)
 	export GPT_TOKENIZER_ROOT=$$PWD/target/bench-sdks
 	[[ -d $$GPT_TOKENIZER_ROOT/node_modules/gpt-tokenizer ]] || npm install --silent --no-audit --no-fund --prefix "$$GPT_TOKENIZER_ROOT" gpt-tokenizer@4
-	"$$venv/bin/python" sdks/bench/bench.py $(ARGS)
-	node sdks/bench/bench.mjs $(ARGS)
+	"$$venv/bin/python" sdks/bench/bench.py --json target/bench/sdks.json $(ARGS)
+	node sdks/bench/bench.mjs --json target/bench/sdks.json $(ARGS)
 
 test-cloud: ## the store of many nodes on PostgreSQL and a real S3 store, SeaweedFS, which is started and ended
 	@$(call ready,test cloud)

@@ -17,7 +17,7 @@ from typing import Any
 
 from amalgam import Amalgam, Workspace, edits
 
-ROWS: list[tuple[str, str, str, bool]] = []
+ROWS: list[dict[str, Any]] = []
 
 
 def row(name: str, value: float, unit: str, bar: float, *, at_least: bool = False) -> None:
@@ -25,7 +25,7 @@ def row(name: str, value: float, unit: str, bar: float, *, at_least: bool = Fals
     is_met = value >= bar if at_least else value <= bar
     sign = ">=" if at_least else "<="
     text = f"{value:,.2f} {unit}"
-    ROWS.append((name, text, f"{sign} {bar:g} {unit}", is_met))
+    ROWS.append({"name": name, "value": value, "unit": unit, "bar": f"{sign} {bar:g}", "met": is_met})
     print(f"{name:58} {text:>18}   {sign} {bar:g} {unit}   {'met' if is_met else 'missed'}", flush=True)
 
 
@@ -162,7 +162,9 @@ def main() -> int:
                 program = os.environ.get("AMALGAM_BIN", "amalgam")
                 subprocess.run([program, "--store", store, "stop", "--force"], check=False, capture_output=True)
     if options.json:
-        Path(options.json).write_text(json.dumps(ROWS))
+        # The measurements of TypeScript are added to it.
+        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.json).write_text(json.dumps({"quick": is_quick, "rows": ROWS}, indent=1))
     return 0
 
 
