@@ -194,6 +194,15 @@ sdk-typescript: ## the TypeScript SDK: strict compile, tarball, tests against a 
 	$(call title,test)
 	node --test --test-concurrency=2 dist/test/
 
+sdk-docs: ## the references of both SDKs, from the code: target/sdk-docs
+	@$(call ready,sdk-python sdk-typescript)
+	venv=$$PWD/target/sdk-python/venv
+	$(python_sdk)
+	"$$venv/bin/python" sdks/python/scripts/reference.py target/sdk-docs/python.md
+	cd sdks/typescript
+	$(typescript_sdk)
+	node scripts/reference.mjs ../../target/sdk-docs/typescript.md
+
 # AMALGAM_BIN measures another program, so that none is built.
 bench-sdks: ## the Python and TypeScript SDKs, the LangGraph saver and the MCP tool list: target/bench/sdks.json (ARGS=--quick, AMALGAM_BIN=...)
 	@if [[ -z $${AMALGAM_BIN:-} ]]; then

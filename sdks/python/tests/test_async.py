@@ -147,6 +147,17 @@ def test_the_blocking_client_is_generated_from_the_other_one() -> None:
     subprocess.run([sys.executable, "scripts/generate_sync.py", "--check"], cwd=PACKAGE, check=True)
 
 
+def test_a_reference_is_written_and_everything_public_is_documented(tmp_path: Path) -> None:
+    file = tmp_path / "reference.md"
+    done = subprocess.run(
+        [sys.executable, "scripts/reference.py", str(file)], cwd=PACKAGE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text = file.read_text()
+    for word in ("### `Workspace`", "#### `sandbox`", "Commands.run(command: str", "### `ProcessTimeoutError`"):
+        assert word in text
+
+
 def test_the_examples_of_the_readme_work(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMALGAM_URL", server.url)
     monkeypatch.setenv("AMALGAM_API_KEY", server.key)

@@ -54,6 +54,15 @@ for (const name of readdirSync(join(ROOT, "dist/examples")).filter((name) => nam
   });
 }
 
+test("a reference is written, and everything that is exported has a comment", async () => {
+  const file = join(server.directory, "reference.md");
+  await run("node", [join(ROOT, "scripts/reference.mjs"), file]);
+  const text = readFileSync(file, "utf8");
+  for (const word of ["### `Workspace`", "#### `sandbox`", "#### `explore`", "### `errors.ProcessTimeoutError`"]) {
+    assert.ok(text.includes(word), word);
+  }
+});
+
 test("the programs of the README run one after another", async () => {
   const text = readFileSync(join(ROOT, "README.md"), "utf8");
   const blocks = [...text.matchAll(/^```ts\n(.*?)^```/gms)].map((found) => found[1] ?? "");
