@@ -20,5 +20,7 @@ def test_an_example_runs(server: Server, example: Path) -> None:
         pytest.importorskip("langgraph.graph")
     environment = {**os.environ, "AMALGAM_URL": server.url, "AMALGAM_API_KEY": server.key}
     done = subprocess.run([sys.executable, str(example)], env=environment, capture_output=True, text=True, check=False)
+    if example.stem == "sandboxes" and "NotIsolatedError" in done.stderr:
+        pytest.skip("this machine cannot isolate processes")
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -1,14 +1,10 @@
 /** Edits for `ws.files.apply` and `ws.commitEdits`: many changes in one call, all or none. */
 import type { FileEdit } from "./generated/api.js";
 import type { JsonValue } from "./models.js";
-import { escape, escapePath } from "./text.js";
+import { base64Of, escape, escapePath } from "./text.js";
 
 /** One edit. The functions of this module make them. */
 export type Edit = FileEdit;
-
-function base64(data: Uint8Array): string {
-  return Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString("base64");
-}
 
 /** Returns an object without the fields that are undefined or false. */
 function given<T extends object>(fields: T): { [K in keyof T]: Exclude<T[K], undefined> } {
@@ -23,7 +19,7 @@ export function write(
   options: { mode?: number; ifMatch?: string; ifAbsent?: boolean; offset?: number; parents?: boolean } = {},
 ): Edit {
   const { mode, ifMatch, ifAbsent, offset, parents = true } = options;
-  const content = typeof data === "string" ? { text: data } : { data: base64(data) };
+  const content = typeof data === "string" ? { text: data } : { data: base64Of(data) };
   return {
     write: given({ path: escapePath(path), ...content, mode, ifMatch, ifAbsent, offset, createParents: parents }),
   };
@@ -96,7 +92,7 @@ export function attributes(path: string, values: Attributes): Edit {
 /** Returns the fields of an `AttributesEdit`. */
 export function attributeFields(path: string, values: Attributes): NonNullable<FileEdit["setAttributes"]> {
   const xattrs = Object.entries(values.xattrs ?? {});
-  const set = xattrs.flatMap(([name, value]) => (value === null ? [] : [[name, base64(value)] as const]));
+  const set = xattrs.flatMap(([name, value]) => (value === null ? [] : [[name, base64Of(value)] as const]));
   return given({
     path: escapePath(path),
     mode: values.mode,

@@ -225,6 +225,12 @@ export class ProtocolError extends AmalgamError {
     "Check that the URL is that of an Amalgam server.";
 }
 
+/** A directory has files that look like secrets; `details.paths` lists them. Nothing was sent. */
+export class SecretsFoundError extends AmalgamError {
+  protected static override readonly suggestionByDefault: string =
+    "Leave them out with exclude, or pass allowSecrets: true.";
+}
+
 /** All attempts of an exploration failed; `attempts` has the error of each. */
 export class ExploreError extends AmalgamError {
   constructor(

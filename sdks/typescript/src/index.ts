@@ -99,4 +99,4 @@ export { Terminal, type TerminalOptions, Terminals } from "./terminals.js";
 export type { CallOptions, ChangeOptions, Content, Options } from "./transport.js";
 export { VERSION } from "./version.js";
 export { type CommitEditsOptions, type CommitOptions, type SubmitOptions, Workspace } from "./workspace.js";
-export { Workspaces } from "./workspaces.js";
+export { type CreateWorkspaceOptions, Workspaces } from "./workspaces.js";

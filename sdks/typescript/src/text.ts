@@ -107,7 +107,8 @@ export function unescapeBytes(text: string): Uint8Array {
 
 /** Returns the base64 that JSON has for bytes. */
 export function base64Of(data: string | Uint8Array): string {
-  return Buffer.from(data as Uint8Array).toString("base64");
+  const bytes = typeof data === "string" ? Buffer.from(data) : Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+  return bytes.toString("base64");
 }
 
 /** Returns the bytes of base64. */

@@ -1,26 +1,73 @@
 /** All workspaces of a project. */
+import { InvalidArgumentError } from "./errors.js";
 import { type Revision, revisionText, workspaceInfo } from "./models.js";
+import { PUSH_BYTES_MIN, pushDirectory } from "./push.js";
+import { refuseSecrets, upload, walk } from "./source.js";
 import type { CallOptions, ChangeOptions, Transport } from "./transport.js";
 import { Workspace } from "./workspace.js";
 
 const PAGE_SIZE = 1000;
+
+/** Options of a new workspace. */
+export interface CreateWorkspaceOptions extends ChangeOptions {
+  /** The snapshot that it begins at, or a workspace, whose head it begins at; without it, empty. */
+  base?: Revision | Workspace;
+  /** The agent that works in it. */
+  agent?: string;
+  /**
+   * A directory of this machine whose files are its first snapshot. The directory is not attached: later changes on either
+   * side stay apart. The server gets only what it lacks, if the `amalgam` program is installed; the history then has the
+   * earlier uploads of the same directory, too.
+   */
+  source?: string;
+  /** Names and paths of the source that are left out, as globs. */
+  exclude?: readonly string[];
+  /** Send files of the source although they look like secrets. */
+  allowSecrets?: boolean;
+}
 
 /** The workspaces of a project, as `client.workspaces`. */
 export class Workspaces {
   constructor(private readonly transport: Transport) {}
 
   /**
-   * Makes a workspace. It begins at the snapshot `base`, or at the head of the workspace `base`; without it, empty.
-   * Throws `AlreadyExistsError` if there is a workspace of this name, which may hold slashes.
+   * Makes a workspace: empty, from `base`, or with the files of `source`. Throws `AlreadyExistsError` if there is a
+   * workspace of this name, which may hold slashes, and `SecretsFoundError` if files of the source look like secrets.
    */
-  async create(
-    name: string,
-    options: ChangeOptions & { base?: Revision | Workspace; agent?: string } = {},
-  ): Promise<Workspace> {
-    const { base, agent = "" } = options;
-    const from = base instanceof Workspace ? `${base.name}@` : revisionText(base);
-    const answer = await this.transport.call("CreateWorkspace", { body: { workspaceId: name, from, agent } }, options);
+  async create(name: string, options: CreateWorkspaceOptions = {}): Promise<Workspace> {
+    if (options.source !== undefined) return this.createFrom(options.source, name, options);
+    const { base } = options;
+    return this.make(name, base instanceof Workspace ? `${base.name}@` : revisionText(base), options);
+  }
+
+  private async make(name: string, from: string, options: CreateWorkspaceOptions): Promise<Workspace> {
+    const body = { workspaceId: name, from, agent: options.agent ?? "" };
+    const answer = await this.transport.call("CreateWorkspace", { body }, options);
     return new Workspace(this.transport, workspaceInfo(answer.workspace));
+  }
+
+  private async createFrom(source: string, name: string, options: CreateWorkspaceOptions): Promise<Workspace> {
+    if (options.base !== undefined) throw new InvalidArgumentError("create takes either base or source");
+    const { exclude = [], allowSecrets = false, signal } = options;
+    const entries = await walk(source, exclude);
+    if (!allowSecrets) await refuseSecrets(source, entries);
+    // The program leaves out what this file says; a client sends all files.
+    const hasIgnoreFile = entries.some(({ path }) => /(^|\/)\.amalgamignore$/.test(path));
+    const bytes = entries.reduce((sum, { size }) => sum + size, 0);
+    const pushed =
+      bytes >= PUSH_BYTES_MIN && !hasIgnoreFile
+        ? await pushDirectory(source, exclude, this.transport.options, allowSecrets, signal)
+        : undefined;
+    if (!pushed) {
+      const workspace = await this.make(name, "", options);
+      await upload(workspace, source, entries, options);
+      return workspace;
+    }
+    try {
+      return await this.make(name, pushed.snapshot, options);
+    } finally {
+      await this.delete(pushed.workspace);
+    }
   }
 
   /** Returns a workspace. Throws `NotFoundError` if there is none of this name. */

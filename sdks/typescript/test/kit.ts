@@ -11,6 +11,8 @@ import { after } from "node:test";
 
 import { Amalgam, type ClientOptions } from "../src/index.js";
 
+export const program = findProgram();
+
 function findProgram(): string {
   const repository = join(import.meta.dirname ?? new URL(".", import.meta.url).pathname, "../../../..");
   const target = process.env["CARGO_TARGET_DIR"] ?? join(repository, "target");
@@ -29,7 +31,7 @@ export class TestServer {
   readonly key: string;
   address = "127.0.0.1:0";
   private process: ChildProcess | undefined;
-  private readonly program = findProgram();
+  private readonly program = program;
 
   constructor() {
     const words = ["key", "create", "tester", "--scope", "admin", "--data", this.data];
