@@ -1,4 +1,4 @@
-"""Writes the reference of the Python SDK as Markdown, from its docstrings: ``reference.py FILE``.
+"""Writes the reference of the Python SDK as Markdown, from its docstrings: ``reference.py FILE [--without-adapters]``.
 
 Fails if a public class, method, property or function has no docstring.
 """
@@ -88,7 +88,7 @@ class Reference:
                 self.function(name, value, 3)
 
 
-def main(file: str) -> int:
+def main(file: str, *, has_adapters: bool) -> int:
     import amalgam
 
     reference = Reference()
@@ -104,7 +104,7 @@ def main(file: str) -> int:
     reference.module("`amalgam.edits`", amalgam.edits, [name for name in edits if name != "annotations"])
     errors = [name for name, value in vars(amalgam.errors).items() if inspect.isclass(value) and name.endswith("Error")]
     reference.module("`amalgam.errors`", amalgam.errors, errors)
-    for name in INTEGRATIONS:
+    for name in INTEGRATIONS if has_adapters else ():
         try:
             module = importlib.import_module(f"amalgam.integrations.{name}")
         except ImportError as error:
@@ -120,4 +120,4 @@ def main(file: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], has_adapters="--without-adapters" not in sys.argv))

@@ -206,11 +206,16 @@ class AmalgamSandboxSession(BaseSandboxSession):
             found = await self._validate_path_access(path)
         error_path = posix_path_as_path(coerce_posix_path(path))
         text = sandbox_path_str(found)
-        if not (await self._exec_internal("test", "-e", text)).ok():
+        name = shlex.quote(text)
+        tests = f"test -e {name} || exit 2; test -r {name} || exit 13; readlink -nf -- {name}"
+        resolved = await self.sandbox.commands.run(tests)
+        if resolved.exit_code == 2:
             raise WorkspaceReadNotFoundError(path=error_path)
         try:
+            if resolved.exit_code == 0 and resolved.stdout.startswith(f"{ROOT}/"):
+                return io.BytesIO(await self.sandbox.files.read(resolved.stdout.removeprefix(f"{ROOT}/")))
             return io.BytesIO(await self._read_by_parts(f"cat -- {shlex.quote(text)}"))
-        except _CommandError as error:
+        except (AmalgamError, _CommandError) as error:
             raise WorkspaceArchiveReadError(path=error_path, context={"stderr": str(error)}) from error
 
     async def _read_by_parts(self, command: str) -> bytes:
