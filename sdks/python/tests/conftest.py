@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import uuid
@@ -75,6 +77,56 @@ class Server:
     def client(self, **options: object) -> Amalgam:
         given = {"api_key": self.key, "retry_delay": 0.05, **options}
         return Amalgam(self.url, **given)  # type: ignore[arg-type]
+
+
+class Relay:
+    """Passes the bytes of connections on to a server, and cuts all of them on command."""
+
+    def __init__(self, address: str) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = address.split(":")
+        self._target = (host, int(port))
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+
+    def cut(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self._threads.append(threading.Thread(target=self._connect, args=(near,)))
+            self._threads[-1].start()
+
+    def _connect(self, near: socket.socket) -> None:
+        with near, socket.create_connection(self._target) as far:
+            self._connections.append(near)
+            back = threading.Thread(target=self._pass, args=(far, near))
+            back.start()
+            self._pass(near, far)
+            back.join()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(autouse=True, scope="session")

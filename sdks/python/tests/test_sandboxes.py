@@ -11,7 +11,7 @@ import pytest
 
 from amalgam import Amalgam, AsyncAmalgam, Sandbox, errors
 
-from .conftest import Server
+from .conftest import Relay, Server
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,36 @@ def test_output_is_streamed_by_callbacks_and_by_events(sandbox: Sandbox) -> None
     again = sandbox.commands.get(events[0].command_id)
     assert b"".join(event.output for event in again.events(offset=1)) == b"\xc3\xa4\xff"
     assert again.wait().exit_code == 4
+
+
+def test_output_is_complete_although_the_connection_is_lost(runner: Amalgam, sandbox: Sandbox) -> None:
+    address = runner.options.url.removeprefix("http://")
+    with Relay(address) as relay, Amalgam(relay.url, api_key=runner.options.api_key, retry_delay=0.01) as client:
+        distant = client.sandboxes.get(sandbox.id)
+        text = ""
+        script = "for i in 1 2 3; do echo $i; until test -e go$i; do sleep 0.01; done; done"
+        for event in distant.commands.stream(script, timeout=60):
+            text += event.data
+            if event.type == "stdout":
+                # The command waits for the file, so that the next line comes after the cut.
+                relay.cut()
+                sandbox.files.write(f"go{event.data.strip()}", "on\n")
+        assert text == "1\n2\n3\n"
+        terminal = distant.pty.create(shell="/bin/sh")
+        output = terminal.output()
+        seen = next(output)
+        relay.cut()
+        terminal.write("echo $((6 * 7)); exit 3\n")
+        seen += b"".join(output)
+        assert seen.count(b"42") == 1
+        assert terminal.exit_code == 3
+
+
+def test_a_command_that_cannot_be_started_is_reported(sandbox: Sandbox) -> None:
+    with pytest.raises(errors.CommandFailedError):
+        sandbox.commands.run("true", cwd="/no/such/directory")
+    with pytest.raises(errors.CommandFailedError):
+        sandbox.commands.run("true", cwd="/no/such/directory", on_stdout=print)
 
 
 def test_a_started_command_reads_input_and_is_killed(sandbox: Sandbox) -> None:

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from amalgam import Amalgam, Workspace, edits, errors
 from amalgam._call import EventParser, LineSplitter, message_of_line
 
-from .conftest import Server
+from .conftest import Relay, Server
 
 ERROR_BODY = b'{"error":{"code":9004,"name":"UNAVAILABLE","message":"stopping","details":{"reason":"BUSY"}}}'
 UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -136,47 +136,16 @@ def test_retries_end_after_the_given_number(server: Server) -> None:
 
 
 def test_a_subscription_goes_on_after_a_lost_connection(server: Server, name: str) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    connections: list[socket.socket] = []
-
-    def relay(source: socket.socket, target: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-    def connect(near: socket.socket) -> None:
-        host, port = server.address.split(":")
-        with near, socket.create_connection((host, int(port))) as far:
-            connections.append(near)
-            back = threading.Thread(target=relay, args=(far, near))
-            back.start()
-            relay(near, far)
-            back.join()
-
-    def serve() -> None:
-        while True:
-            try:
-                near, _ = listener.accept()
-            except OSError:
-                break
-            threads.append(threading.Thread(target=connect, args=(near,)))
-            threads[-1].start()
-
-    threads: list[threading.Thread] = []
-    threading.Thread(target=serve, daemon=True).start()
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    direct = server.client()
-    with Amalgam(url, api_key=server.key, retry_delay=0.01) as client:
+    with (
+        Relay(server.address) as relay,
+        server.client() as direct,
+        Amalgam(relay.url, api_key=server.key, retry_delay=0.01) as client,
+    ):
         subscription = client.events.subscribe()
         operations = iter(subscription)
         ws = direct.workspaces.create(name)
         assert next(operations).action == "create"
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        relay.cut()
         ws.commit_edits([edits.write("a", "1")])
         ws.commit_edits([edits.write("a", "2")])
         found = [next(operations), next(operations)]
@@ -184,10 +153,6 @@ def test_a_subscription_goes_on_after_a_lost_connection(server: Server, name: st
         heads = [change.after for operation in found for change in operation.changes]
         assert heads == [snapshot.id for snapshot in ws.log()][::-1]
         operations.close()
-    listener.close()
-    for thread in threads:
-        thread.join()
-    direct.close()
 
 
 def test_a_client_works_after_the_server_was_restarted(own_server: Server) -> None:

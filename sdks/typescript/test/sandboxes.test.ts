@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { type Amalgam, errors, withSandbox } from "../src/index.js";
-import { collect, newName, startServer } from "./kit.js";
+import { Proxy, collect, newName, startServer } from "./kit.js";
 
 const server = await startServer();
 const admin = server.client();
@@ -49,6 +49,33 @@ test("output is streamed by callbacks and by events", { skip }, async () => {
   assert.equal((await again.wait()).exitCode, 4);
   const late = sandbox.commands.run("sleep 900", { timeoutMs: 200, onStdout: hear });
   await assert.rejects(late, errors.ProcessTimeoutError);
+});
+
+test("output is complete although the connection is lost", { skip }, async () => {
+  await using sandbox = await client.sandboxes.create();
+  const proxy = await new Proxy(server.address).listen();
+  try {
+    const distant = await server.client({ url: proxy.url, apiKey, retryDelayMs: 10 }).sandboxes.get(sandbox.id);
+    const script = "for i in 1 2 3; do echo $i; until test -e go$i; do sleep 0.01; done; done";
+    let text = "";
+    for await (const event of distant.commands.stream(script, { timeoutMs: 60_000 })) {
+      text += event.data;
+      if (event.type !== "stdout") continue;
+      // The command waits for the file, so that the next line comes after the cut.
+      proxy.cut();
+      await sandbox.files.write(`go${event.data.trim()}`, "on\n");
+    }
+    assert.equal(text, "1\n2\n3\n");
+  } finally {
+    proxy.close();
+  }
+});
+
+test("a command that cannot be started is reported", { skip }, async () => {
+  await using sandbox = await client.sandboxes.create();
+  const cwd = "/no/such/directory";
+  await assert.rejects(sandbox.commands.run("true", { cwd }), errors.CommandFailedError);
+  await assert.rejects(sandbox.commands.run("true", { cwd, onStdout: () => undefined }), errors.CommandFailedError);
 });
 
 test("a started command reads input and is killed", { skip }, async () => {
