@@ -10,7 +10,7 @@ from types import TracebackType
 
 from .._call import Named, Revision, json_call, list_of, nothing, revision_text
 from .._text import segment, time_text
-from ..errors import NotFoundError
+from ..errors import NotFoundError, UnsupportedError
 from ..models import (
     BatchDeleted,
     SandboxInfo,
@@ -184,7 +184,15 @@ class AsyncSandboxes:
             "network": network,
         }
         call = json_call("POST", "/sandboxes", SandboxInfo.from_json, body=body, timeout=CREATE_SECONDS)
-        return AsyncSandbox(self._transport, await self._transport.send(call), keep_workspace=keep_workspace)
+        try:
+            info = await self._transport.send(call)
+        except UnsupportedError as error:
+            if self._transport.pool.store is None:
+                raise
+            failure = UnsupportedError("the process of the local store has no sandboxes")
+            failure.suggestion = "Start `amalgam serve --listen`, and pass its URL and a key."
+            raise failure from error
+        return AsyncSandbox(self._transport, info, keep_workspace=keep_workspace)
 
     async def get(self, id: str) -> AsyncSandbox:  # noqa: A002
         """Returns a sandbox.
