@@ -1,4 +1,5 @@
 """Lets a wheel carry the ``amalgam`` program: ``AMALGAM_WHEEL_PROGRAM`` names it. Without it the wheel is pure Python.
+``amalgam-agent`` beside the program, which sandboxes need, is carried, too.
 
 The tag of such a wheel says which machine and which C library the program needs, as that of the building machine.
 """
@@ -28,3 +29,7 @@ class ProgramHook(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_{number.replace('.', '_')}_{platform.machine()}"
         build_data["shared_scripts"] = {program: "amalgam"}
+        # A server starts the agent of its sandboxes from the directory of the program.
+        agent = os.path.join(os.path.dirname(program), "amalgam-agent")
+        if os.access(agent, os.X_OK):
+            build_data["shared_scripts"][agent] = "amalgam-agent"

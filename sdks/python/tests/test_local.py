@@ -116,6 +116,8 @@ def test_a_wheel_can_carry_the_program(program: str, tmp_path: Path, monkeypatch
     # The real program is large; this one is as good for a wheel.
     small.write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
     small.chmod(0o755)
+    (tmp_path / "amalgam-agent").write_bytes(small.read_bytes())
+    (tmp_path / "amalgam-agent").chmod(0o755)
     monkeypatch.setenv("AMALGAM_WHEEL_PROGRAM", str(small))
     package = Path(__file__).resolve().parent.parent
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(package)]
@@ -137,6 +139,7 @@ def test_a_wheel_can_carry_the_program(program: str, tmp_path: Path, monkeypatch
     subprocess.run(install, check=True, capture_output=True)
     told = subprocess.run([place / "bin" / "amalgam", "--version"], check=True, capture_output=True, text=True).stdout
     assert told.startswith("amalgam ")
+    assert os.access(place / "bin" / "amalgam-agent", os.X_OK)
     ask = "import amalgam._local as local; print(local.find_program())"
     environment = {
         "PATH": "/nowhere",
