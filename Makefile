@@ -47,7 +47,8 @@ test: ## build, then every test, doc tests and SDKs included; lists the skipped 
 	failed=0
 	cargo test --workspace --locked --no-fail-fast || failed=$$?
 	program="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
-	AMALGAM_BIN=$$program $(MAKE) --no-print-directory sdk-python sdk-typescript || failed=$$?
+	# In this order: tests in Python run programs with the built TypeScript package.
+	AMALGAM_BIN=$$program $(MAKE) --no-print-directory sdk-typescript sdk-python || failed=$$?
 	$(call title,skipped)
 	if [[ -s $$AMALGAM_SKIPPED ]]; then sort -u "$$AMALGAM_SKIPPED"; else echo "no test was skipped"; fi
 	exit $$failed
