@@ -6,7 +6,6 @@ is the name of a template, or an ``AmalgamSandboxConfig``, for example with a wo
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import uuid
@@ -49,7 +48,7 @@ class AmalgamSandboxConfig(BaseModel, frozen=True):
     lifetime_seconds: int | None = None
     network: str = ""
     keep_workspace: bool = False
-    """Keep the workspace of each sample; its name is in the metadata of the sandbox."""
+    """Keep the workspace of each sample, under the name ``environment.sandbox.workspace``."""
 
 
 @sandboxenv(name="amalgam")
@@ -234,7 +233,6 @@ class AmalgamSandboxEnvironment(SandboxEnvironment):
             content += part
             if len(part) < READ_BYTES:
                 return bytes(content)
-            await asyncio.sleep(0)
 
 
 def _raise_for(exit_code: int, file: str) -> None:
