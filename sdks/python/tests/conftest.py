@@ -149,9 +149,9 @@ def server(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 @pytest.fixture
-def own_server(program: str, tmp_path: Path) -> Iterator[Server]:
-    """A server of one test, which may stop it."""
-    server = Server(program, tmp_path / "data")
+def own_server(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of one test, which may stop it. Its path is short, because the sockets of sandboxes are below it."""
+    server = Server(program, tmp_path_factory.mktemp("own") / "data")
     server.start()
     yield server
     server.stop()

@@ -200,6 +200,33 @@ def test_many_sandboxes_are_refused(runner: Amalgam) -> None:
         runner.sandboxes.batch_delete([one.id for one in made])
 
 
+def test_a_restart_of_the_server_ends_sandboxes_and_keeps_their_work(runner: Amalgam, own_server: Server) -> None:
+    with own_server.client() as client:
+        sandbox = client.sandboxes.create()
+        sandbox.commands.run("echo kept > note")
+        own_server.stop()
+        own_server.start()
+        with pytest.raises(errors.SandboxNotReadyError) as caught:
+            sandbox.commands.run("true")
+        assert "refresh" in caught.value.suggestion
+        assert sandbox.refresh().state in ("stopped", "error")
+        assert sandbox.info.reason
+        assert sandbox.files.read_text("note") == "kept\n"
+
+
+def test_a_machine_without_bubblewrap_starts_no_sandbox(
+    program: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(program, tmp_path_factory.mktemp("b") / "data")
+    monkeypatch.setenv("PATH", "/nowhere")
+    server.start()
+    try:
+        with server.client() as client, pytest.raises(errors.NotIsolatedError):
+            client.sandboxes.create()
+    finally:
+        server.stop()
+
+
 def test_threads_share_a_sandbox(sandbox: Sandbox) -> None:
     found: list[str] = []
     threads = [
