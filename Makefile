@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server image packaging tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance integration sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
+.PHONY: help demo demo-server image packaging tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance conformance-nfs integration sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -137,6 +137,13 @@ conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng, real p
 	@$(call ready,conformance)
 	cargo build --locked -p amalgam-tests --bin mounter
 	MOUNTER="$${CARGO_TARGET_DIR:-target}/debug/mounter" scripts/conformance $(ARGS)
+
+conformance-nfs: ## a workspace under a kernel's NFS client, in an emulated machine: pjdfstest, fsx, kills (ARGS=SUITE...)
+	@$(call ready,conformance-nfs)
+	cargo build --locked -p amalgam-cli
+	cargo build --locked -p amalgam-nfs --example serve
+	target="$${CARGO_TARGET_DIR:-target}"
+	AMALGAM="$$target/debug/amalgam" NFS_SERVE="$$target/debug/examples/serve" scripts/conformance-nfs $(ARGS)
 
 integration: ## images in and out of a real Docker engine, which is started and ended (needs root)
 	@$(call ready,integration)
