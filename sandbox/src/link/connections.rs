@@ -1,6 +1,7 @@
 //! Connections to the socket of one sandbox: few at a time, so that a hostile sandbox takes no descriptors from others.
 
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::Pin;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -27,6 +29,16 @@ pub(super) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
+/// Binds a socket at a path of any length: the address of a Unix socket holds 107 bytes, so it goes by a handle of the directory.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(parent, flags, Mode::empty())?;
+    UnixListener::bind(Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
+}
+
 /// Makes a socket and accepts connections to it.
 pub(super) fn listen(path: &Path) -> Result<ReceiverStream<io::Result<Connection>>> {
     let failed = |error| SandboxError::io(format!("listen on {}", path.display()))(error);
@@ -34,7 +46,7 @@ pub(super) fn listen(path: &Path) -> Result<ReceiverStream<io::Result<Connection
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
+    let listener = bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     let (send, receive) = mpsc::channel(1);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -86,5 +98,20 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_made_in_a_directory_whose_path_is_too_long_for_an_address() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let directory = scratch.path().join("d".repeat(200));
+        std::fs::create_dir(&directory).expect("make it");
+        let path = directory.join("agent.sock");
+        let _connections = listen(&path).expect("listen");
+        assert_eq!(path.metadata().expect("a socket").permissions().mode() & 0o777, 0o600);
     }
 }
