@@ -49,6 +49,7 @@ use crate::states::States;
 use book::{Book, MountRecord};
 pub(crate) use book::{ExportRecord, Mode};
 pub(crate) use handover::answer as answer_handover;
+pub(crate) use merged::WriterRule;
 pub(crate) use mounting::mode_message;
 pub(crate) use on_demand::ViewUse;
 pub(crate) use revert::ViewRevert;

@@ -9,8 +9,17 @@ use super::live::Secured;
 use crate::context::HeldTree;
 use crate::error::Result;
 
-/// How often concurrent writes are merged in before the writers are overruled.
+/// How often concurrent writes are merged in before the writers are overruled, or the mount is left behind.
 const ROUNDS_MAX: u32 = 8;
+
+/// What happens to processes that write into a mount faster than a merge can follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriterRule {
+    /// The mount shows the merged tree; later writes are recorded, and an undo brings them back.
+    Overrule,
+    /// The mount stays behind the head until the writers pause. The next commit, merge or update brings it along.
+    LetWrite,
+}
 
 impl Views {
     /// Takes the edits of a mount into a snapshot, if there are any. Where the workspace moved on without the mount, the edits
@@ -52,7 +61,7 @@ impl Views {
             true => None,
             false => self.states.merge_edits(&locked.workspace, before, edited, message, act)?,
         };
-        self.update_view(locked, Secured { snapshot, root, _held: held }, &mut merge, act)?;
+        self.update_view(locked, Secured { snapshot, root, _held: held }, WriterRule::LetWrite, &mut merge, act)?;
         Ok(merge)
     }
 
@@ -61,22 +70,32 @@ impl Views {
         &self,
         locked: &LockedView,
         mut secured: Secured,
+        writers: WriterRule,
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
         if self.context.head(&locked.workspace)? == locked.live.view.base() {
             return Ok(());
         }
+        let mut done = None;
         for _ in 0..ROUNDS_MAX {
+            let moment = locked.live.view.version();
             let (held, edited) = self.hold_edited(locked)?;
             let root = held.root.expect("a live tree has a root");
-            if root == secured.root {
+            if root != secured.root {
+                self.states.merge_edits(&locked.workspace, secured.root, edited, "written during a merge", act)?;
+                secured = Secured { snapshot: secured.snapshot, root, _held: held };
+            }
+            done = self.follow_head_since(locked, &secured, Some(moment), act)?;
+            if done.is_some() {
                 break;
             }
-            self.states.merge_edits(&locked.workspace, secured.root, edited, "written during a merge", act)?;
-            secured = Secured { snapshot: secured.snapshot, root, _held: held };
         }
-        let done = self.follow_head(locked, &secured, act)?;
+        let done = match (done, writers) {
+            (Some(done), _) => done,
+            (None, WriterRule::Overrule) => self.follow_head(locked, &secured, act)?,
+            (None, WriterRule::LetWrite) => return Ok(()),
+        };
         (merge.written, merge.removed) = (done.written, done.removed);
         Ok(())
     }
