@@ -9,6 +9,7 @@ mod origin;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tracking;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

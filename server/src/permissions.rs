@@ -9,6 +9,7 @@
 mod changes;
 mod document;
 mod method;
+mod refusal_log;
 mod refusals;
 mod visible;
 
@@ -25,7 +26,7 @@ use crate::call_log::restricted_agent;
 use crate::error::Result;
 pub(crate) use changes::refused;
 pub(crate) use document::POLICY_PREFIX;
-use refusals::RefusalLog;
+use refusal_log::RefusalLog;
 pub(crate) use visible::hidden_paths;
 
 /// Trees without hidden paths that are remembered.

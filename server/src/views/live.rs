@@ -12,7 +12,7 @@ use amalgam_proto::{Reason, v1};
 use amalgam_view::{CommitRequest, ConflictFold, Difference, differences, holds_same};
 use bytes::Bytes;
 
-use super::merged::WriterRule;
+use super::writer_rule::WriterRule;
 use super::{LockedView, MountedTree, Views, checkpoint_reference, view_name};
 use crate::context::{HeldTree, Marks};
 use crate::error::{Error, Result};

@@ -6,20 +6,12 @@ use amalgam_proto::v1;
 use super::LockedView;
 use super::Views;
 use super::live::Secured;
+use super::writer_rule::WriterRule;
 use crate::context::HeldTree;
 use crate::error::Result;
 
 /// How often concurrent writes are merged in before the writers are overruled, or the mount is left behind.
 const ROUNDS_MAX: u32 = 8;
-
-/// What happens to processes that write into a mount faster than a merge can follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriterRule {
-    /// The mount shows the merged tree; later writes are recorded, and an undo brings them back.
-    Overrule,
-    /// The mount stays behind the head until the writers pause. The next commit, merge or update brings it along.
-    LetWrite,
-}
 
 impl Views {
     /// Takes the edits of a mount into a snapshot, if there are any. Where the workspace moved on without the mount, the edits
