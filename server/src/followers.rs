@@ -183,7 +183,7 @@ impl Followers {
         let Some(follow) = workspace.follow.clone() else { return Ok(None) };
         let time = self.context.now().0;
         let started = LastUpdate { time, source: follow.source.to_string(), ..LastUpdate::default() };
-        let updated = self.update_from(workspace, &follow, started.clone(), act, caller);
+        let updated = self.update_from(&workspace, &follow, started.clone(), act, caller);
         let failure = match updated {
             Ok(done) => {
                 // Nothing new is no news: the last update that did something stays on record.
@@ -204,7 +204,7 @@ impl Followers {
 
     fn update_from(
         &self,
-        workspace: Workspace,
+        workspace: &Workspace,
         follow: &Follow,
         mut update: LastUpdate,
         act: &OperationContext,
