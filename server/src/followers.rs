@@ -222,6 +222,7 @@ impl Followers {
             self.directories.catch_up_files(name, &mut v1::Merge::default(), act)?;
             return Ok(Updated { update, merge: None });
         }
+        let before = self.bring_along(name, before, act)?;
         let request = self.merge_request(name, follow, false);
         let merge = self.merging.merge_with(&request, WriterRule::LetWrite, act, caller)?;
         update.reason = merge.reason.clone();
@@ -233,6 +234,27 @@ impl Followers {
         };
         self.count(&mut update, before, theirs, &merge)?;
         Ok(Updated { update, merge: Some(merge) })
+    }
+
+    /// Brings a live tree that stayed behind to the head of its workspace, so that the merge need not replace it. Returns the head.
+    fn bring_along(
+        &self,
+        name: &WorkspaceName,
+        head: Option<SnapshotId>,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        if !self.views.is_behind(name)? {
+            return Ok(head);
+        }
+        self.directories.catch_up_files(name, &mut v1::Merge::default(), act)?;
+        match self.views.is_behind(name)? {
+            false => self.context.head(name),
+            true => {
+                let message =
+                    format!("processes write into the mount of {name} all the time; it is updated when they pause");
+                Err(Error::new(Reason::Busy, message))
+            }
+        }
     }
 
     /// Previews an update: what the source has in the store, and what the follower's files hold.
