@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use prost::Message as _;
 
-const FILES: [&str; 23] = [
+const FILES: [&str; 25] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -29,6 +29,8 @@ const FILES: [&str; 23] = [
     "amalgam/v1/events.proto",
     "amalgam/v1/webhooks.proto",
     "amalgam/v1/policy.proto",
+    "amalgam/v1/following.proto",
+    "amalgam/v1/radar.proto",
     "amalgam/v1/sandboxes.proto",
 ];
 

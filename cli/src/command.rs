@@ -24,6 +24,7 @@ mod export;
 mod export_nfs;
 mod exports;
 mod find;
+mod follow;
 mod fork;
 mod gc;
 mod grep;
@@ -50,6 +51,7 @@ mod pull;
 mod purge;
 mod push;
 mod queue;
+mod radar;
 mod receive;
 mod remote_copy;
 mod restore;
@@ -112,6 +114,10 @@ pub enum Command {
     Merge(merge::Merge),
     Complete(publish::Complete),
     Publish(publish::Publish),
+    Follow(follow::Follow),
+    Unfollow(follow::Unfollow),
+    Update(follow::Update),
+    Radar(radar::Radar),
     Queue(queue::Queue),
     Review(review::Review),
     Rules(rules::Rules),
@@ -214,6 +220,10 @@ impl Command {
             | Self::Merge(_)
             | Self::Complete(_)
             | Self::Publish(_)
+            | Self::Follow(_)
+            | Self::Unfollow(_)
+            | Self::Update(_)
+            | Self::Radar(_)
             | Self::Queue(_)
             | Self::Review(_)
             | Self::Rules(_)
@@ -280,6 +290,10 @@ impl Command {
             Self::Merge(merge) => Box::pin(merge.run(session)).await,
             Self::Complete(complete) => Box::pin(complete.run(session)).await,
             Self::Publish(publish) => Box::pin(publish.run(session)).await,
+            Self::Follow(follow) => Box::pin(follow.run(session)).await,
+            Self::Unfollow(unfollow) => Box::pin(unfollow.run(session)).await,
+            Self::Update(update) => Box::pin(update.run(session)).await,
+            Self::Radar(radar) => Box::pin(radar.run(session)).await,
             Self::Queue(queue) => Box::pin(queue.run(session)).await,
             Self::Review(review) => Box::pin(review.run(session)).await,
             Self::Rules(rules) => Box::pin(rules.run(session)).await,

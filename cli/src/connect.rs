@@ -12,14 +12,17 @@ use amalgam_engine::Time;
 use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::conflict_service_client::ConflictServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::event_service_client::EventServiceClient;
 use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
 use amalgam_proto::v1::export_service_client::ExportServiceClient;
 use amalgam_proto::v1::file_service_client::FileServiceClient;
+use amalgam_proto::v1::follow_service_client::FollowServiceClient;
 use amalgam_proto::v1::key_service_client::KeyServiceClient;
 use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::policy_service_client::PolicyServiceClient;
+use amalgam_proto::v1::radar_service_client::RadarServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
@@ -149,6 +152,9 @@ pub struct Client {
     pub mounts: MountServiceClient<CallerChannel>,
     /// Permissions of agents.
     pub policy: PolicyServiceClient<CallerChannel>,
+    pub follows: FollowServiceClient<CallerChannel>,
+    pub radar: RadarServiceClient<CallerChannel>,
+    pub events: EventServiceClient<CallerChannel>,
     /// Exports over NFS.
     pub exports: ExportServiceClient<CallerChannel>,
     /// The keys of a server.
@@ -177,6 +183,9 @@ impl Client {
             conflicts: ConflictServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             mounts: MountServiceClient::new(channel()),
             policy: PolicyServiceClient::new(channel()),
+            follows: FollowServiceClient::new(channel()),
+            radar: RadarServiceClient::new(channel()),
+            events: EventServiceClient::new(channel()),
             exports: ExportServiceClient::new(channel()),
             keys: KeyServiceClient::new(channel()),
             files: FileServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),

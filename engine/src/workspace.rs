@@ -27,6 +27,7 @@
 
 mod check;
 mod commit;
+mod follow;
 mod forget;
 mod label;
 mod name;
@@ -36,6 +37,7 @@ mod working;
 
 pub(crate) use check::check_reference;
 pub use commit::{Change, Committed};
+pub use follow::{Follow, FollowMode};
 pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
 pub(crate) use name::nearest;
@@ -100,7 +102,8 @@ impl Workspaces {
     pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, context: &OperationContext) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
         let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
-        let record = Record { agent, project, created: context.time, target, journaled: None, working: None };
+        let record =
+            Record { agent, project, created: context.time, target, journaled: None, working: None, follow: None };
         let value = record.value(new.from, new.from)?;
         let step = Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(context, "create", vec![step]) {
@@ -164,6 +167,7 @@ impl Workspaces {
             target: Some(options.target.clone().unwrap_or_else(|| from.clone())),
             journaled: None,
             working: None,
+            follow: None,
         };
         let value = record.value(start, start)?;
         let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
@@ -206,6 +210,26 @@ impl Workspaces {
             let after = record.value(workspace.head, workspace.base)?;
             let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
             self.move_by(context, "aim", vec![step])
+        })
+    }
+
+    /// Sets the source that a workspace follows, or ends the following. Returns `None` if it is so already.
+    pub fn follow(
+        &self,
+        name: &WorkspaceName,
+        follow: Option<&Follow>,
+        context: &OperationContext,
+    ) -> Result<Option<Operation>> {
+        trying(|| {
+            let workspace = self.get(name)?;
+            if workspace.follow.as_ref() == follow {
+                return Ok(None);
+            }
+            let record = Record { follow: follow.cloned(), ..workspace.record() };
+            let after = record.value(workspace.head, workspace.base)?;
+            let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
+            let action = if follow.is_some() { "follow" } else { "unfollow" };
+            self.move_by(context, action, vec![step]).map(Some)
         })
     }
 

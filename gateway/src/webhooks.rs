@@ -151,7 +151,7 @@ impl Dispatcher {
             (Some(position), _) => {
                 let store = self.projects.open(&webhook.project).await?;
                 let Some(event) = blocking(move || store.event_at(position)).await? else { return Ok(None) };
-                let data = json!({
+                let mut data = json!({
                     "project": project,
                     "position": event.position,
                     "workspaces": event.workspaces,
@@ -159,6 +159,13 @@ impl Dispatcher {
                     "labels": event.labels,
                     "actor": event.actor,
                 });
+                if !event.paths.is_empty() {
+                    data["paths"] = json!(event.paths);
+                }
+                if !event.agent.is_empty() {
+                    data["agent"] = json!(event.agent);
+                    data["detail"] = json!(event.detail);
+                }
                 (format!("evt-{project}-{position}"), event.time.as_ref().map_or(Time(0), amalgam_proto::instant), data)
             }
         };

@@ -3,6 +3,8 @@
 
 #[path = "server/access.rs"]
 mod access;
+#[path = "server/canaries.rs"]
+mod canaries;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]

@@ -10,6 +10,13 @@ use crate::level::{Act, Level};
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     agents: Vec<Arc<AgentPolicy>>,
+    observer: Option<Arc<dyn ObserveRefusals>>,
+}
+
+/// Learns of acts that were refused. It is called while requests wait, so it must not block.
+pub trait ObserveRefusals: fmt::Debug + Send + Sync {
+    /// An act was refused.
+    fn refused(&self, refusal: &Refusal);
 }
 
 /// An act that a policy refuses.
@@ -32,7 +39,20 @@ pub struct Refusal {
 impl Guard {
     /// Returns a guard for several agents.
     pub fn new(agents: Vec<Arc<AgentPolicy>>) -> Self {
-        Self { agents }
+        Self { agents, observer: None }
+    }
+
+    /// Returns the guard with an observer of the acts that it refuses.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn ObserveRefusals>) -> Self {
+        Self { observer: Some(observer), ..self }
+    }
+
+    /// Tells the observer that an act was refused. A decision alone is none: callers also ask what would be permitted.
+    pub fn report(&self, refusal: &Refusal) {
+        if let Some(observer) = &self.observer {
+            observer.refused(refusal);
+        }
     }
 
     /// Returns whether everything is permitted.

@@ -20,7 +20,7 @@ mod read;
 mod selector;
 
 pub use agent::{AgentPolicy, Decision};
-pub use guard::{Guard, Refusal};
+pub use guard::{Guard, ObserveRefusals, Refusal};
 pub use level::{Act, Level};
 pub use policy::{OnRefused, Policy, Rule};
 pub use read::{BadPolicy, Complaint};

@@ -1,4 +1,5 @@
-//! The threads that work on an open store in the background: collection, upkeep of views, the merge queue, publishing, exports.
+//! The threads that work on an open store in the background: collection, upkeep of views, the merge queue, publishing, followers, the
+//! radar, exports.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,7 +13,7 @@ use crate::service::Service;
 /// The background threads of one store.
 pub(crate) struct Background {
     keeper: JoinHandle<()>,
-    others: [JoinHandle<()>; 4],
+    others: [JoinHandle<()>; 6],
 }
 
 impl Background {
@@ -42,12 +43,20 @@ impl Background {
                 service.merging.keep_publishing(&warn);
             })
         };
+        let follower = {
+            let service = service.clone();
+            std::thread::spawn(move || service.followers.keep_following())
+        };
+        let radar = {
+            let service = service.clone();
+            std::thread::spawn(move || service.radar.keep_watching())
+        };
         service.exports.resume();
         let releaser = {
             let service = service.clone();
             std::thread::spawn(move || service.exports.keep_releasing())
         };
-        Self { keeper, others: [collector, folder, publisher, releaser] }
+        Self { keeper, others: [collector, folder, publisher, follower, radar, releaser] }
     }
 
     /// Ends exports, unmounts everything, closes all views, and ends the threads. They end within some milliseconds, and release the store.
@@ -66,6 +75,8 @@ impl Background {
         service.merging.cancel_tests();
         service.merging.end_folding();
         service.publishing.end_publishing();
+        service.followers.end_following();
+        service.radar.end_watching();
         let others = self.others;
         let _ = tokio::task::spawn_blocking(move || others.map(JoinHandle::join)).await;
     }

@@ -23,7 +23,9 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
 use crate::feed::OperationFeed;
+use crate::follow_book::FollowBook;
 use crate::home::Home;
+use crate::notices::Listeners;
 use crate::permissions::Permissions;
 use crate::registry::Registry;
 use crate::running_requests::RunningRequests;
@@ -67,6 +69,8 @@ pub(crate) struct Context {
     pub(crate) episodes: Episodes,
     pub(crate) queue: Queue,
     pub(crate) permissions: Permissions,
+    pub(crate) following: FollowBook,
+    pub(crate) overlap_listeners: Listeners,
     pub(crate) registry: Registry,
     pub(crate) settings: SettingsSource,
     /// Directories that are never captured: the home of the store, and the directory of its socket.
@@ -88,6 +92,7 @@ impl Context {
         clock: Clock,
         ours: Vec<Identity>,
         registry: Registry,
+        following: FollowBook,
         settings: SettingsSource,
     ) -> Self {
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
@@ -101,6 +106,8 @@ impl Context {
             home: home.clone(),
             clock,
             registry,
+            following,
+            overlap_listeners: Listeners::default(),
             settings,
             ours,
             operations: Arc::default(),

@@ -18,7 +18,7 @@ mod watch;
 mod writing;
 mod written_tree;
 
-pub(crate) use merged::Released;
+pub(crate) use merged::{PreviewedHead, Released};
 pub(crate) use watch::Watches;
 
 use std::collections::HashMap;

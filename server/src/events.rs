@@ -9,10 +9,12 @@ use amalgam_engine::Error as EngineError;
 use amalgam_engine::operation;
 use amalgam_proto::{Reason, v1};
 
+use crate::call_log::restricted_agent;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::feed::Following;
 use crate::messages::operation_message;
+use crate::notices::{Listening, Notice, OVERLAP_BEGAN, OVERLAP_ENDED, POLICY_REFUSED, has_notice};
 
 /// The start of a request for the oldest events that the log has.
 const FIRST: &str = "first";
@@ -31,6 +33,7 @@ pub const EVENT_KINDS: &[(&str, &str)] = &[
     ("workspace.resolved", "conflicts of a workspace were resolved"),
     ("workspace.imported", "files or a history were imported into a workspace"),
     ("workspace.renamed", "a workspace has another name"),
+    ("workspace.followed", "a workspace follows a source, or does not any more"),
     ("workspace.updated", "the agent, the project, the target or the uncommitted tree of a workspace was recorded"),
     ("workspace.deleted", "a workspace was deleted"),
     ("workspace.undeleted", "a deleted workspace was brought back"),
@@ -41,6 +44,12 @@ pub const EVENT_KINDS: &[(&str, &str)] = &[
     ("queue.changed", "the merge queue changed: an entry came, was withdrawn or was finished"),
     ("review.changed", "a merge waits for a person, or a person decided"),
     ("episode.changed", "an episode began, got steps, was finished or dropped"),
+    (
+        "overlap.began",
+        "a workspace changed a path that another open workspace had changed; only while a subscriber names this kind",
+    ),
+    ("overlap.ended", "a workspace left an overlap; only while a subscriber names this kind"),
+    ("policy.refused", "the policy refused an act of an agent; the same act once a minute"),
     ("store.received", "snapshots of another store were received"),
     ("store.purged", "contents were purged"),
     ("store.changed", "records of the store changed that belong to no workspace"),
@@ -63,6 +72,10 @@ fn kind_of(operation: &v1::Operation) -> &'static str {
         "note" | "reward" => "snapshot.annotated",
         "undo" => "operation.undone",
         "redo" => "operation.redone",
+        "follow" | "unfollow" => "workspace.followed",
+        OVERLAP_BEGAN => OVERLAP_BEGAN,
+        OVERLAP_ENDED => OVERLAP_ENDED,
+        POLICY_REFUSED => POLICY_REFUSED,
         "receive" => "store.received",
         "purge" => "store.purged",
         _ => kind_of_references(&operation.changes),
@@ -98,7 +111,43 @@ fn event_of(operation: &v1::Operation) -> v1::Event {
         time: operation.time,
         labels: named("label/", "labels"),
         operation: None,
+        ..v1::Event::default()
     }
+}
+
+/// Makes the event of an operation, with the note of its reference if it is a notice. Paths that are hidden from the agent are left out.
+fn event_for(context: &Context, operation: &v1::Operation, agent: Option<&str>) -> Result<v1::Event> {
+    let mut event = event_of(operation);
+    if !has_notice(&operation.action) {
+        return Ok(event);
+    }
+    let notice = match operation::operation(&context.store, operation.sequence) {
+        Ok(found) => Notice::of_operation(&found),
+        Err(EngineError::Trimmed { .. } | EngineError::Absent { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let guard = context.permissions.guard(&[agent.unwrap_or_default()])?;
+    let is_shown = |path: &String| guard.is_visible(path.as_bytes(), false);
+    match notice {
+        Some(Notice::Overlap(note)) => {
+            event.workspaces = note.workspaces.iter().map(|name| format!("workspaces/{name}")).collect();
+            event.paths = Some(note.path).filter(is_shown).into_iter().collect();
+        }
+        Some(Notice::Refusal(note)) => {
+            let more = match note.left_out {
+                0 => String::new(),
+                count => format!("; {count} refusals before it were left out"),
+            };
+            event.detail = match is_shown(&note.path) {
+                true => format!("{} {}: {} gives {}{more}", note.act, note.path, note.rule, note.level),
+                false => format!("{}{more}", note.act),
+            };
+            event.paths = Some(note.path).filter(is_shown).into_iter().collect();
+            event.agent = note.agent;
+        }
+        None => {}
+    }
+    Ok(event)
 }
 
 /// A word, or the beginning of words.
@@ -158,8 +207,25 @@ impl EventFilter {
         if self.workspaces.is_empty() || operation.changes_left_out > 0 {
             return true;
         }
+        // The workspaces of a notice are in the note of its reference.
+        if has_notice(&operation.action) {
+            return true;
+        }
         let mut names = operation.changes.iter().filter_map(|change| change.reference.strip_prefix("workspace/"));
         names.any(|name| self.workspaces.iter().any(|pattern| pattern.fits(&format!("workspaces/{name}"))))
+    }
+}
+
+impl EventFilter {
+    /// Returns whether the subscriber asks for overlaps by name, so that they are to be recorded.
+    fn names_overlaps(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.text.starts_with("overlap.") || kind.text == "overlap")
+    }
+
+    /// Returns whether a subscriber wants a notice about these workspaces.
+    fn wants_notice(&self, event: &v1::Event) -> bool {
+        let is_wanted = |name: &String| self.workspaces.iter().any(|pattern| pattern.fits(name));
+        self.workspaces.is_empty() || event.workspaces.iter().any(is_wanted)
     }
 }
 
@@ -173,6 +239,10 @@ pub struct EventStream {
     position: u64,
     /// The position that the subscriber was told last; nothing before the first message.
     told: Option<u64>,
+    /// The agent of the subscriber to whom the policy applies.
+    agent: Option<String>,
+    /// Keeps the radar at work for a subscriber that asks for overlaps.
+    _listening: Option<Listening>,
 }
 
 impl EventStream {
@@ -192,8 +262,18 @@ impl EventStream {
             return Err(out_of_range(context, position));
         }
         let following = context.operations.follow(store, position);
-        let (context, ready) = (Arc::clone(context), VecDeque::new());
-        Ok(Self { context, following, filter, has_operations, ready, position, told: None })
+        let listening = filter.names_overlaps().then(|| context.overlap_listeners.listen());
+        Ok(Self {
+            context: Arc::clone(context),
+            following,
+            filter,
+            has_operations,
+            ready: VecDeque::new(),
+            position,
+            told: None,
+            agent: restricted_agent(),
+            _listening: listening,
+        })
     }
 
     /// The position up to which everything was returned.
@@ -213,9 +293,11 @@ impl EventStream {
             while let Some(operation) = self.ready.pop_front() {
                 self.position = operation.sequence;
                 if self.filter.wants(&operation) {
-                    let event = event_of(&operation);
-                    let operation = self.has_operations.then_some(operation);
-                    return Ok(self.message(Some(v1::Event { operation, ..event })));
+                    let event = event_for(&self.context, &operation, self.agent.as_deref())?;
+                    if !has_notice(&operation.action) || self.filter.wants_notice(&event) {
+                        let operation = self.has_operations.then_some(operation);
+                        return Ok(self.message(Some(v1::Event { operation, ..event })));
+                    }
                 }
                 if self.told.is_some_and(|told| self.position - told >= LEFT_OUT_MAX) {
                     return Ok(self.message(None));
@@ -242,7 +324,7 @@ impl EventStream {
 /// Returns the event at a position; nothing if the log has no such operation any more.
 pub(crate) fn event_at(context: &Context, position: u64) -> Result<Option<v1::Event>> {
     match operation::operation(&context.store, position) {
-        Ok(found) => Ok(Some(event_of(&operation_message(&found)))),
+        Ok(found) => event_for(context, &operation_message(&found), None).map(Some),
         Err(EngineError::Trimmed { .. } | EngineError::Absent { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -289,6 +371,10 @@ mod tests {
             ("record", &["step/e/1"]),
             ("lean", &["lean/1"]),
             ("reward", &["reward/1"]),
+            ("follow", &["workspace/a"]),
+            ("overlap.began", &["overlap/1"]),
+            ("overlap.ended", &["overlap/1"]),
+            ("policy.refused", &["refused/1"]),
         ] {
             let kind = kind_of(&operation(action, references));
             assert!(EVENT_KINDS.iter().any(|(known, _)| *known == kind), "{kind}");

@@ -38,7 +38,7 @@ use crate::states::States;
 use crate::views::{ViewUse, Views};
 pub(crate) use glob::Glob;
 pub(crate) use grep::{FILE_BYTES_MAX, LineMatcher};
-pub(crate) use path::parse_path;
+pub(crate) use path::{parse_path, show_path};
 pub(crate) use plan::{Plan, WriteTarget};
 pub(crate) use stat::{Detail, file_stat};
 pub(crate) use watch::TreeWatch;

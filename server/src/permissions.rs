@@ -9,6 +9,8 @@
 mod changes;
 mod document;
 mod method;
+mod refusal_log;
+mod refusals;
 mod visible;
 
 use std::collections::HashMap;
@@ -24,6 +26,7 @@ use crate::call_log::restricted_agent;
 use crate::error::Result;
 pub(crate) use changes::refused;
 pub(crate) use document::POLICY_PREFIX;
+use refusal_log::RefusalLog;
 pub(crate) use visible::hidden_paths;
 
 /// Trees without hidden paths that are remembered.
@@ -35,6 +38,7 @@ pub(crate) struct Permissions {
     store: Store,
     workspaces: Workspaces,
     inner: Arc<Mutex<Cached>>,
+    refusals: Arc<RefusalLog>,
 }
 
 /// The policy as it was last read.
@@ -51,7 +55,7 @@ struct Cached {
 
 impl Permissions {
     pub(crate) fn new(store: &Store, workspaces: &Workspaces) -> Self {
-        Self { store: store.clone(), workspaces: workspaces.clone(), inner: Arc::default() }
+        Self { store: store.clone(), workspaces: workspaces.clone(), inner: Arc::default(), refusals: Arc::default() }
     }
 
     /// Returns the project's policy, if there is one.
@@ -71,7 +75,13 @@ impl Permissions {
             let known = cached.agents.entry((*agent).to_owned());
             compiled.push(Arc::clone(known.or_insert_with(|| Arc::new(policy.agent(agent)))));
         }
-        Ok(Guard::new(compiled))
+        Ok(self.observed(Guard::new(compiled)))
+    }
+
+    /// Returns a guard whose refusals become events.
+    pub(crate) fn observed(&self, guard: Guard) -> Guard {
+        let log: Arc<RefusalLog> = Arc::clone(&self.refusals);
+        guard.observed_by(log)
     }
 
     /// Returns the guard of work in a workspace: that of its agent.

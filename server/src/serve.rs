@@ -15,10 +15,12 @@ use amalgam_proto::v1::event_service_server::EventServiceServer;
 use amalgam_proto::v1::exchange_service_server::ExchangeServiceServer;
 use amalgam_proto::v1::export_service_server::ExportServiceServer;
 use amalgam_proto::v1::file_service_server::FileServiceServer;
+use amalgam_proto::v1::follow_service_server::FollowServiceServer;
 use amalgam_proto::v1::merge_service_server::MergeServiceServer;
 use amalgam_proto::v1::mount_service_server::MountServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::policy_service_server::PolicyServiceServer;
+use amalgam_proto::v1::radar_service_server::RadarServiceServer;
 use amalgam_proto::v1::request_service_server::RequestServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
 use amalgam_proto::v1::state_service_server::StateServiceServer;
@@ -254,6 +256,8 @@ pub(crate) fn routes(api: Api) -> Routes {
         .add_service(ExportServiceServer::new(api.clone()))
         .add_service(StateServiceServer::new(api.clone()))
         .add_service(PolicyServiceServer::new(api.clone()))
+        .add_service(FollowServiceServer::new(api.clone()))
+        .add_service(RadarServiceServer::new(api.clone()))
         .add_service(EpisodeServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(FileServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(StoreServiceServer::new(api.clone()))

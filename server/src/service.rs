@@ -21,10 +21,13 @@ use crate::disk_quota::DiskQuota;
 use crate::error::Result;
 use crate::exports::{Exports, NfsListen};
 use crate::files::Files;
+use crate::follow_book::FollowBook;
+use crate::followers::Followers;
 use crate::home::Home;
 use crate::merge_rules::MergeRules;
 use crate::merging::Merging;
 use crate::publishing::Publishing;
+use crate::radar::Radar;
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
 use crate::states::States;
@@ -53,6 +56,8 @@ pub struct Service {
     pub(crate) directories: Directories,
     pub(crate) files: Files,
     pub(crate) merging: Merging,
+    pub(crate) followers: Followers,
+    pub(crate) radar: Radar,
     pub(crate) collections: Collections,
     /// Repositories for git clients; nothing until the first one asks.
     pub(crate) git: Arc<Mutex<Option<Arc<GitCache>>>>,
@@ -81,7 +86,9 @@ impl Service {
     ) -> Result<Self> {
         let (registry, mut problems) = Registry::open(&home.directories_path())?;
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
-        let context = Arc::new(Context::new(store, home, clocks.wall, ours, registry, settings));
+        let (following, problem) = FollowBook::open(home)?;
+        problems.extend(problem);
+        let context = Arc::new(Context::new(store, home, clocks.wall, ours, registry, following, settings));
         let quota = DiskQuota::new(&context);
         let rules = MergeRules::new(&context);
         let conflicts = Conflicts::new(&context, &rules);
@@ -93,6 +100,8 @@ impl Service {
         let directories = Directories::new(&context, &quota, &conflicts, &states, &publishing, &views);
         let files = Files::new(&context, &quota, &conflicts, &states, &views, &directories);
         let merging = Merging::open(&context, &rules, &publishing, &views, &directories)?;
+        let followers = Followers::new(&context, &merging, &directories, &views, &quota);
+        let radar = Radar::new(&context, &rules, &directories, &views);
         let collections = Collections::open(&context, &quota, &views, clocks)?;
         tracing::info!("store opened");
         problems.iter().for_each(|problem| warn_problem(problem, "a record beside the store cannot be read"));
@@ -107,6 +116,8 @@ impl Service {
             directories,
             files,
             merging,
+            followers,
+            radar,
             collections,
             git: Arc::default(),
             problems,
@@ -174,6 +185,7 @@ impl Service {
             || self.collections.is_collecting()
             || self.merging.is_folding()
             || self.publishing.is_publishing()
+            || self.followers.is_following()
     }
 
     /// Marks the store as in use until the guard is dropped. A thread takes it at most once.

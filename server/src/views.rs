@@ -22,6 +22,7 @@ mod private;
 mod revert;
 mod tree_changes;
 mod use_count;
+mod writer_rule;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ pub(crate) use on_demand::ViewUse;
 pub(crate) use revert::ViewRevert;
 use tree_changes::TreeChanges;
 use use_count::UseCount;
+pub(crate) use writer_rule::WriterRule;
 
 /// The prefix of the names of live views among those of directories.
 const VIEW: &str = "view-";

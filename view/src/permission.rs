@@ -180,6 +180,7 @@ impl<'a> TreePermissions<'a> {
         match refusal {
             None => Ok(()),
             Some(refusal) => {
+                self.guard.report(&refusal);
                 Err(Error::Refused { refusal: Box::new(refusal), is_read_only: self.guard.is_read_only() })
             }
         }

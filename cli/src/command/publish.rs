@@ -70,7 +70,7 @@ pub fn test_text(test: &[String]) -> String {
 }
 
 /// A span in seconds.
-fn seconds(text: &str) -> Result<u32, String> {
+pub fn seconds(text: &str) -> Result<u32, String> {
     let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(at);
     let unit = match unit {
@@ -242,7 +242,7 @@ fn when(publishing: &v1::Publishing) -> String {
 }
 
 /// Seconds as they are said.
-fn span(seconds: u32) -> String {
+pub fn span(seconds: u32) -> String {
     match seconds {
         _ if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),
         _ if seconds.is_multiple_of(3_600) => format!("{} h", seconds / 3_600),

@@ -20,6 +20,7 @@ use super::capture::{SnapshotInfo, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
 use super::delete_directory::{Keep, delete_directory};
 use super::enter::hex_of;
+use super::follow::update_now;
 use super::isolated_command::new_folder;
 use super::mount::MountArgs;
 use super::workspaces;
@@ -41,7 +42,8 @@ of the signal that ended it.
 With --in the command runs in that workspace instead, whatever the current directory is. If the workspace has a
 directory, the command runs there. Otherwise the workspace is mounted in a private mount namespace, always at the same
 path; other processes do not see this mount, and it needs no privilege. Where mounting is not possible, the files are
-written into a temporary directory. All options except --message apply only with --in.
+written into a temporary directory. A workspace that follows a source is updated first. All options except --message
+apply only with --in.
 
 Examples:
   amalgam run -- make test
@@ -74,6 +76,10 @@ impl Run {
             return self.between(session, &mut client, &directory, plain(&self.command)).await;
         };
         let found = workspaces::workspace(&mut client, &workspace_name(workspace)).await?;
+        if found.following.is_some() {
+            // A conflict is told; the command sees it in the files.
+            update_now(session, &mut client, &found.name, true).await?;
+        }
         if let Some(directory) = found.directories.first() {
             self.options.refuse_local("this workspace has a directory")?;
             let at = PathBuf::from(OsStr::from_bytes(&directory.path));

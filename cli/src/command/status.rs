@@ -12,6 +12,7 @@ use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
 use super::conflicts;
+use super::follow::following_line;
 use super::gc;
 use super::publish::publishing_line;
 use super::watch::warn_unwatched;
@@ -92,6 +93,9 @@ impl Status {
         warn_unwatched(output, &place.directory, session.now)?;
         if let Some(publishing) = &place.workspace.publishing {
             output.remark(format!("published {}", publishing_line(publishing, session.now)))?;
+        }
+        if let Some(following) = &place.workspace.following {
+            output.remark(format!("follows {}", following_line(following, session.now)))?;
         }
         gc::emit_state(output, &collection)?;
         if !status.warnings.is_empty() || output.is_verbose() {

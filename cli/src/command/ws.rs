@@ -6,6 +6,7 @@ mod remove;
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 
+use super::follow::following_line;
 use super::publish::publishing_line;
 use super::work_folders::remark_abandoned;
 use super::workspaces::{workspace, workspaces};
@@ -170,6 +171,9 @@ impl Show {
         }
         if let Some(publishing) = &workspace.publishing {
             output.say(format!("Published: {}", publishing_line(publishing, session.now)))?;
+        }
+        if let Some(following) = &workspace.following {
+            output.say(format!("Follows:   {}", following_line(following, session.now)))?;
         }
         Ok(Exit::OK)
     }

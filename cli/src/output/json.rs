@@ -98,6 +98,7 @@ pub fn workspace(workspace: &v1::Workspace) -> Value {
             "target": or_null(&workspace.target),
             "directories": workspace.directories.iter().map(directory).collect::<Vec<_>>(),
             "publishing": workspace.publishing.as_ref().map(publishing),
+            "following": workspace.following.as_ref().map(following),
         }),
     )
 }
@@ -111,6 +112,30 @@ fn publishing(publishing: &v1::Publishing) -> Value {
         "last": (!publishing.last_how.is_empty()).then_some(&publishing.last_how),
         "reason": publishing.reason,
         "review": or_null(&publishing.review),
+    })
+}
+
+fn following(following: &v1::Following) -> Value {
+    json!({
+        "source": or_null(&following.source),
+        "mode": following.mode,
+        "every_seconds": (following.every_seconds > 0).then_some(following.every_seconds),
+        "origin": (!following.origin.is_empty()).then_some(&following.origin),
+        "last": following.last.as_ref().map(follow_update),
+    })
+}
+
+/// An update of a follower, without a type.
+pub fn follow_update(update: &v1::FollowUpdate) -> Value {
+    json!({
+        "time": time(update.time.as_ref()),
+        "how": update.how,
+        "source_snapshot": or_null(&update.source_snapshot),
+        "synced": update.synced,
+        "skipped": update.skipped,
+        "total": update.total,
+        "conflicts": update.conflicts,
+        "reason": update.reason,
     })
 }
 

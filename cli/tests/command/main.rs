@@ -5,6 +5,8 @@ mod commands;
 mod conflicts;
 mod demo;
 mod exchange;
+mod following;
+mod following_killed;
 mod gc;
 mod hooks;
 mod incoming;

@@ -1,5 +1,6 @@
 //! The stored record of a workspace: its head and base as objects, the rest as the note of the same reference.
 
+use super::follow::Follow;
 use super::name::{DELETED_PREFIX, PREFIX, WorkspaceName};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -34,6 +35,8 @@ pub struct Workspace {
     /// A snapshot of the workspace's files as the last restore or undo left them, if they differ from the head. Its parent is the
     /// head; it is not part of any history.
     pub working: Option<SnapshotId>,
+    /// The source that the workspace is kept up to date with, if it follows one.
+    pub follow: Option<Follow>,
     value: RefValue,
 }
 
@@ -65,6 +68,7 @@ pub(super) struct Record {
     pub(super) target: Option<WorkspaceName>,
     pub(super) journaled: Option<Journaled>,
     pub(super) working: Option<SnapshotId>,
+    pub(super) follow: Option<Follow>,
 }
 
 impl Workspace {
@@ -73,7 +77,7 @@ impl Workspace {
         let damaged = |why: String| Error::DamagedRecord { what: format!("workspace {name}"), why };
         let snapshot = |id| snapshot_of(id).ok_or_else(|| damaged("its head is not a snapshot".to_owned()));
         let head = value.target.map(snapshot).transpose()?;
-        let Record { agent, project, created, target, journaled, working } =
+        let Record { agent, project, created, target, journaled, working, follow } =
             Record::read(&value).map_err(|why| damaged(why.to_string()))?;
         // The working snapshot is kept after the base.
         let kept = match working {
@@ -84,7 +88,7 @@ impl Workspace {
             None => &value.keeps[..],
         };
         let base = kept.first().copied().map(snapshot).transpose()?;
-        Ok(Self { name, head, base, agent, project, created, target, journaled, working, value })
+        Ok(Self { name, head, base, agent, project, created, target, journaled, working, follow, value })
     }
 
     /// Returns the snapshot of the files as the last recorded operation left them: the working snapshot, or else the head.
@@ -102,8 +106,15 @@ impl Workspace {
     }
 
     pub(super) fn record(&self) -> Record {
-        let (agent, project, target) = (self.agent.clone(), self.project.clone(), self.target.clone());
-        Record { agent, project, created: self.created, target, journaled: self.journaled, working: self.working }
+        Record {
+            agent: self.agent.clone(),
+            project: self.project.clone(),
+            created: self.created,
+            target: self.target.clone(),
+            journaled: self.journaled,
+            working: self.working,
+            follow: self.follow.clone(),
+        }
     }
 
     /// Returns the value of its reference after a commit moved its head.
@@ -146,19 +157,23 @@ pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue
     Ok(RefValue { note: record.value(None, None)?.note, ..value })
 }
 
-/// Converts a workspace's reference for another store: removes its working snapshot, which holds uncommitted files. Other
-/// references stay unchanged.
+/// Converts a workspace's reference for another store: removes its working snapshot, which holds uncommitted files, and the source that
+/// it follows, which may name a path of this host. Other references stay unchanged.
 pub fn share_workspace(name: &RefName, mut value: RefValue) -> Result<RefValue> {
     if !is_workspace(name) {
         return Ok(value);
     }
     let damaged = |why: Malformed| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() };
     let record = Record::read(&value).map_err(damaged)?;
-    let Some(working) = record.working else { return Ok(value) };
-    if value.keeps.last() == Some(&working.object()) {
+    if record.working.is_none() && record.follow.is_none() {
+        return Ok(value);
+    }
+    if let Some(working) = record.working
+        && value.keeps.last() == Some(&working.object())
+    {
         value.keeps.pop();
     }
-    value.note = Record { working: None, ..record }.value(None, None)?.note;
+    value.note = Record { working: None, follow: None, ..record }.value(None, None)?.note;
     Ok(value)
 }
 
@@ -188,6 +203,10 @@ impl Record {
         if let Some(working) = &self.working {
             note.bytes(6, working.as_bytes());
         }
+        if let Some(follow) = &self.follow {
+            follow.check()?;
+            note.message(7, |note| follow.write(note));
+        }
         Ok(RefValue {
             target: head.map(SnapshotId::object),
             keeps: base.into_iter().chain(self.working).map(SnapshotId::object).collect(),
@@ -204,6 +223,7 @@ impl Record {
             target: None,
             journaled: None,
             working: None,
+            follow: None,
         };
         while let Some((field, value)) = from.next_field()? {
             match field {
@@ -216,6 +236,7 @@ impl Record {
                 }
                 5 => record.journaled = Some(Journaled::read(&value.bytes(5)?)?),
                 6 => record.working = Some(SnapshotId::from_bytes(value.hash(6)?)),
+                7 => record.follow = Some(Follow::read(value.message(7)?)?),
                 number => return Err(Malformed::Field { number }),
             }
         }

@@ -248,6 +248,7 @@ impl Sandboxes {
         let failed = |error| sandbox_status(&SandboxError::io("the directory of a sandbox")(error));
         make_directories(&directory).map_err(failed)?;
         self.note(&record.id, "starting");
+        self.store_calls(record).await?.update(&record.workspace).await?;
         self.store_calls(record).await?.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
         let secret = Secret::generate().map_err(failed)?;
         let catalog = self.inner.catalog.clone();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use amalgam_proto::v1::follow_service_client::FollowServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{Failure, Reason, v1};
@@ -96,6 +97,14 @@ impl StoreCalls {
         };
         let forked = self.workspaces().fork_workspace(self.request(message)).await?.into_inner();
         Ok(forked.workspaces.into_iter().map(|workspace| workspace.name).collect())
+    }
+
+    /// Updates a workspace that follows a source. One that follows nothing is left alone; a conflict is left in its files.
+    pub(super) async fn update(&self, name: &str) -> Result<(), Status> {
+        let message =
+            v1::UpdateFollowerRequest { workspace: name.to_owned(), if_following: true, ..Default::default() };
+        let mut follows = FollowServiceClient::new(Direct(Arc::clone(&self.store)));
+        follows.update_follower(self.request(message)).await.map(drop)
     }
 
     /// Mounts a workspace at a directory of the host.

@@ -215,3 +215,34 @@ async fn a_test_is_delivered_and_a_receiver_that_hangs_is_cut_off() {
     assert!(done[0]["error"].as_str().unwrap().contains("did not answer within"), "{}", done[0]);
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_and_overlaps_arrive_with_their_paths() {
+    let (receiver, mut server) = (Receiver::start().await, Running::with(setup()).await);
+    let key = server.key("admin,read,write,merge", &[], false).await;
+    let bob = server.key_of("bob", "read,write", &[], false).await;
+    workspace(&server, &key, "main").await;
+    let write = |path: &str| json!({"edits": [{"write": {"path": path, "text": path, "createParents": true}}]});
+    call(&server, &key, Method::POST, "/workspaces/main/commit-edits", write("fixed/file")).await;
+    let policy = "default = \"RW\"\n[[rule]]\nagents = [\"bob\"]\npaths = [\"fixed\"]\nlevel = \"R\"\n";
+    call(&server, &key, Method::PUT, "/policy", json!({"text": policy})).await;
+    create(&server, &key, json!({"url": receiver.url(), "kinds": ["policy.refused", "overlap.began"]})).await;
+    let forks = json!({"workspaceIds": ["one", "two"]});
+    call(&server, &bob, Method::POST, "/workspaces/main/fork", forks).await;
+    let path = "/api/v1/workspaces/one/edits";
+    let refused = server.rest(Method::POST, path, &[("x-api-key", &bob)], write("fixed/file").to_string()).await;
+    assert_eq!(refused.status, 403, "{:?}", refused.bytes);
+    let data = receiver.wait_for(1).await[0].json()["data"].clone();
+    assert_eq!((&data["agent"], &data["paths"]), (&json!("bob"), &json!(["fixed/file"])), "{data}");
+    assert!(data["detail"].as_str().unwrap().contains("the rule on line 2"), "{data}");
+    for workspace in ["one", "two"] {
+        call(&server, &bob, Method::POST, &format!("/workspaces/{workspace}/commit-edits"), write("free")).await;
+    }
+    let data = receiver.wait_for(2).await[1].json()["data"].clone();
+    assert_eq!(
+        (&data["paths"], &data["workspaces"]),
+        (&json!(["free"]), &json!(["workspaces/one", "workspaces/two"])),
+        "{data}"
+    );
+    server.stop().await;
+}

@@ -263,11 +263,19 @@ fn export(
     let here = service.context.here(&request.workspace)?;
     let held = service.context.resolve(&request.revision, here.as_ref())?;
     let store = &service.context.store;
-    let root = store.snapshot(held)?.root;
+    let guard = service.context.permissions.reading(here.as_ref())?;
+    let target = request.target.as_ref().ok_or_else(|| invalid("say what to export to"))?;
+    // Layers and histories are made of snapshots, which name hidden paths.
+    if guard.hides() && !matches!(target, Target::Tar(_) | Target::Zip(_)) {
+        let message = "the policy hides paths of this tree; export a tar or zip archive, which leaves them out";
+        return Err(Error::new(Reason::Forbidden, message));
+    }
+    let seen = service.context.permissions.visible_tree(store.snapshot(held)?.root, &guard)?;
+    let root = seen.root;
     let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
     let paths = paths?;
     let archive = |report: Report| v1::ExportResult { report: Some(report_message(&report)), ..Default::default() };
-    match request.target.as_ref().ok_or_else(|| invalid("say what to export to"))? {
+    match target {
         Target::Tar(tar) => {
             let compression = compression(tar.compression).unwrap_or_default();
             let options = TarExport { compression, owner: Owner { uid: 0, gid: 0 }, paths };

@@ -23,7 +23,7 @@ fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
 }
 
 /// The result of a merge without paths that are hidden from the caller.
-fn visible(service: &Service, mut merge: v1::Merge) -> Result<Option<v1::Merge>> {
+pub(super) fn visible_merge(service: &Service, mut merge: v1::Merge) -> Result<Option<v1::Merge>> {
     let guard = service.context.permissions.reading(None)?;
     if guard.hides() {
         let is_shown = |path: &Bytes| guard.is_visible(path, false);
@@ -71,7 +71,7 @@ impl MergeService for Api {
             check_capture(service, origin, request.capture, &request.sources)?;
             let act = service.context.act_for(&actor, &request)?;
             Ok(v1::MergeWorkspacesResponse {
-                merge: visible(service, service.merging.merge_workspaces(&request, &act, caller)?)?,
+                merge: visible_merge(service, service.merging.merge_workspaces(&request, &act, caller)?)?,
             })
         })
         .await
@@ -89,7 +89,7 @@ impl MergeService for Api {
             let submission = submission(request.submission)?;
             check_submission(service, origin, &submission)?;
             let done = service.merging.submit(&submission, AfterMerge::EndWorkspace, &act, caller)?;
-            let (entry, merge) = (Some(done.entry), visible(service, done.merge)?);
+            let (entry, merge) = (Some(done.entry), visible_merge(service, done.merge)?);
             Ok(v1::CompleteWorkspaceResponse { entry, merge, ended: done.is_ended })
         })
         .await
@@ -107,7 +107,7 @@ impl MergeService for Api {
             let submission = submission(request.submission)?;
             check_submission(service, origin, &submission)?;
             let done = service.merging.submit(&submission, AfterMerge::KeepWorkspace, &act, caller)?;
-            Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: visible(service, done.merge)? })
+            Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: visible_merge(service, done.merge)? })
         })
         .await
     }
@@ -152,7 +152,7 @@ impl MergeService for Api {
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
             let merge = service.merging.release_entry(&request.name, request.dry_run, &act, caller)?;
-            Ok(v1::ReleaseQueueEntryResponse { merge: visible(service, merge)? })
+            Ok(v1::ReleaseQueueEntryResponse { merge: visible_merge(service, merge)? })
         })
         .await
     }
@@ -188,7 +188,7 @@ impl MergeService for Api {
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
             let merge = service.merging.accept_review(&request.name, request.dry_run, &act, caller)?;
-            Ok(v1::AcceptReviewResponse { merge: visible(service, merge)? })
+            Ok(v1::AcceptReviewResponse { merge: visible_merge(service, merge)? })
         })
         .await
     }
@@ -198,7 +198,7 @@ impl MergeService for Api {
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;
             Ok(v1::TakeReviewResponse {
-                merge: visible(service, service.merging.take_review(&request, &act, caller)?)?,
+                merge: visible_merge(service, service.merging.take_review(&request, &act, caller)?)?,
             })
         })
         .await

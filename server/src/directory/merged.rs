@@ -13,8 +13,8 @@ use super::{Directories, LockedDirectory};
 use crate::error::Result;
 use crate::messages::notice;
 use crate::states::CAPTURE;
-use crate::views::LockedView;
 use crate::views::live::Secured;
+use crate::views::{LockedView, WriterRule};
 
 /// The action in the operation log for a merge.
 const MERGE: &str = "merge";
@@ -31,6 +31,13 @@ pub(crate) struct PreviewedHead {
     pub(crate) capture: Option<v1::MergeCapture>,
     /// Keeps what no name points at.
     _session: Option<WriteSession>,
+}
+
+impl PreviewedHead {
+    /// A head as it is, without a capture.
+    pub(crate) fn at(head: Option<SnapshotId>) -> Self {
+        Self { head, capture: None, _session: None }
+    }
 }
 
 /// The files of a workspace, locked so that no other call commits or restores there.
@@ -203,10 +210,21 @@ impl Directories {
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
+        self.update_files_by(place, WriterRule::Overrule, merge, act)
+    }
+
+    /// Brings a place to where its workspace's head is now, with a rule for processes that write there meanwhile.
+    pub(crate) fn update_files_by(
+        &self,
+        place: SecuredFiles,
+        writers: WriterRule,
+        merge: &mut v1::Merge,
+        act: &OperationContext,
+    ) -> Result<()> {
         match place {
             SecuredFiles::Nowhere => Ok(()),
             SecuredFiles::Directory(mut locked, _) => self.update_directory_files(&mut locked, merge, act),
-            SecuredFiles::View(locked, secured) => self.views.update_view(&locked, *secured, merge, act),
+            SecuredFiles::View(locked, secured) => self.views.update_view(&locked, *secured, writers, merge, act),
         }
     }
 

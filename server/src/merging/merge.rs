@@ -14,6 +14,7 @@ use crate::call_log::workspace_id;
 use crate::caller::Caller;
 use crate::context::Marks;
 use crate::error::{Error, Result};
+use crate::views::WriterRule;
 
 /// Judges the changes of each source by the agent of its workspace.
 struct SourceJudge<'a> {
@@ -48,6 +49,17 @@ impl Merging {
     pub(crate) fn merge_workspaces(
         &self,
         request: &v1::MergeWorkspacesRequest,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
+        self.merge_with(request, WriterRule::Overrule, act, caller)
+    }
+
+    /// Merges workspaces into another, with a rule for processes that write into the target's mounts meanwhile.
+    pub(crate) fn merge_with(
+        &self,
+        request: &v1::MergeWorkspacesRequest,
+        writers: WriterRule,
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
@@ -106,7 +118,7 @@ impl Merging {
             sources: sources.iter().zip(1..).map(|(name, place)| source_message(name, place)).collect(),
             ..v1::Merge::default()
         };
-        self.directories.update_files(place, &mut message, act)?;
+        self.directories.update_files_by(place, writers, &mut message, act)?;
         message.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(message)
     }

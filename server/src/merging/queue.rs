@@ -61,7 +61,7 @@ impl<'a> FoldJudge<'a> {
     fn guard(&self, entry: &QueueEntry) -> Guard {
         let Some(policy) = self.policy.as_ref().filter(|_| !entry.agent.is_empty()) else { return Guard::default() };
         let mut guards = self.guards.borrow_mut();
-        let new = || Guard::new(vec![Arc::new(policy.agent(&entry.agent))]);
+        let new = || self.merging.context.permissions.observed(Guard::new(vec![Arc::new(policy.agent(&entry.agent))]));
         guards.entry(entry.agent.clone()).or_insert_with(new).clone()
     }
 }
@@ -92,7 +92,10 @@ impl MergePolicy for FoldJudge<'_> {
         if !entry.options.approver.is_empty() {
             return Ok(None);
         }
-        Ok(refused(&self.guard(entry), change).map(|refusal| refusal.to_string()))
+        let guard = self.guard(entry);
+        let refusal = refused(&guard, change);
+        refusal.iter().for_each(|refusal| guard.report(refusal));
+        Ok(refusal.map(|refusal| refusal.to_string()))
     }
 
     fn takes_rest(&self, entry: &QueueEntry) -> bool {

@@ -48,7 +48,7 @@ impl Permissions {
         after: Option<RootId>,
     ) -> Result<Option<String>> {
         let found = refusals(&self.store, guard, before, after)?;
-        found.iter().for_each(log_refusal);
+        found.iter().for_each(|refusal| log_refusal(guard, refusal));
         Ok((!found.is_empty()).then(|| format!("the policy does not permit it: {}", refusal_message(&found))))
     }
 
@@ -58,7 +58,7 @@ impl Permissions {
         match found.first() {
             None => Ok(()),
             Some(first) => {
-                found.iter().for_each(log_refusal);
+                found.iter().for_each(|refusal| log_refusal(guard, refusal));
                 let message = format!("the policy does not permit {what}: {}", refusal_message(&found));
                 let shown = if first.level == Level::Hidden { String::new() } else { lossy(&first.path) };
                 Err(Error::new(Reason::Forbidden, message).with("agent", first.agent.as_str()).with("path", shown))
@@ -89,8 +89,9 @@ fn lossy(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// Logs an event of a refusal. Paths are names of files, so they are logged at debug.
-fn log_refusal(refusal: &Refusal) {
+/// Logs a refusal and reports it to the observer of its guard. Paths are names of files, so they are logged at debug.
+fn log_refusal(guard: &Guard, refusal: &Refusal) {
+    guard.report(refusal);
     let (agent, act, line) = (refusal.agent.as_str(), refusal.act.word(), refusal.line);
     tracing::info!(agent, act, line, "policy.refused");
     tracing::debug!(agent, path = %lossy(&refusal.path), "policy.refused");

@@ -12,6 +12,7 @@ use amalgam_proto::{Reason, v1};
 use amalgam_view::{CommitRequest, ConflictFold, Difference, differences, holds_same};
 use bytes::Bytes;
 
+use super::writer_rule::WriterRule;
 use super::{LockedView, MountedTree, Views, checkpoint_reference, view_name};
 use crate::context::{HeldTree, Marks};
 use crate::error::{Error, Result};
@@ -261,7 +262,8 @@ impl Views {
         };
         let merged = self.states.merge_change(workspace, before, edited, change.clone(), act)?;
         let root = held.root.expect("a live tree has a root");
-        self.update_view(&locked, Secured { snapshot: merged, root, _held: held }, &mut v1::Merge::default(), act)?;
+        let secured = Secured { snapshot: merged, root, _held: held };
+        self.update_view(&locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
         Ok(CommittedView { snapshot: merged.or(head), is_new: merged.is_some(), is_merged: true })
     }
 

@@ -6,10 +6,11 @@ use amalgam_proto::v1;
 use super::LockedView;
 use super::Views;
 use super::live::Secured;
+use super::writer_rule::WriterRule;
 use crate::context::HeldTree;
 use crate::error::Result;
 
-/// How often concurrent writes are merged in before the writers are overruled.
+/// How often concurrent writes are merged in before the writers are overruled, or the mount is left behind.
 const ROUNDS_MAX: u32 = 8;
 
 impl Views {
@@ -52,7 +53,7 @@ impl Views {
             true => None,
             false => self.states.merge_edits(&locked.workspace, before, edited, message, act)?,
         };
-        self.update_view(locked, Secured { snapshot, root, _held: held }, &mut merge, act)?;
+        self.update_view(locked, Secured { snapshot, root, _held: held }, WriterRule::LetWrite, &mut merge, act)?;
         Ok(merge)
     }
 
@@ -61,22 +62,32 @@ impl Views {
         &self,
         locked: &LockedView,
         mut secured: Secured,
+        writers: WriterRule,
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
         if self.context.head(&locked.workspace)? == locked.live.view.base() {
             return Ok(());
         }
+        let mut done = None;
         for _ in 0..ROUNDS_MAX {
+            let moment = locked.live.view.version();
             let (held, edited) = self.hold_edited(locked)?;
             let root = held.root.expect("a live tree has a root");
-            if root == secured.root {
+            if root != secured.root {
+                self.states.merge_edits(&locked.workspace, secured.root, edited, "written during a merge", act)?;
+                secured = Secured { snapshot: secured.snapshot, root, _held: held };
+            }
+            done = self.follow_head_since(locked, &secured, Some(moment), act)?;
+            if done.is_some() {
                 break;
             }
-            self.states.merge_edits(&locked.workspace, secured.root, edited, "written during a merge", act)?;
-            secured = Secured { snapshot: secured.snapshot, root, _held: held };
         }
-        let done = self.follow_head(locked, &secured, act)?;
+        let done = match (done, writers) {
+            (Some(done), _) => done,
+            (None, WriterRule::Overrule) => self.follow_head(locked, &secured, act)?,
+            (None, WriterRule::LetWrite) => return Ok(()),
+        };
         (merge.written, merge.removed) = (done.written, done.removed);
         Ok(())
     }

@@ -662,6 +662,13 @@ impl Views {
         let (live, mounts) = self.live_of(name);
         let is_shown = !crate::call_log::is_from_network();
         let publishing = self.publishing.publishing_message(&workspace)?;
+        let mut following = self.context.following.following_message(&workspace);
+        // The reason may name paths that only the agent of the source can see.
+        if let Some(last) = following.as_mut().and_then(|following| following.last.as_mut())
+            && self.context.permissions.reading(None)?.hides()
+        {
+            last.reason.clear();
+        }
         Ok(v1::Workspace {
             name: amalgam_proto::workspace_name(name),
             head: workspace.head.map(amalgam_proto::snapshot_name).unwrap_or_default(),
@@ -675,6 +682,7 @@ impl Views {
             mounts: if is_shown { mounts } else { Vec::new() },
             target: workspace.target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
             publishing,
+            following,
         })
     }
 }

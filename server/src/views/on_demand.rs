@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_engine::WorkingTree;
 use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{TreePath, WorkingTree};
 use amalgam_proto::Reason;
-use amalgam_view::{TreeEdit, Upload, View};
+use amalgam_view::{StateVersion, TreeEdit, Upload, View, differences};
 
 use super::{LiveView, MountedTree, Views};
 use crate::error::{Error, Result};
@@ -19,6 +19,24 @@ pub(crate) struct ViewUse {
     id: u64,
     live: Arc<LiveView>,
     views: Views,
+}
+
+/// The open live tree of a workspace.
+pub(crate) struct OpenTree {
+    pub(crate) workspace: WorkspaceName,
+    live: Arc<LiveView>,
+}
+
+impl OpenTree {
+    /// Returns the version of the tree, which differs after each change.
+    pub(crate) fn version(&self) -> StateVersion {
+        self.live.view.version()
+    }
+
+    /// Returns the tree as it is now.
+    pub(crate) fn fork(&self) -> WorkingTree {
+        self.live.view.fork()
+    }
 }
 
 impl Drop for ViewUse {
@@ -112,6 +130,43 @@ impl Views {
         self.inner.changes.notify(id);
         let live = self.inner.state.lock().open.get(&id).cloned();
         live.map_or(Ok(()), |live| self.follow_if_behind(&live, id, workspace))
+    }
+
+    /// Whether the open live view of a workspace follows another snapshot than the workspace's head.
+    pub(crate) fn is_behind(&self, workspace: &WorkspaceName) -> Result<bool> {
+        let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(false) };
+        let live = self.inner.state.lock().open.get(&id).cloned();
+        let head = self.context.head(workspace)?;
+        Ok(live.is_some_and(|live| live.view.base() != head))
+    }
+
+    /// Returns the open live trees.
+    pub(crate) fn open_trees(&self) -> Vec<OpenTree> {
+        let open: Vec<_> = self.inner.state.lock().open.iter().map(|(id, live)| (*id, Arc::clone(live))).collect();
+        let tree = |(id, live): (u64, Arc<LiveView>)| Some(OpenTree { workspace: self.view_workspace(id).ok()?, live });
+        open.into_iter().filter_map(tree).collect()
+    }
+
+    /// Returns the live tree of a workspace, if it is open.
+    pub(crate) fn open_tree(&self, workspace: &WorkspaceName) -> Option<OpenTree> {
+        let id = self.inner.book.view_of(workspace.as_str())?;
+        let live = self.inner.state.lock().open.get(&id).cloned()?;
+        Some(OpenTree { workspace: workspace.clone(), live })
+    }
+
+    /// Whether a workspace has a live tree, open or not. A closed one may have uncommitted changes.
+    pub(crate) fn has_uncommitted(&self, workspace: &WorkspaceName) -> bool {
+        self.find_view(workspace).is_some()
+    }
+
+    /// Returns the paths in which an open live tree differs from the snapshot that it follows.
+    pub(crate) fn uncommitted_paths(&self, tree: &OpenTree) -> Result<Vec<TreePath>> {
+        let view = &tree.live.view;
+        if view.is_clean() {
+            return Ok(Vec::new());
+        }
+        let before = self.working_tree(view.base())?;
+        Ok(differences(&before, &view.fork())?.into_iter().map(|(path, _)| path).collect())
     }
 
     /// Registers a watch of a workspace's live tree: the receiver changes whenever the tree may have changed.

@@ -4,7 +4,7 @@
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{OperationContext, RootId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Reason, v1};
-use amalgam_view::{Difference, differences};
+use amalgam_view::{Difference, StateVersion, differences};
 
 use super::live::Secured;
 use super::{LockedView, MountedTree, Views};
@@ -304,6 +304,19 @@ impl Views {
         live: &Live,
         act: &OperationContext,
     ) -> Result<v1::RestoreResult> {
+        let shown = self.show_tree_since(locked, root, live, None, act)?;
+        Ok(shown.expect("without a version the tree is shown in any case"))
+    }
+
+    /// Lets a mount show a tree, unless it was changed since a version: then returns `None`.
+    fn show_tree_since(
+        &self,
+        locked: &LockedView,
+        root: RootId,
+        live: &Live,
+        since: Option<StateVersion>,
+        act: &OperationContext,
+    ) -> Result<Option<v1::RestoreResult>> {
         let (workspaces, name, view) = (&self.context.workspaces, &locked.workspace, &locked.live.view);
         let workspace = workspaces.get(name)?;
         let Some(head) = workspace.head else { return Err(no_snapshot()) };
@@ -322,7 +335,16 @@ impl Views {
                 workspaces.keep_aside(name, &tree, "shown by a mount", act)?
             }
         };
-        let (before, _) = view.restore(shown, Some(head))?;
+        let restored = match since {
+            Some(since) => view.restore_if_unchanged(since, shown, Some(head))?,
+            None => Some(view.restore(shown, Some(head))?),
+        };
+        let Some((before, _)) = restored else {
+            if is_aside {
+                self.states.drop_aside(name, act)?;
+            }
+            return Ok(None);
+        };
         self.record_late_edits(locked, &before, live.root(), act)?;
         if shown == head {
             view.finish_restore(head)?;
@@ -336,7 +358,7 @@ impl Views {
         }
         self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let tally = self.states.tally(Some(live.edited), Some(root))?;
-        Ok(v1::RestoreResult {
+        Ok(Some(v1::RestoreResult {
             safety: None,
             snapshot: Some(self.context.snapshot_message(head, &Marks::default())?),
             written: tally.added + tally.modified,
@@ -347,7 +369,7 @@ impl Views {
             conflicts: None,
             left_alone: 0,
             warnings: Vec::new(),
-        })
+        }))
     }
 
     /// Records the writes between the last capture and the moment a view went to another tree, and then the state that the
@@ -379,6 +401,18 @@ impl Views {
         secured: &Secured,
         act: &OperationContext,
     ) -> Result<v1::RestoreResult> {
+        let shown = self.follow_head_since(locked, secured, None, act)?;
+        Ok(shown.expect("without a version the head is shown in any case"))
+    }
+
+    /// Brings a view to its workspace's head, unless it was changed since a version: then returns `None`.
+    pub(super) fn follow_head_since(
+        &self,
+        locked: &LockedView,
+        secured: &Secured,
+        since: Option<StateVersion>,
+        act: &OperationContext,
+    ) -> Result<Option<v1::RestoreResult>> {
         let Some(head) = self.context.head_root(self.context.head(&locked.workspace)?)? else {
             return Err(no_snapshot());
         };
@@ -387,7 +421,7 @@ impl Views {
         let pin = self.context.store.hold(secured.root)?;
         let held = HeldTree { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
         let live = Live { held, edited: secured.root };
-        self.show_tree(locked, made.root.expect("it was written"), &live, act)
+        self.show_tree_since(locked, made.root.expect("it was written"), &live, since, act)
     }
 
     /// Moves the head of a workspace that may be mounted: what the mount holds is recorded first, and afterwards it shows the new head.

@@ -629,12 +629,18 @@ export interface ErrorBody {
 export interface Event {
   /** Who did it. */
   actor?: string;
+  /** The agent whose act was refused. */
+  agent?: string;
+  /** What was refused, and by which rule. */
+  detail?: string;
   /** What happened, as in `workspace.committed`. docs/SERVER.md lists all kinds. */
   kind?: string;
   /** The labels that moved, `labels/{label}`, at most 100. */
   labels?: string[];
   /** The operation with every reference that moved, if the request asked for it. */
   operation?: Operation | null;
+  /** The paths that it is about: that of an overlap, or of a refused act. Without paths that are hidden from the subscriber. */
+  paths?: string[];
   /** The position of the event. A stream that is opened after it continues with the next event. */
   position?: string;
   /** The head of the first of them afterwards, `snapshots/{hex}`; empty if it has none. */
@@ -820,6 +826,67 @@ export interface FinishEpisodeResponse {
   episode?: Episode | null;
 }
 
+export interface FollowSourceRequest {
+  /** The path of a tar or zip archive, imported into the workspace `following/{workspace}/archive` whenever the file changes. */
+  archive?: string;
+  /** The path of a directory. It belongs to a workspace from then on: to the one that it has, or to `following/{workspace}/directory`. */
+  directory?: string;
+  /** Only checks the request. */
+  dryRun?: boolean;
+  /** The interval without a mode; 0 for 30 seconds. */
+  everySeconds?: number;
+  /** A branch of a git repository, imported into the workspace `following/{workspace}/git`. */
+  git?: GitOrigin | null;
+  /** `lazy` (every 30 to 60 seconds), `regular` (every 5 to 10 seconds) or `event` (as soon as the source has a new snapshot; only for a workspace). Empty for an interval. */
+  mode?: string;
+  requestId?: string;
+  /** `workspaces/{workspace}`. */
+  sourceWorkspace?: string;
+  /** `workspaces/{workspace}`: the follower. */
+  workspace?: string;
+}
+
+export interface FollowSourceResponse {
+  /** The merge of the first update, if there was something new. */
+  merge?: Merge | null;
+  /** The first update; absent for a dry run and for a retry. */
+  update?: FollowUpdate | null;
+  workspace?: Workspace | null;
+}
+
+/** One update of a follower. */
+export interface FollowUpdate {
+  /** Files in conflict. */
+  conflicts?: number;
+  /** `updated`, `already` (nothing new), `conflicts` (updated, with conflicts in the files), `refused` (by the policy) or `failed`. */
+  how?: string;
+  /** Why it was refused or failed. */
+  reason?: string;
+  /** Files that the source changed and that stayed as they are: the follower had the change, or its own replaced it. */
+  skipped?: number;
+  /** The head of the source then, `snapshots/{hex}`. */
+  sourceSnapshot?: string;
+  /** Files that were updated. */
+  synced?: number;
+  time?: string | null;
+  /** Files that the source changed since the last update: those that were synced, skipped, and in conflict. */
+  total?: number;
+}
+
+/** The source that a workspace follows. */
+export interface Following {
+  /** The interval; 0 if an event updates it. */
+  everySeconds?: number;
+  /** The last update that did something or failed; absent before it. */
+  last?: FollowUpdate | null;
+  /** `lazy`, `regular`, `event` or `every`. */
+  mode?: string;
+  /** Where the source gets its files, as in `git:/srv/app.git#main`; empty if it is committed to. Only on the Unix socket. */
+  origin?: string;
+  /** The workspace whose snapshots are merged in, `workspaces/{workspace}`. */
+  source?: string;
+}
+
 export interface ForgetResolutionsRequest {
   /** All of them. */
   all?: boolean;
@@ -946,6 +1013,14 @@ export interface GetQueueEntryResponse {
   entry?: QueueEntry | null;
 }
 
+export interface GetRadarResponse {
+  /** Workspaces that changed more paths than the radar remembers; the overlaps of the others are complete. */
+  incomplete?: string[];
+  nextPageToken?: string;
+  /** By path. */
+  overlaps?: Overlap[];
+}
+
 export interface GetRequestResponse {
   /** The method that was called; empty if nothing is known of the request. */
   method?: string;
@@ -1012,6 +1087,14 @@ export interface GetWorkspaceResponse {
   workspace?: Workspace | null;
 }
 
+/** A branch of a git repository of this machine. */
+export interface GitOrigin {
+  /** The path of the repository. */
+  path?: string;
+  /** The branch or tag; empty for HEAD. */
+  reference?: string;
+}
+
 export interface GlobFilesResponse {
   /** Entries that match. */
   files?: FileStat[];
@@ -1075,6 +1158,13 @@ export interface LastCollection {
   time?: string | null;
   /** Why it was done: `asked`, `growth`, `time`, `room`. */
   why?: string;
+}
+
+/** Lines, counted from 1. */
+export interface LineRange {
+  first?: number;
+  /** The last line; one before the first for a place between two lines. */
+  last?: number;
 }
 
 export interface ListCommandsResponse {
@@ -1404,6 +1494,44 @@ export interface Operation {
   reverts?: number;
   sequence?: number;
   time?: string | null;
+}
+
+/** A path that several workspaces changed. */
+export interface Overlap {
+  /** What pairs of them have in common, at most 10; with `workspace` in the request, the pairs of that workspace. */
+  pairs?: OverlapPair[];
+  /** The path from the root of the tree. */
+  path?: string;
+  /** The workspaces, the earliest first, at most 100. */
+  sides?: OverlapSide[];
+  /** When the second of them changed the path. */
+  since?: string | null;
+}
+
+/** Two workspaces that changed the same file. */
+export interface OverlapPair {
+  /** The common keys as JSON pointers, at most 100. */
+  keys?: string[];
+  /** `file` (other parts of it, or no text), `lines` (the same lines), `keys` (the same keys of a JSON document) or `same` (both made the same change). */
+  kind?: string;
+  /** `workspaces/{workspace}`. */
+  left?: string;
+  /** The common lines, in the version from which both started. */
+  lines?: LineRange[];
+  /** Whether the file would merge now: `clean`, `conflict` or `unknown`. */
+  merge?: string;
+  right?: string;
+}
+
+/** A workspace that changed a path. */
+export interface OverlapSide {
+  agent?: string;
+  /** When the radar first saw the change. */
+  since?: string | null;
+  /** Whether the change, or a part of it, is in no snapshot yet. */
+  uncommitted?: boolean;
+  /** `workspaces/{workspace}`. */
+  workspace?: string;
 }
 
 /** Applies a unified patch of one file, as `diff -u` and `git diff` write it. The file is at most 16 MiB. */
@@ -2381,6 +2509,33 @@ export interface UndoOperationResponse {
   operation?: Operation | null;
 }
 
+export interface UnfollowSourceRequest {
+  requestId?: string;
+  /** `workspaces/{workspace}`: the follower. */
+  workspace?: string;
+}
+
+export interface UnfollowSourceResponse {
+  workspace?: Workspace | null;
+}
+
+export interface UpdateFollowerRequest {
+  /** Only says what would be merged. The source is taken as it is in the store. */
+  dryRun?: boolean;
+  /** Return without an error if the workspace follows nothing. */
+  ifFollowing?: boolean;
+  /** `workspaces/{workspace}`: the follower. */
+  workspace?: string;
+}
+
+export interface UpdateFollowerResponse {
+  /** The merge, if there was something new. */
+  merge?: Merge | null;
+  /** What the update did; absent if the workspace follows nothing. */
+  update?: FollowUpdate | null;
+  workspace?: Workspace | null;
+}
+
 export interface UpdateStepsRequest {
   /** Return before the change is on disk. */
   buffered?: boolean;
@@ -2489,6 +2644,8 @@ export interface Workspace {
   directories?: WorkspaceDirectory[];
   /** Changes with every change of the workspace. Calls that take an etag fail with STALE_HEAD when it is not this one. */
   etag?: string;
+  /** The source that it follows; absent if it follows none. */
+  following?: Following | null;
   /** `snapshots/{hex}`; empty while nothing was committed. */
   head?: string;
   /** The name under which the calls of DirectoryService know its live tree: set while it is mounted, and while a mount left work that is in no snapshot. Only on the Unix socket. */
@@ -2820,6 +2977,13 @@ export interface Operations {
     body: FinishEpisodeRequest;
     answer: FinishEpisodeResponse;
   };
+  /** Makes a workspace follow a source, and updates it. */
+  FollowSource: {
+    path: { workspace: string };
+    query: object;
+    body: FollowSourceRequest;
+    answer: FollowSourceResponse;
+  };
   /** Forgets resolutions. */
   ForgetResolutions: {
     path: object;
@@ -2910,6 +3074,13 @@ export interface Operations {
     query: object;
     body: undefined;
     answer: GetQueueEntryResponse;
+  };
+  /** The overlaps at this moment. */
+  GetRadar: {
+    path: object;
+    query: { workspace?: string; pathPrefix?: string; pathsOnly?: boolean; pageSize?: number; pageToken?: string };
+    body: undefined;
+    answer: GetRadarResponse;
   };
   /** Says what became of a request of this caller: done, running, or neither. */
   GetRequest: {
@@ -3457,6 +3628,20 @@ export interface Operations {
     body: UndoOperationRequest;
     answer: UndoOperationResponse;
   };
+  /** Ends the following. */
+  UnfollowSource: {
+    path: { workspace: string };
+    query: object;
+    body: UnfollowSourceRequest;
+    answer: UnfollowSourceResponse;
+  };
+  /** Updates a follower now, and returns when its files are updated. */
+  UpdateFollower: {
+    path: { workspace: string };
+    query: object;
+    body: UpdateFollowerRequest;
+    answer: UpdateFollowerResponse;
+  };
   /** Sets the reward, visits and total of steps, all or none. */
   UpdateSteps: {
     path: { name: string };
@@ -3553,6 +3738,7 @@ export const OPERATIONS = {
   ExtendSandbox: { verb: "POST", path: "/sandboxes/{id}/extend", hasRequestId: false, isStream: false },
   FindPaths: { verb: "GET", path: "/find", hasRequestId: false, isStream: true },
   FinishEpisode: { verb: "POST", path: "/episodes/{name}/finish", hasRequestId: true, isStream: false },
+  FollowSource: { verb: "POST", path: "/workspaces/{workspace}/follow", hasRequestId: true, isStream: false },
   ForgetResolutions: { verb: "POST", path: "/resolutions/forget", hasRequestId: true, isStream: false },
   ForkSandbox: { verb: "POST", path: "/sandboxes/{id}/fork", hasRequestId: false, isStream: false },
   ForkWorkspace: { verb: "POST", path: "/workspaces/{name}/fork", hasRequestId: true, isStream: false },
@@ -3566,6 +3752,7 @@ export const OPERATIONS = {
   GetProject: { verb: "GET", path: "/projects/{name}", hasRequestId: false, isStream: false },
   GetProjectUsage: { verb: "GET", path: "/projects/{name}/usage", hasRequestId: false, isStream: false },
   GetQueueEntry: { verb: "GET", path: "/queue/{name}", hasRequestId: false, isStream: false },
+  GetRadar: { verb: "GET", path: "/radar", hasRequestId: false, isStream: false },
   GetRequest: { verb: "GET", path: "/requests/{request_id}", hasRequestId: false, isStream: false },
   GetReview: { verb: "GET", path: "/reviews/{name}", hasRequestId: false, isStream: false },
   GetSandbox: { verb: "GET", path: "/sandboxes/{id}", hasRequestId: false, isStream: false },
@@ -3644,6 +3831,8 @@ export const OPERATIONS = {
   UndeleteProject: { verb: "POST", path: "/projects/{name}/undelete", hasRequestId: false, isStream: false },
   UndeleteWorkspace: { verb: "POST", path: "/workspaces/{name}/undelete", hasRequestId: true, isStream: false },
   UndoOperation: { verb: "POST", path: "/operations/undo", hasRequestId: true, isStream: false },
+  UnfollowSource: { verb: "POST", path: "/workspaces/{workspace}/unfollow", hasRequestId: true, isStream: false },
+  UpdateFollower: { verb: "POST", path: "/workspaces/{workspace}/update", hasRequestId: false, isStream: false },
   UpdateSteps: { verb: "PATCH", path: "/episodes/{name}/steps", hasRequestId: true, isStream: false },
   UpdateWorkspace: { verb: "PATCH", path: "/workspaces/{name}", hasRequestId: true, isStream: false },
   VerifyStore: { verb: "POST", path: "/store/verify", hasRequestId: false, isStream: true },

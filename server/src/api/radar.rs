@@ -1,0 +1,16 @@
+//! The conflict radar, for the API.
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::radar_service_server::RadarService;
+use tonic::{Request, Response, Status};
+
+use super::{Api, actor};
+
+#[tonic::async_trait]
+impl RadarService for Api {
+    async fn get_radar(&self, request: Request<v1::GetRadarRequest>) -> Result<Response<v1::GetRadarResponse>, Status> {
+        let (caller, request) = (actor(&request), request.into_inner());
+        let act_of = caller.clone();
+        self.read(&caller, move |service| service.radar.get(&request, &service.context.act(&act_of))).await
+    }
+}

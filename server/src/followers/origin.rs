@@ -1,0 +1,83 @@
+//! Sources outside of the store: directories, git branches, archives. Each is kept as a workspace of its own, which the follower follows
+//! like any other.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use amalgam_proto::{Reason, v1};
+
+use crate::error::{Error, Result};
+use crate::host_path::{canonical, host_path};
+
+/// A source outside of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Directory(PathBuf),
+    /// A repository and a branch; the branch is empty for HEAD.
+    Git(PathBuf, String),
+    Archive(PathBuf),
+}
+
+/// The version of a file by its inode, size and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileVersion([i64; 5]);
+
+impl FileVersion {
+    /// Reads the version of a file.
+    pub(super) fn of(path: &Path) -> Result<Self> {
+        let found = std::fs::metadata(path).map_err(Error::io(format!("read {}", path.display())))?;
+        let (inode, size) = (found.ino().cast_signed(), found.size().cast_signed());
+        Ok(Self([inode, size, found.mtime(), found.mtime_nsec(), found.ctime_nsec()]))
+    }
+}
+
+impl Origin {
+    /// The origin that a request names; nothing if it names a workspace.
+    pub(super) fn of_request(request: &v1::FollowSourceRequest) -> Result<Option<Self>> {
+        use v1::follow_source_request::Source;
+        let path = |bytes: &[u8]| {
+            let path = canonical(&host_path(bytes)?)?;
+            match path.to_str() {
+                Some(_) => Ok(path),
+                None => Err(Error::new(Reason::Invalid, "the path of a source is UTF-8")),
+            }
+        };
+        Ok(match &request.source {
+            Some(Source::Directory(bytes)) => Some(Self::Directory(path(bytes)?)),
+            Some(Source::Git(git)) => Some(Self::Git(path(&git.path)?, git.reference.clone())),
+            Some(Source::Archive(bytes)) => Some(Self::Archive(path(bytes)?)),
+            Some(Source::SourceWorkspace(_)) | None => None,
+        })
+    }
+
+    /// The word for the kind of origin.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Directory(_) => "directory",
+            Self::Git(..) => "git",
+            Self::Archive(_) => "archive",
+        }
+    }
+
+    /// The origin as it is stored in the record of a workspace.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Directory(path) | Self::Archive(path) => format!("{}:{}", self.word(), path.display()),
+            Self::Git(path, reference) => format!("{}:{}#{reference}", self.word(), path.display()),
+        }
+    }
+
+    /// Reads an origin from the record of a workspace; nothing if the source is committed to.
+    pub(super) fn of_text(text: &str) -> Option<Self> {
+        let (kind, rest) = text.split_once(':')?;
+        let path = |text: &str| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
+        match kind {
+            "directory" => Some(Self::Directory(path(rest))),
+            "git" => rest.rsplit_once('#').map(|(at, reference)| Self::Git(path(at), reference.to_owned())),
+            "archive" => Some(Self::Archive(path(rest))),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Which workspaces follow which, and when each is due. Kept in memory; the records of the workspaces are authoritative.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use amalgam_engine::Time;
+use amalgam_engine::workspace::{Follow, WorkspaceName};
+
+const SECOND_NANOSECONDS: i64 = 1_000_000_000;
+
+/// All followers of a store.
+#[derive(Default)]
+pub(super) struct Table {
+    followers: BTreeMap<WorkspaceName, Follower>,
+    by_source: HashMap<WorkspaceName, BTreeSet<WorkspaceName>>,
+}
+
+struct Follower {
+    follow: Follow,
+    /// When it was last looked at; nothing before the first time.
+    looked: Option<i64>,
+    /// Whether the source moved since.
+    is_stale: bool,
+    /// Not before this moment, after an update failed.
+    not_before: i64,
+}
+
+impl Table {
+    pub(super) fn is_empty(&self) -> bool {
+        self.followers.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether a follower has an interval, which needs a running process.
+    pub(super) fn has_intervals(&self) -> bool {
+        self.followers.iter().any(|(name, follower)| follower.follow.mode.interval_seconds(name).is_some())
+    }
+
+    /// Sets what a workspace follows. A follower with the same source and mode keeps its interval.
+    pub(super) fn set(&mut self, name: &WorkspaceName, follow: Option<Follow>) {
+        let known = self.followers.get(name).map(|follower| &follower.follow);
+        if known == follow.as_ref() {
+            return;
+        }
+        if let Some(before) = self.followers.remove(name)
+            && let Some(of_source) = self.by_source.get_mut(&before.follow.source)
+        {
+            of_source.remove(name);
+            if of_source.is_empty() {
+                self.by_source.remove(&before.follow.source);
+            }
+        }
+        let Some(follow) = follow else { return };
+        self.by_source.entry(follow.source.clone()).or_default().insert(name.clone());
+        self.followers.insert(name.clone(), Follower { follow, looked: None, is_stale: true, not_before: 0 });
+    }
+
+    /// Marks the followers of a workspace that moved.
+    pub(super) fn source_moved(&mut self, source: &WorkspaceName) {
+        let Some(names) = self.by_source.get(source) else { return };
+        for name in names {
+            if let Some(follower) = self.followers.get_mut(name) {
+                follower.is_stale = true;
+            }
+        }
+    }
+
+    /// Returns the followers to be updated now, except those that are being updated.
+    pub(super) fn due(&self, now: Time, busy: &BTreeSet<WorkspaceName>) -> Vec<WorkspaceName> {
+        let is_due = |(name, follower): &(&WorkspaceName, &Follower)| {
+            if now.0 < follower.not_before || busy.contains(*name) {
+                return false;
+            }
+            let Some(looked) = follower.looked else { return true };
+            match follower.follow.mode.interval_seconds(name) {
+                Some(seconds) => now.0.saturating_sub(looked) >= i64::from(seconds) * SECOND_NANOSECONDS,
+                None => follower.is_stale,
+            }
+        };
+        self.followers.iter().filter(is_due).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// An update of a follower begins.
+    pub(super) fn begin(&mut self, name: &WorkspaceName, now: Time) {
+        if let Some(follower) = self.followers.get_mut(name) {
+            (follower.looked, follower.is_stale) = (Some(now.0), false);
+        }
+    }
+
+    /// Delays the next update of a follower.
+    pub(super) fn delay(&mut self, name: &WorkspaceName, not_before: i64) {
+        if let Some(follower) = self.followers.get_mut(name) {
+            (follower.not_before, follower.is_stale) = (not_before, true);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Brings the workspaces that hold the files of outside sources up to date: captures of directories, imports of git branches and archives.
+
+use std::fs::File;
+use std::path::Path;
+
+use amalgam_engine::OperationContext;
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
+use amalgam_exchange::{
+    GitHistory, GitImport, Imported, Owners, Progress, SnapshotInfo, TarImport, ZipImport, import_git, import_tar,
+    import_zip,
+};
+use amalgam_proto::v1;
+
+use super::Followers;
+use super::origin::{FileVersion, Origin};
+use crate::error::{Error, Result};
+use crate::messages::path_bytes;
+
+/// The start of the names of workspaces that hold the files of outside sources.
+const TRACKING_PREFIX: &str = "following/";
+/// The action in the operation log for an import.
+const IMPORT: &str = "import";
+/// The first bytes of a zip archive: with members, or without any.
+const ZIP_MAGICS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
+
+impl Followers {
+    /// The workspace that holds the files of an origin: that of the directory, if it has one, or one for the follower.
+    pub(super) fn tracking_workspace(&self, follower: &WorkspaceName, origin: &Origin) -> Result<WorkspaceName> {
+        if let Origin::Directory(path) = origin {
+            let records = self.context.registry.all();
+            if let Some(record) = records.iter().find(|record| record.path == *path) {
+                return Ok(WorkspaceName::new(record.workspace.as_str())?);
+            }
+        }
+        let follow = self.context.workspaces.get(follower)?.follow;
+        if let Some(follow) = follow.filter(|follow| follow.origin == origin.text()) {
+            return Ok(follow.source);
+        }
+        // Another origin that the workspace followed before keeps its name.
+        for number in 1_u32.. {
+            let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+            let name = WorkspaceName::new(format!("{TRACKING_PREFIX}{follower}/{}{suffix}", origin.word()))?;
+            if self.context.workspaces.find(&name)?.is_none() {
+                return Ok(name);
+            }
+        }
+        unreachable!("there are more numbers than workspaces")
+    }
+
+    /// Reads an origin for the first time. Returns the workspace that holds its files.
+    pub(super) fn track(
+        &self,
+        follower: &WorkspaceName,
+        origin: &Origin,
+        act: &OperationContext,
+    ) -> Result<WorkspaceName> {
+        let source = self.tracking_workspace(follower, origin)?;
+        if let Origin::Directory(path) = origin
+            && self.context.registry.all().iter().all(|record| record.path != *path)
+        {
+            let workspace_id = source.to_string();
+            let request = v1::AttachDirectoryRequest { path: path_bytes(path), workspace_id, ..Default::default() };
+            self.directories.attach(&request, &OperationContext { request: None, ..act.clone() })?;
+        }
+        self.refresh(follower, &source, origin, act)?;
+        Ok(source)
+    }
+
+    /// Brings the workspace of an origin up to date.
+    pub(super) fn refresh(
+        &self,
+        follower: &WorkspaceName,
+        source: &WorkspaceName,
+        origin: &Origin,
+        act: &OperationContext,
+    ) -> Result<()> {
+        // The request belongs to the update.
+        let act = &OperationContext { request: None, ..act.clone() };
+        match origin {
+            Origin::Directory(_) => self.directories.capture_of(source, &format!("an update of {follower}"), act),
+            Origin::Git(path, reference) => {
+                let known = self.context.workspaces.find(source)?.and_then(|found| found.head);
+                let options = GitImport {
+                    reference: (!reference.is_empty()).then(|| reference.clone()),
+                    history: GitHistory::All,
+                    known: known.into_iter().collect(),
+                    ..GitImport::default()
+                };
+                let progress = Progress::default();
+                let read = || Ok(import_git(&self.context.store, path, &options, &progress)?);
+                let imported = self.quota.within_room(&|| progress.cancel(), read)?;
+                if known == Some(imported.head) {
+                    return Ok(());
+                }
+                self.land(source, &imported, act)
+            }
+            Origin::Archive(path) => {
+                let version = FileVersion::of(path)?;
+                let is_known = self.inner.archives.lock().get(source.as_str()) == Some(&version);
+                if is_known && self.context.workspaces.find(source)?.is_some() {
+                    return Ok(());
+                }
+                let progress = Progress::default();
+                let imported =
+                    self.quota.within_room(&|| progress.cancel(), || self.read_archive(path, act, &progress))?;
+                self.land(source, &imported, act)?;
+                self.inner.archives.lock().insert(source.to_string(), version);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_archive(&self, path: &Path, act: &OperationContext, progress: &Progress) -> Result<Imported> {
+        use std::io::{Read as _, Seek as _};
+        let failed = || Error::io(format!("read {}", path.display()));
+        let mut file = File::open(path).map_err(failed())?;
+        let mut start = Vec::new();
+        file.by_ref().take(4).read_to_end(&mut start).map_err(failed())?;
+        file.rewind().map_err(failed())?;
+        let message = format!("import {}", path.file_name().unwrap_or_default().display());
+        let words = SnapshotInfo { author: act.actor.clone(), time: act.time, message, ..SnapshotInfo::default() };
+        let store = &self.context.store;
+        if ZIP_MAGICS.contains(&&start[..]) {
+            return Ok(import_zip(store, &file, ZipImport { words, ..ZipImport::default() }, progress)?);
+        }
+        let options = TarImport { owners: Owners::LikeFirst, words, ..TarImport::default() };
+        Ok(import_tar(store, file, options, progress)?)
+    }
+
+    /// Makes an import the head of its workspace. One that does not continue the head, such as a rewritten branch or another archive,
+    /// becomes a snapshot behind it, so that the follower gets the difference.
+    fn land(&self, source: &WorkspaceName, imported: &Imported, act: &OperationContext) -> Result<()> {
+        self.quota.check_room()?;
+        let (workspaces, history) = (&self.context.workspaces, &self.context.history);
+        imported.mark_foreign(act)?;
+        let Some(found) = workspaces.find(source)? else {
+            self.directories.detach_ended_workspaces(std::slice::from_ref(source))?;
+            let new = NewWorkspace { from: Some(imported.head), ..NewWorkspace::default() };
+            return Ok(workspaces.create(source, &new, act).map(drop)?);
+        };
+        if self.context.head_root(found.head)? == Some(imported.root) {
+            return Ok(());
+        }
+        self.views.move_head(source, IMPORT, act, || {
+            if workspaces.fast_forward(history, source, imported.head, act, IMPORT)?.is_some() {
+                return Ok(());
+            }
+            let mut tree = amalgam_engine::WorkingTree::open_root(&self.context.store, imported.root)?;
+            tree.rebase(workspaces.get(source)?.head);
+            let message = self.context.store.snapshot(imported.head)?.message.clone();
+            Ok(workspaces.commit_as(source, &mut tree, &Change::new(message), act, IMPORT).map(drop)?)
+        })
+    }
+}
