@@ -23,6 +23,7 @@ from ._async.files import AsyncFiles
 from ._async.history import AsyncHistory
 from ._async.merge import AsyncConflict, AsyncMerge
 from ._async.policy import AsyncPolicies
+from ._async.radar import AsyncRadar
 from ._async.sandboxes import AsyncSandbox, AsyncSandboxes, AsyncTemplates
 from ._async.snapshots import AsyncLabels, AsyncSnapshots
 from ._async.state import AsyncState
@@ -40,6 +41,7 @@ from ._sync.files import Files
 from ._sync.history import History
 from ._sync.merge import Conflict, Merge
 from ._sync.policy import Policies
+from ._sync.radar import Radar
 from ._sync.sandboxes import Sandbox, Sandboxes, Templates
 from ._sync.snapshots import Labels, Snapshots
 from ._sync.state import State
@@ -64,6 +66,8 @@ from .models import (
     EpisodeInfo,
     FileInfo,
     FileInsight,
+    Followed,
+    FollowUpdate,
     Insight,
     Key,
     Label,
@@ -72,6 +76,9 @@ from .models import (
     MergeResult,
     NewKey,
     Operation,
+    Overlap,
+    OverlapPair,
+    OverlapSide,
     Patch,
     Permission,
     Policy,
@@ -118,6 +125,7 @@ __all__ = [
     "AsyncMerge",
     "AsyncPolicies",
     "AsyncProjects",
+    "AsyncRadar",
     "AsyncReviews",
     "AsyncSandbox",
     "AsyncSandboxes",
@@ -153,6 +161,8 @@ __all__ = [
     "FileInfo",
     "FileInsight",
     "Files",
+    "FollowUpdate",
+    "Followed",
     "History",
     "Insight",
     "Key",
@@ -166,6 +176,9 @@ __all__ = [
     "NewKey",
     "Operation",
     "Options",
+    "Overlap",
+    "OverlapPair",
+    "OverlapSide",
     "Patch",
     "Permission",
     "Policies",
@@ -176,6 +189,7 @@ __all__ = [
     "ProjectUsage",
     "Projects",
     "QueueEntry",
+    "Radar",
     "ReferenceChange",
     "Restored",
     "ReviewInfo",

@@ -14,6 +14,7 @@ from .admin import AsyncKeys, AsyncProjects, AsyncReviews
 from .episodes import AsyncEpisodes
 from .events import AsyncEvents
 from .policy import AsyncPolicies
+from .radar import AsyncRadar
 from .sandboxes import AsyncSandboxes, AsyncTemplates
 from .snapshots import AsyncLabels, AsyncSnapshots
 from .transport import AsyncPool, AsyncTransport
@@ -45,6 +46,7 @@ class AsyncAmalgam:
         sandboxes: Isolated commands beside workspaces.
         templates: What sandboxes can be started from.
         policy: The permissions of agents.
+        radar: Open workspaces that change the same files.
         projects: The projects of the server.
         keys: The API keys of the server.
 
@@ -80,6 +82,7 @@ class AsyncAmalgam:
         self.sandboxes = AsyncSandboxes(self._transport)
         self.templates = AsyncTemplates(self._transport)
         self.policy = AsyncPolicies(self._transport)
+        self.radar = AsyncRadar(self._transport)
         self.projects = AsyncProjects(self._transport)
         self.keys = AsyncKeys(self._transport)
 

@@ -15,6 +15,7 @@ from .admin import Keys, Projects, Reviews
 from .episodes import Episodes
 from .events import Events
 from .policy import Policies
+from .radar import Radar
 from .sandboxes import Sandboxes, Templates
 from .snapshots import Labels, Snapshots
 from .transport import Pool, Transport
@@ -46,6 +47,7 @@ class Amalgam:
         sandboxes: Isolated commands beside workspaces.
         templates: What sandboxes can be started from.
         policy: The permissions of agents.
+        radar: Open workspaces that change the same files.
         projects: The projects of the server.
         keys: The API keys of the server.
 
@@ -81,6 +83,7 @@ class Amalgam:
         self.sandboxes = Sandboxes(self._transport)
         self.templates = Templates(self._transport)
         self.policy = Policies(self._transport)
+        self.radar = Radar(self._transport)
         self.projects = Projects(self._transport)
         self.keys = Keys(self._transport)
 

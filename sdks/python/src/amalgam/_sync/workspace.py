@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from .._call import (
     Empty,
+    Named,
     Revision,
     expected_head_text,
     field_of,
@@ -27,6 +28,8 @@ from ..models import (
     Change,
     Commit,
     CommitKind,
+    Followed,
+    FollowMode,
     Insight,
     Operation,
     Patch,
@@ -474,6 +477,70 @@ class Workspace:
             runtime=runtime,
             network=network,
         )
+
+    def follow(
+        self,
+        source: str | Named,
+        *,
+        mode: FollowMode | None = None,
+        every: int = 0,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Followed:
+        """Keeps this workspace up to date with another one, and updates it now.
+
+        Files that the agent did not change are updated; its own changes stay, merged where that is possible.
+
+        Args:
+            source: The workspace whose new snapshots are merged in.
+            mode: ``lazy`` (every 30 to 60 seconds), ``regular`` (5 to 10), ``event`` (at once); by ``every`` if unset.
+            every: The seconds between updates; 30 if 0.
+            dry_run: Check the request, and change nothing.
+            idempotency_key: The same call with the same key again returns the first result.
+
+        """
+        name = source if isinstance(source, str) else source.name
+        call = json_call(
+            "POST",
+            f"{self._base}/follow",
+            Followed.from_json,
+            body={
+                "sourceWorkspace": f"workspaces/{name}",
+                "mode": mode or "",
+                "everySeconds": every,
+                "dryRun": dry_run,
+            },
+            has_request_id=True,
+            idempotency_key=idempotency_key,
+        )
+        followed = self._transport.send(call)
+        self.refresh()
+        return followed
+
+    def update(self, *, dry_run: bool = False) -> Followed:
+        """Merges the new snapshots of the source that this workspace follows, and returns when its files are updated.
+
+        Raises:
+            NotPossibleError: It follows nothing.
+
+        """
+        call = json_call("POST", f"{self._base}/update", Followed.from_json, body={"dryRun": dry_run}, is_safe=True)
+        updated = self._transport.send(call)
+        self.refresh()
+        return updated
+
+    def unfollow(self, *, idempotency_key: str | None = None) -> None:
+        """Ends the following. The files stay as they are."""
+        call = json_call(
+            "POST",
+            f"{self._base}/unfollow",
+            nothing,
+            body={},
+            has_request_id=True,
+            idempotency_key=idempotency_key,
+        )
+        self._transport.send(call)
+        self.refresh()
 
     def rename(self, new_name: str, *, idempotency_key: str | None = None) -> None:
         """Gives this workspace another name."""

@@ -1,5 +1,6 @@
 """Values that the API returns, as frozen dataclasses. Fields that this version does not know are ignored."""
 
+from .following import Followed, FollowMode, FollowUpdate, Overlap, OverlapPair, OverlapSide
 from .policy import (
     Permission,
     Policy,
@@ -85,6 +86,9 @@ __all__ = [
     "EpisodeInfo",
     "FileInfo",
     "FileInsight",
+    "FollowMode",
+    "FollowUpdate",
+    "Followed",
     "Insight",
     "Json",
     "Key",
@@ -95,6 +99,9 @@ __all__ = [
     "MergedPath",
     "NewKey",
     "Operation",
+    "Overlap",
+    "OverlapPair",
+    "OverlapSide",
     "Patch",
     "Permission",
     "Policy",
