@@ -3,6 +3,7 @@ import { Keys, Projects, Reviews } from "./admin.js";
 import { Episodes } from "./episodes.js";
 import { Events } from "./events.js";
 import { Policies } from "./policy.js";
+import { Radar } from "./radar.js";
 import { Sandboxes, Templates } from "./sandboxes.js";
 import { Labels, Snapshots } from "./snapshots.js";
 import { type Options, Transport, completeOptions } from "./transport.js";
@@ -34,6 +35,8 @@ export class Amalgam implements AsyncDisposable {
   readonly templates: Templates;
   /** The permissions of agents. */
   readonly policy: Policies;
+  /** Open workspaces that change the same files. */
+  readonly radar: Radar;
   /** The projects of the server. */
   readonly projects: Projects;
   /** The API keys of the server. */
@@ -55,6 +58,7 @@ export class Amalgam implements AsyncDisposable {
     this.sandboxes = new Sandboxes(transport);
     this.templates = new Templates(transport);
     this.policy = new Policies(transport);
+    this.radar = new Radar(transport);
     this.projects = new Projects(transport);
     this.keys = new Keys(transport);
   }

@@ -43,6 +43,9 @@ export type {
   EpisodeInfo,
   FileInfo,
   FileInsight,
+  FollowMode,
+  FollowUpdate,
+  Followed,
   Insight,
   JsonValue,
   Key,
@@ -53,6 +56,9 @@ export type {
   MergedPath,
   NewKey,
   Operation,
+  Overlap,
+  OverlapPair,
+  OverlapSide,
   Patch,
   Permission,
   Policy,
@@ -84,6 +90,7 @@ export type {
   Written,
 } from "./models.js";
 export { Policies } from "./policy.js";
+export { Radar, type RadarOptions } from "./radar.js";
 export {
   type CreateSandboxOptions,
   type LogOptions,

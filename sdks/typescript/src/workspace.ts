@@ -10,6 +10,8 @@ import {
   type Change,
   type Commit,
   type CommitKind,
+  type FollowMode,
+  type Followed,
   type Insight,
   type Operation,
   type Patch,
@@ -20,6 +22,7 @@ import {
   type Submitted,
   type WorkspaceInfo,
   commit,
+  followed,
   operation,
   revisionText,
   status,
@@ -280,6 +283,38 @@ export class Workspace {
   async sandbox(options: SandboxOptions & { image?: string } = {}): Promise<Sandbox> {
     const { image = "host", ...given } = options;
     return new Sandboxes(this.transport).create({ ...given, template: image, workspace: this.name });
+  }
+
+  /**
+   * Keeps this workspace up to date with another one, and updates it now. Files that the agent did not change are updated;
+   * its own changes stay, merged where that is possible. `mode` is `lazy` (every 30 to 60 seconds), `regular` (5 to 10) or
+   * `event` (at once); without it the interval is `everySeconds`, or 30 seconds.
+   */
+  async follow(
+    source: string | { readonly name: string },
+    options: ChangeOptions & { mode?: FollowMode; everySeconds?: number; dryRun?: boolean } = {},
+  ): Promise<Followed> {
+    const { mode, everySeconds, dryRun, signal, timeoutMs } = options;
+    const sourceWorkspace = `workspaces/${typeof source === "string" ? source : source.name}`;
+    const body = { sourceWorkspace, mode, everySeconds, dryRun };
+    const answer = await this.transport.call("FollowSource", { path: { workspace: this.name }, body }, options);
+    await this.refresh({ signal, timeoutMs });
+    return followed(answer);
+  }
+
+  /** Merges the new snapshots of the source that this workspace follows, and returns when its files are updated. */
+  async update(options: CallOptions & { dryRun?: boolean } = {}): Promise<Followed> {
+    const input = { path: { workspace: this.name }, body: { dryRun: options.dryRun } };
+    const answer = await this.transport.call("UpdateFollower", input, options, true);
+    await this.refresh(options);
+    return followed(answer);
+  }
+
+  /** Ends the following. The files stay as they are. */
+  async unfollow(options: ChangeOptions = {}): Promise<void> {
+    const { signal, timeoutMs } = options;
+    await this.transport.call("UnfollowSource", { path: { workspace: this.name }, body: {} }, options);
+    await this.refresh({ signal, timeoutMs });
   }
 
   /** Gives this workspace another name. */
