@@ -26,7 +26,7 @@ def test_a_follower_gets_the_changes_of_its_source_and_keeps_its_own(client: Ama
     assert follower.files.read("a") == b"2\n"
     assert follower.files.read("b") == b"own\n"
     follower.unfollow()
-    with pytest.raises(errors.NotPossibleError):
+    with pytest.raises(errors.InvalidArgumentError):
         follower.update()
 
 

@@ -21,7 +21,7 @@ test("a follower gets the changes of its source, and keeps its own", async () =>
   assert.equal(await follower.files.readText("a"), "2\n");
   assert.equal(await follower.files.readText("b"), "own\n");
   await follower.unfollow();
-  await assert.rejects(follower.update(), errors.NotPossibleError);
+  await assert.rejects(follower.update(), errors.InvalidArgumentError);
 });
 
 test("the radar finds workspaces that change the same lines", async () => {

@@ -521,7 +521,7 @@ class Workspace:
         """Merges the new snapshots of the source that this workspace follows, and returns when its files are updated.
 
         Raises:
-            NotPossibleError: It follows nothing.
+            InvalidArgumentError: It follows nothing.
 
         """
         call = json_call("POST", f"{self._base}/update", Followed.from_json, body={"dryRun": dry_run}, is_safe=True)
