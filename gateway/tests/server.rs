@@ -3,6 +3,8 @@
 
 #[path = "server/access.rs"]
 mod access;
+#[path = "server/bounds.rs"]
+mod bounds;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]
@@ -11,8 +13,12 @@ mod files;
 mod git;
 #[path = "server/hostile.rs"]
 mod hostile;
+#[path = "server/landed.rs"]
+mod landed;
 #[path = "server/operator.rs"]
 mod operator;
+#[path = "server/pages.rs"]
+mod pages;
 #[path = "server/permissions.rs"]
 mod permissions;
 #[path = "server/receiver.rs"]
