@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server image packaging tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance conformance-nfs integration sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
+.PHONY: help demo demo-server image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -63,8 +63,13 @@ lint: ## formatting, clippy, docs, licences and sources
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --locked
 	$(call title,proto)
 	buf lint proto
+	buf breaking proto --against proto/landed.binpb
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
+
+landed: ## take the .proto files as the landed API, which later changes are compared with: proto/landed.binpb
+	@$(call ready,lint)
+	buf build proto --exclude-source-info -o proto/landed.binpb
 
 dist: ## the programs as they are installed, stripped: target/dist
 	@$(call ready)
@@ -149,6 +154,11 @@ integration: ## images in and out of a real Docker engine, which is started and 
 	@$(call ready,integration)
 	cargo build --locked -p amalgam-cli
 	scripts/integration "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+
+schemathesis: ## generated requests to every operation of the OpenAPI document, valid and not (CASES=20000 SEED=...)
+	@$(call ready)
+	cargo build --locked -p amalgam-cli
+	scripts/schemathesis "$${CARGO_TARGET_DIR:-target}/debug/amalgam" $(ARGS)
 
 # Keeps its files in target/sdk-python: the environment and the wheel. pip reads PyPI, or the index of PIP_INDEX_URL.
 # With AMALGAM_BIN no Rust is needed: the tests start that program.

@@ -13,6 +13,9 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 use crate::error::CliError;
 
+/// The name of the file in the store's home.
+pub const CONFIG_FILE: &str = "config.toml";
+
 /// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -302,7 +305,7 @@ pub struct Config {
 impl Config {
     /// Reads the settings of a home; none if there is no file.
     pub fn load(home: &Path) -> Result<Self, CliError> {
-        let path = home.join("config.toml");
+        let path = home.join(CONFIG_FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::Time;
@@ -28,7 +28,7 @@ use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
-use amalgam_server::{Clocks, Home, Service, api, serve};
+use amalgam_server::{Clocks, Home, Service, Settings, api, serve};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -40,7 +40,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
 use tracing::debug;
 
-use crate::config::Config;
+use crate::config::{CONFIG_FILE, Config};
 use crate::contexts::KEY_VARIABLE;
 use crate::environment;
 use crate::error::CliError;
@@ -422,19 +422,52 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
 pub fn open_project(home: &Home, settings: &Path, runtime: &Path) -> amalgam_server::error::Result<Service> {
     let ours = amalgam_server::identity_of(runtime)?;
     let place = settings.to_owned();
-    // Read whenever they are needed, so that a change applies at once.
+    let cached = Mutex::new(None::<(FileStamp, Settings)>);
+    // Asked for whenever they are needed, so that a change applies at once. The file is read again when it has changed.
     let settings = move || {
+        let stamp = FileStamp::of(&place.join(CONFIG_FILE));
+        let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, settings)) = &*cached
+            && *known == stamp
+            && stamp.is_settled()
+        {
+            return Ok(settings.clone());
+        }
         let settings = Config::load(&place).and_then(|config| {
             let mut settings = config.settings()?;
             settings.commands.environment = environment::for_commands(&config);
             settings.commands.supervisor = environment::supervisor();
             Ok(settings)
         });
-        settings.map_err(|error| amalgam_server::Error::new(Reason::Invalid, error.to_string()))
+        let settings = settings.map_err(|error| amalgam_server::Error::new(Reason::Invalid, error.to_string()))?;
+        *cached = Some((stamp, settings.clone()));
+        Ok(settings)
     };
     let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], Arc::new(settings))?;
     service.set_utc_offset(utc_offset);
     Ok(service)
+}
+
+/// The identity and the times of a file, by which a change is noticed. A file that does not exist has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileStamp(Option<(u64, u64, u64, i64)>);
+
+impl FileStamp {
+    /// A change is noticed only if the clock of the file system has moved on since the change before.
+    const SETTLED_AFTER_NANOSECONDS: i64 = 1_000_000_000;
+
+    fn of(path: &Path) -> Self {
+        let stamp = |found: std::fs::Metadata| {
+            let changed = found.ctime().saturating_mul(1_000_000_000).saturating_add(found.ctime_nsec());
+            (found.dev(), found.ino(), found.size(), changed)
+        };
+        Self(std::fs::metadata(path).ok().map(stamp))
+    }
+
+    /// Whether the file did not change within the last moments.
+    fn is_settled(self) -> bool {
+        self.0.is_none_or(|(.., changed)| now().0.saturating_sub(changed) > Self::SETTLED_AFTER_NANOSECONDS)
+    }
 }
 
 /// Returns the offset of the system's time zone from UTC at a time, in seconds.

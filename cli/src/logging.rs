@@ -7,17 +7,20 @@
 mod repeats;
 mod rotation;
 mod tail;
+mod traces;
 
 pub use tail::last_lines;
+pub use traces::Traces;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use tracing::level_filters::LevelFilter;
-use tracing::warn;
-use tracing_subscriber::filter::{EnvFilter, filter_fn};
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing::{Level, Metadata, Subscriber, warn};
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{fmt, registry};
 
 use repeats::{RepeatLimit, is_ours};
@@ -63,12 +66,25 @@ impl LogOptions {
         Ok(())
     }
 
-    /// Logs JSON lines to standard error from here on, for a server in the foreground.
-    pub fn log_server(&self) {
-        let layer = fmt::layer().json().flatten_event(true).with_writer(io::stderr);
-        let layer = layer.with_filter(filter_fn(|metadata| is_ours(metadata.target())));
+    /// Logs JSON lines to standard error from here on, for a server in the foreground. With traces, its spans go to a collector too,
+    /// whichever events the log takes.
+    pub fn log_server(&self, traces: Option<&Traces>) {
+        let ours = filter_fn(|metadata| is_ours(metadata.target()));
         let (filter, problem) = parse(self.filter.as_deref());
-        let _ = tracing::subscriber::set_global_default(registry().with(filter).with(layer));
+        let _ = match traces {
+            None => {
+                let layers = registry().with(filter).with(json_lines().with_filter(ours));
+                tracing::subscriber::set_global_default(layers)
+            }
+            Some(traces) => {
+                let is_sent = |metadata: &Metadata<'_>| {
+                    metadata.is_span() && is_ours(metadata.target()) && *metadata.level() <= Level::INFO
+                };
+                let layers = registry().with(traces.layer().with_filter(filter_fn(is_sent)));
+                let layers = layers.with(json_lines().with_filter(filter.and(ours)));
+                tracing::subscriber::set_global_default(layers)
+            }
+        };
         problem.iter().for_each(|problem| warn!("{problem}"));
     }
 
@@ -83,6 +99,11 @@ impl LogOptions {
         let _ = tracing::subscriber::set_global_default(registry().with(filter).with(layer));
         problem.iter().for_each(|problem| warn!("{problem}"));
     }
+}
+
+/// Writes JSON lines to standard error.
+fn json_lines<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
+    fmt::layer().json().flatten_event(true).with_writer(io::stderr)
 }
 
 /// The filter of a text. A text that cannot be read gives the default filter, and a problem in words.

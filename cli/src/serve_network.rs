@@ -21,6 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::connect::{self, now, runtime_directory, socket_path};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::logging::{LogOptions, Traces};
 use crate::serve_rest::RestListener;
 
 /// The file of the catalog in a data directory or in the home of a store.
@@ -72,6 +73,8 @@ pub struct NetworkOptions {
     pub rates: RatePreset,
     /// How events are sent to webhooks.
     pub webhooks: WebhookOptions,
+    /// The collector that gets traces, if there is one.
+    pub otlp_endpoint: Option<String>,
 }
 
 impl NetworkOptions {
@@ -131,6 +134,7 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
         rates: options.rates,
         webhooks: options.webhooks.clone(),
         sandboxes: Some(sandbox_options(&options)?),
+        has_traces: options.otlp_endpoint.is_some(),
     };
     let usage = |error: amalgam_gateway::ServerError| CliError::new(Exit::USAGE, "INVALID", error.to_string());
     let server = Server::bind(catalog.clone(), projects, server_options, now).await.map_err(usage)?;
@@ -293,11 +297,20 @@ fn local_project(
 }
 
 /// Runs the server on a runtime of its own. Returns the exit code.
-pub fn run_blocking(options: NetworkOptions) -> Result<(), CliError> {
+pub fn run_blocking(options: NetworkOptions, log: &LogOptions) -> Result<(), CliError> {
     let _ = tikv_jemalloc_ctl::background_thread::write(true);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::machine("could not start", &error))?;
+    let traces = {
+        // The connection to the collector belongs to the runtime.
+        let _inside = runtime.enter();
+        options.otlp_endpoint.as_deref().map(Traces::connect).transpose()?
+    };
+    log.log_server(traces.as_ref());
     let done = runtime.block_on(run(options));
+    if let Some(traces) = traces {
+        traces.end();
+    }
     runtime.shutdown_timeout(END_WITHIN);
     done
 }

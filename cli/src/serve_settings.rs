@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 16] = [
+pub const KEYS: [ServerSetting; 17] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects"),
     setting("tls-cert", "AMALGAM_TLS_CERT", "no TLS", "certificate with its chain, as PEM"),
@@ -71,6 +71,12 @@ pub const KEYS: [ServerSetting; 16] = [
         "authorities of the receivers of webhooks, as PEM",
     ),
     setting("log", "AMALGAM_LOG", "info", "filter of the log"),
+    setting(
+        "otlp-endpoint",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "no traces",
+        "URL of a collector that takes traces by OTLP over gRPC",
+    ),
 ];
 
 /// The options of the server on the command line.
@@ -121,6 +127,9 @@ pub struct ServerArgs {
     /// The authorities that receivers of webhooks have certificates of, as PEM [env: AMALGAM_WEBHOOK_CA]
     #[arg(long, value_name = "FILE")]
     webhook_ca: Option<String>,
+    /// Send traces of all calls to this collector, by OTLP over gRPC [env: OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
     /// Read settings from this file [env: AMALGAM_CONFIG] [default: /etc/amalgam/server.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -146,6 +155,7 @@ impl ServerArgs {
             "webhook-timeout" => self.webhook_timeout.clone(),
             "webhook-retries" => self.webhook_retries.clone(),
             "webhook-ca" => self.webhook_ca.clone(),
+            "otlp-endpoint" => self.otlp_endpoint.clone(),
             _ => None,
         }
     }

@@ -237,6 +237,24 @@ impl Queue {
         Ok(entries)
     }
 
+    /// Lists up to `limit` waiting entries of one target or of all, oldest first for each target, behind a position. Returns the position
+    /// of the next page with them; none after the last page.
+    ///
+    /// # Errors
+    /// The position is not one of this list, or the store cannot be read.
+    pub fn list_page(
+        &self,
+        target: Option<&WorkspaceName>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<QueueEntry>, Option<String>)> {
+        let (mut entries, next) = self.read_page(entry::QUEUE_PREFIX, target, after, limit)?;
+        for entry in &mut entries {
+            entry.is_held = self.is_held(entry)?;
+        }
+        Ok((entries, next))
+    }
+
     /// Returns the targets that have at least one entry that is not held.
     pub fn targets(&self) -> Result<Vec<WorkspaceName>> {
         let mut targets: Vec<_> =
@@ -302,6 +320,43 @@ impl Queue {
             found.extend(page.iter().filter_map(|(name, value)| QueueEntry::read(name, value).ok().flatten()));
         }
         Ok(found)
+    }
+
+    /// Returns up to `limit` entries under a prefix behind a position, and the position of the next page.
+    fn read_page(
+        &self,
+        prefix: &str,
+        target: Option<&WorkspaceName>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<QueueEntry>, Option<String>)> {
+        let prefix = match target {
+            Some(target) => format!("{prefix}{target}{}", entry::SEPARATOR),
+            None => prefix.to_owned(),
+        };
+        let mut after = match after {
+            None => None,
+            Some(position) => {
+                let name = RefName::new(position).ok().filter(|name| name.as_str().starts_with(&prefix));
+                let no_position = || Error::Invalid {
+                    what: "page token",
+                    why: format!("{} is no position of this list", position.escape_debug()),
+                };
+                Some(name.ok_or_else(no_position)?)
+            }
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = self.store().list_refs(&prefix, after.as_ref(), PAGE)?;
+            let Some((last, _)) = page.last() else { return Ok((found, None)) };
+            after = Some(last.clone());
+            for (name, value) in &page {
+                found.extend(QueueEntry::read(name, value).ok().flatten());
+                if found.len() == limit {
+                    return Ok((found, Some(name.to_string())));
+                }
+            }
+        }
     }
 
     /// Whether the next fold of a target runs a test.

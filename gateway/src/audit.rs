@@ -10,7 +10,8 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use amalgam_server::{MountChange, MountEvent};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tonic::Code;
 
 /// The size at which the file is rotated.
@@ -41,6 +42,22 @@ pub(crate) struct Record<'a> {
     pub(crate) duration: Duration,
 }
 
+/// A line of the log about a call. Written for each call, so it is not a tree of values first.
+#[derive(Serialize)]
+struct Line<'a> {
+    timestamp: &'a str,
+    level: &'a str,
+    event: &'a str,
+    user: &'a str,
+    agent: &'a str,
+    project: &'a str,
+    method: &'a str,
+    result: &'a str,
+    request_id: &'a str,
+    peer: &'a str,
+    duration_ms: u64,
+}
+
 /// The audit log. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Audit {
@@ -62,17 +79,16 @@ impl AuditFile {
         Ok(Self { path: path.to_owned(), file, bytes, bytes_max })
     }
 
-    /// Appends a line. A file that cannot be rotated goes on to grow: a record is worth more than room.
-    fn write(&mut self, line: &str) -> io::Result<()> {
-        let length = line.len() as u64 + 1;
+    /// Appends a line with its end, by one write. A file that cannot be rotated goes on to grow: a record is worth more than room.
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let length = line.len() as u64;
         if self.bytes > 0 && self.bytes.saturating_add(length) > self.bytes_max {
             match self.rotate() {
                 Ok(next) => *self = next,
                 Err(error) => tracing::warn!(%error, "the audit log cannot be rotated"),
             }
         }
-        // One write for each line: formatting straight into the file would make a system call of each piece.
-        self.file.write_all(format!("{line}\n").as_bytes())?;
+        self.file.write_all(line)?;
         self.bytes += length;
         Ok(())
     }
@@ -117,20 +133,19 @@ impl Audit {
             Code::PermissionDenied => "call.refused",
             _ => "call",
         };
-        let line = json!({
-            "timestamp": timestamp(record.time),
-            "level": if record.code == Code::Ok { "info" } else { "warn" },
-            "event": event,
-            "user": record.key_id,
-            "agent": record.agent,
-            "project": record.project,
-            "method": record.method,
-            "result": format!("{:?}", record.code),
-            "request_id": record.request_id,
-            "peer": record.peer,
-            "duration_ms": u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
+        self.append(&Line {
+            timestamp: &timestamp(record.time),
+            level: if record.code == Code::Ok { "info" } else { "warn" },
+            event,
+            user: record.key_id,
+            agent: record.agent,
+            project: record.project,
+            method: record.method,
+            result: &format!("{:?}", record.code),
+            request_id: record.request_id,
+            peer: record.peer,
+            duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
         });
-        self.append(&line);
     }
 
     /// Writes that an NFS client mounted or unmounted something, or was refused.
@@ -149,9 +164,13 @@ impl Audit {
         }));
     }
 
-    fn append(&self, line: &Value) {
+    fn append(&self, line: &impl Serialize) {
         let Some(file) = &self.file else { return };
-        if let Err(error) = file.lock().write(&line.to_string()) {
+        let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut line| {
+            line.push(b'\n');
+            file.lock().write(&line)
+        });
+        if let Err(error) = written {
             tracing::warn!(%error, "the audit log cannot be written");
         }
     }

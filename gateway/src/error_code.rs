@@ -101,6 +101,8 @@ error_codes! {
     METHOD_NOT_ALLOWED = 9009, 405;
     /// The caller has too much open at once.
     TOO_MANY = 9010, 429;
+    /// The body is compressed, or in another form that the server does not take.
+    UNSUPPORTED_MEDIA = 9011, 415;
 }
 
 impl ErrorCode {
@@ -110,7 +112,7 @@ impl ErrorCode {
             400 => Code::InvalidArgument,
             401 => Code::Unauthenticated,
             403 => Code::PermissionDenied,
-            404 | 405 => Code::Unimplemented,
+            404 | 405 | 415 => Code::Unimplemented,
             413 | 429 => Code::ResourceExhausted,
             504 => Code::DeadlineExceeded,
             _ => Code::Unknown,

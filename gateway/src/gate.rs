@@ -15,6 +15,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
 use tower::Service as _;
+use tracing::{Instrument as _, Span};
 
 use crate::audit::{Audit, Record};
 use crate::guarded_body::{CallEnded, Cut, CutForm, GuardedBody};
@@ -26,6 +27,7 @@ use crate::project::ProjectName;
 use crate::projects::{DEFAULT_PROJECT, Projects};
 use crate::rate::{CallClass, RateLimits};
 use crate::status::{deadline_exceeded, forbidden, rate_limited, stopping};
+use crate::trace;
 
 /// The header that names the project of a call.
 pub const PROJECT_HEADER: &str = "amalgam-project";
@@ -35,6 +37,8 @@ const API_KEY_HEADER: &str = "x-api-key";
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const GRPC_STATUS: &str = "grpc-status";
 const REQUEST_ID_BYTES_MAX: usize = 64;
+/// The method whose answer is a path of the host for the user of the store.
+const WORKSPACE_PATH: &str = "amalgam.v1.ExportService/GetWorkspacePath";
 /// The name of a method that does not exist, in metrics and in the audit log.
 pub(crate) const UNKNOWN_METHOD: &str = "unknown";
 
@@ -62,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) now: fn() -> Time,
     /// True when the server stops.
     pub(crate) stopping: watch::Receiver<bool>,
+    /// Whether each call has a span.
+    pub(crate) has_traces: bool,
 }
 
 impl Gate {
@@ -93,14 +99,23 @@ impl Gate {
         let method = Method::find(request.uri().path());
         let name = method.map_or(UNKNOWN_METHOD, |method| method.name);
         let mut end = CallEnd::new(self, name, peer, request.headers());
-        let timeout = request.headers().get(GRPC_TIMEOUT).and_then(|value| parse_timeout(value.to_str().ok()?));
-        let deadline = timeout.map(|timeout| end.began + timeout);
-        let (answered, cut) = match self.pass(method, &mut request, &mut end).await {
-            Ok(passed) => {
-                let mut cut = self.cut(&passed, deadline);
-                (self.forward(passed.target, request, &mut cut).await, cut)
+        let deadline = deadline(request.headers(), end.began);
+        let span = end.span.clone();
+        let answered = async {
+            match self.pass(method, &mut request, &mut end).await {
+                Ok(_) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                    (Err(deadline_exceeded()), never())
+                }
+                Ok(passed) => {
+                    let mut cut = self.cut(&passed, deadline);
+                    (self.forward(passed.target, request, &mut cut).await, cut)
+                }
+                Err(status) => (Err(status), never()),
             }
-            Err(status) => (Err(status), never()),
+        };
+        let (answered, cut) = match span.is_disabled() {
+            true => answered.await,
+            false => answered.instrument(span).await,
         };
         let mut response = answered.unwrap_or_else(Status::into_http);
         end.read_code(response.headers());
@@ -152,9 +167,10 @@ impl Gate {
     ) -> Result<Response<Body>, Status> {
         self.inner.metrics.call_began();
         let mut end = CallEnd::new(self, method.name, peer, request.headers());
+        let deadline = deadline(request.headers(), end.began);
         let (answered, cut) = match self.pass(Some(method), &mut request, &mut end).await {
             Ok(passed) => {
-                let mut cut = self.cut(&passed, None);
+                let mut cut = self.cut(&passed, deadline);
                 let Target::Store(store) = passed.target else {
                     return Err(Status::internal("the call names no project"));
                 };
@@ -204,7 +220,11 @@ impl Gate {
             Access::Project(_) => {
                 let project = project_of(request.headers(), &identity)?;
                 project.as_str().clone_into(&mut end.project);
-                Target::Store(self.inner.projects.open(&project).await?)
+                let store = self.inner.projects.open(&project).await?;
+                match method.name == WORKSPACE_PATH && identity.is_same_user() {
+                    true => Target::OwnStore(store),
+                    false => Target::Store(store),
+                }
             }
             Access::InProject(_) => {
                 let project = project_of(request.headers(), &identity)?;
@@ -235,6 +255,7 @@ impl Gate {
         let answered = async move {
             match target {
                 Target::Store(store) => store.call(request).await,
+                Target::OwnStore(store) => store.call_local(request).await,
                 Target::Own => match self.inner.own.clone().call(request).await {
                     Ok(response) => response,
                     Err(never) => match never {},
@@ -242,8 +263,10 @@ impl Gate {
             }
         };
         tokio::select! {
-            status = cut => Err(status),
+            // Most calls are answered at once, and then nothing has to be registered that would end them.
+            biased;
             response = answered => Ok(response),
+            status = cut => Err(status),
         }
     }
 
@@ -252,7 +275,7 @@ impl Gate {
     fn cut(&self, passed: &Passed, deadline: Option<Instant>) -> Cut {
         let (identity, now, mut server) = (passed.identity.clone(), self.inner.now, self.inner.stopping.clone());
         let store = match &passed.target {
-            Target::Store(store) => Some(store.cancelled()),
+            Target::Store(store) | Target::OwnStore(store) => Some(store.cancelled()),
             Target::Own => None,
         };
         Box::pin(async move {
@@ -298,6 +321,8 @@ struct Passed {
 /// Who answers a call.
 enum Target {
     Store(Arc<amalgam_server::OpenStore>),
+    /// The store, for its own user: the answer may name paths of the host.
+    OwnStore(Arc<amalgam_server::OpenStore>),
     Own,
 }
 
@@ -347,6 +372,12 @@ fn new_request_id() -> String {
     format!("req-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase())
 }
 
+/// When a call ends at the latest, if its caller says so. A time that is beyond the clock's range is none.
+fn deadline(headers: &HeaderMap, began: Instant) -> Option<Instant> {
+    let timeout = headers.get(GRPC_TIMEOUT).and_then(|value| parse_timeout(value.to_str().ok()?));
+    timeout.and_then(|timeout| began.checked_add(timeout))
+}
+
 /// Reads a gRPC timeout: up to eight digits and a unit.
 fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -376,6 +407,8 @@ struct CallEnd {
     key_id: String,
     project: String,
     code: Option<Code>,
+    /// Disabled on a server without traces.
+    span: Span,
 }
 
 impl CallEnded for CallEnd {
@@ -402,6 +435,7 @@ impl CallEnd {
             key_id: "-".to_owned(),
             project: String::new(),
             code: None,
+            span: if gate.inner.has_traces { trace::span(method, headers) } else { Span::none() },
         }
     }
 }
@@ -410,6 +444,7 @@ impl Drop for CallEnd {
     fn drop(&mut self) {
         let (code, duration) = (self.code.unwrap_or(Code::Cancelled), self.began.elapsed());
         let inner = &self.gate.inner;
+        trace::record_end(&self.span, code, &self.request_id, &self.agent, &self.project);
         inner.metrics.call_ended(self.method, code, duration);
         inner.audit.write(&Record {
             time: (inner.now)(),

@@ -59,10 +59,14 @@ pub(crate) async fn answer(gate: &Gate, place: GitPlace, mut request: Request<Bo
         Ok(project) => request.headers_mut().insert(HeaderName::from_static(PROJECT_HEADER), project),
         Err(_) => return failed(&Failure::new(Reason::Invalid, "the name of the project is malformed").into_status()),
     };
-    let Ok(Ok(permit)) = tokio::time::timeout(WAIT_MAX, Arc::clone(gate.git_places()).acquire_owned()).await else {
-        return failed(&Failure::new(Reason::Busy, "too many git clients are served; try again").into_status());
+    let places = Arc::clone(gate.git_places());
+    // Only callers with a key wait for a place.
+    let work = async |store: Arc<OpenStore>, request: Request<Body>| {
+        let Ok(Ok(permit)) = tokio::time::timeout(WAIT_MAX, places.acquire_owned()).await else {
+            return Err(Failure::new(Reason::Busy, "too many git clients are served; try again").into_status());
+        };
+        served(store, place, request, permit).await
     };
-    let work = async |store: Arc<OpenStore>, request: Request<Body>| served(store, place, request, permit).await;
     match gate.call_other(&CLONE, request, peer, work).await {
         Ok(response) => response,
         Err(status) => failed(&status),

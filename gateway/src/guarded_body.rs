@@ -107,11 +107,6 @@ impl<E: CallEnded> http_body::Body for GuardedBody<E> {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
-        if let Some(Poll::Ready(status)) = this.cut.as_mut().map(|cut| cut.as_mut().poll(cx)) {
-            this.cut = None;
-            this.shared.lock().end_by(&status);
-            return Poll::Ready(this.last_frame(status));
-        }
         let frame = {
             let mut shared = this.shared.lock();
             if let Some(status) = shared.cut_by.take() {
@@ -130,6 +125,14 @@ impl<E: CallEnded> http_body::Body for GuardedBody<E> {
             }
             frame
         };
+        // Most answers are complete at once, and then nothing has to be registered that would end them.
+        if frame.is_pending()
+            && let Some(Poll::Ready(status)) = this.cut.as_mut().map(|cut| cut.as_mut().poll(cx))
+        {
+            this.cut = None;
+            this.shared.lock().end_by(&status);
+            return Poll::Ready(this.last_frame(status));
+        }
         if matches!(frame, Poll::Ready(Some(Ok(_)))) {
             this.frames = this.frames.saturating_add(1);
             if this.frames == LONG_AFTER_FRAMES {

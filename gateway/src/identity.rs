@@ -70,12 +70,19 @@ pub struct Identity {
     revoked: Option<watch::Receiver<bool>>,
     /// The name of a caller without a key.
     name: Option<String>,
+    /// Whether the operating system vouches for the caller: it is the user of the store.
+    is_same_user: bool,
 }
 
 impl Identity {
     /// The caller on a server without keys.
-    fn without_key(name: Option<String>) -> Self {
-        Self { key: None, revoked: None, name }
+    fn without_key(name: Option<String>, is_same_user: bool) -> Self {
+        Self { key: None, revoked: None, name, is_same_user }
+    }
+
+    /// Whether the operating system vouches for the caller: it is the user of the store, who may learn paths of the host.
+    pub fn is_same_user(&self) -> bool {
+        self.is_same_user
     }
 
     /// The actor of the operations that this caller makes.
@@ -164,8 +171,8 @@ impl Keys {
     /// The request has no key, or one that is not valid now.
     pub async fn authenticate(&self, headers: &HeaderMap) -> Result<Identity, AuthError> {
         match self.inner.authentication {
-            Authentication::Off => return Ok(Identity::without_key(None)),
-            Authentication::SameUser => return Ok(Identity::without_key(actor(headers))),
+            Authentication::Off => return Ok(Identity::without_key(None, false)),
+            Authentication::SameUser => return Ok(Identity::without_key(actor(headers), true)),
             Authentication::Keys => {}
         }
         let text = presented(headers)?;
@@ -180,7 +187,7 @@ impl Keys {
         if record.is_expired((self.inner.now)()) {
             return Err(AuthError::Expired(record.id.clone()));
         }
-        Ok(Identity { key: Some(record), revoked: Some(revoked), name: None })
+        Ok(Identity { key: Some(record), revoked: Some(revoked), name: None, is_same_user: false })
     }
 
     async fn find(&self, id: &KeyId) -> Result<(Arc<KeyRecord>, watch::Receiver<bool>), AuthError> {

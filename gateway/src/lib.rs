@@ -36,6 +36,7 @@ mod schema;
 mod server;
 mod status;
 mod tls;
+mod trace;
 mod webhook;
 mod webhook_service;
 mod webhooks;

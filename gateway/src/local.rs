@@ -113,6 +113,7 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
         now,
         stopping: stopping.clone(),
+        has_traces: false,
     });
     Some(Front { gate, stopping, metrics_open: true, authentication })
 }

@@ -118,6 +118,8 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.ExchangeService/ImportTree", WRITE, ""),
     row("amalgam.v1.ExportService/CreateExport", LOCAL, ""),
     row("amalgam.v1.ExportService/DeleteExport", LOCAL, ""),
+    // The path with its secret lets a client write, so the right to read is not enough.
+    row("amalgam.v1.ExportService/GetWorkspacePath", WRITE, "GET /workspaces/{workspace=workspaces}/path"),
     row("amalgam.v1.ExportService/ListExports", LOCAL, ""),
     row("amalgam.v1.FileService/ApplyEdits", WRITE, "POST /workspaces/{workspace=workspaces}/edits"),
     row("amalgam.v1.FileService/CommitEdits", WRITE, "POST /workspaces/{workspace=workspaces}/commit-edits"),

@@ -60,10 +60,7 @@ impl ProjectService for OwnServices {
             "" => None,
             token => Some(ProjectName::new(token).map_err(|why| invalid(format!("page_token: {why}")))?),
         };
-        let limit = match u32::try_from(request.page_size) {
-            Ok(0) | Err(_) => PAGE_DEFAULT,
-            Ok(asked) => asked.min(PAGE_MAX),
-        };
+        let limit = page_size(request.page_size)?;
         let mut projects = Vec::new();
         let mut next = String::new();
         // Projects that the key may not use are left out, so a page may need several reads.
@@ -139,6 +136,9 @@ impl KeyService for OwnServices {
         let projects: Result<Vec<_>, _> = request.projects.into_iter().map(ProjectName::new).collect();
         let projects = projects.map_err(|why| invalid(format!("projects: {why}")))?;
         let expires = request.expire_time.as_ref().map(instant);
+        if expires.is_some_and(|expires| expires <= (self.now)()) {
+            return Err(invalid("expire_time: it has passed already"));
+        }
         let new = NewKey { agent, scopes, projects, expires };
         let (text, record) = self.catalog.create_key(&new, (self.now)()).await?;
         Ok(Response::new(v1::CreateKeyResponse { key: Some(key_message(&record)), text: text.reveal() }))
@@ -162,6 +162,15 @@ impl KeyService for OwnServices {
     async fn get_caller(&self, request: Request<v1::GetCallerRequest>) -> Answer<v1::GetCallerResponse> {
         let key = identity(&request)?.key.as_deref().map(key_message);
         Ok(Response::new(v1::GetCallerResponse { key }))
+    }
+}
+
+/// How many items of a page are wanted.
+pub(crate) fn page_size(asked: i32) -> Result<u32, Status> {
+    match u32::try_from(asked) {
+        Ok(0) => Ok(PAGE_DEFAULT),
+        Ok(asked) => Ok(asked.min(PAGE_MAX)),
+        Err(_) => Err(invalid(format!("page_size: {asked} is negative"))),
     }
 }
 

@@ -10,7 +10,7 @@ mod route;
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CONTENT_LENGTH, HeaderName, IF_MATCH};
+use http::header::{ACCEPT, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, HeaderName, IF_MATCH};
 use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use percent_encoding::percent_decode_str;
@@ -21,7 +21,7 @@ use crate::error_code::ErrorCode;
 use crate::gate::{Gate, PROJECT_HEADER, Peer, UNKNOWN_METHOD};
 use answer::{StreamForm, error_of, json_answer};
 use grpc_call::{framed, grpc_call};
-use json::{from_json, given_twice, object_of_query, set};
+use json::{check_types, from_json, given_twice, object_of_query, set};
 use route::{Found, NoRoute};
 
 /// The root of the REST API.
@@ -32,8 +32,9 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 const BODY_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 /// A body of so many bytes is parsed on a thread that may block.
 const LONG_BODY_BYTES: usize = 256 << 10;
-/// How long the rest of a refused body is read.
+/// How long, and how much of, the rest of a refused body is read.
 const DISCARD_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
+const DISCARD_BYTES_MAX: usize = 64 << 20;
 /// The header that makes a retried call one that is done once.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The header of a subscriber that goes on where it ended.
@@ -145,6 +146,7 @@ async fn refused(
 async fn grpc_request(found: &Found, head: &http::request::Parts, body: Body) -> Result<Request<Body>, Refusal> {
     let invalid = |message: String| Refusal(ErrorCode::INVALID_ARGUMENT, message);
     let input = found.route.descriptor.input();
+    refuse_encoded(&head.headers)?;
     let query = head.uri.query().map(pairs).transpose().map_err(invalid)?.unwrap_or_default();
     let mut object = object_of_query(&input, query).map_err(|why| invalid(format!("query: {why}")))?;
     let bytes = collected(&head.headers, body).await?;
@@ -159,6 +161,7 @@ async fn grpc_request(found: &Found, head: &http::request::Parts, body: Body) ->
         if let Some(twice) = given_twice(&input, &given) {
             return Err(invalid(format!("the field `{twice}` is given twice, under both of its names")));
         }
+        check_types(&input, &given).map_err(invalid)?;
         for (name, value) in given {
             // A field of the query under its other name would win.
             if let Some(field) = input.get_field_by_json_name(&name).or_else(|| input.get_field_by_name(&name)) {
@@ -188,6 +191,15 @@ async fn parsed(bytes: Bytes) -> Result<Value, String> {
         true => parse(),
         false => tokio::task::spawn_blocking(parse).await.map_err(|error| error.to_string())?,
     }
+}
+
+/// Refuses a body that is compressed: a small one could become a very large one.
+fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
+    let is_plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+        return Ok(());
+    }
+    Err(Refusal(ErrorCode::UNSUPPORTED_MEDIA, "content-encoding: send the body as it is, not compressed".to_owned()))
 }
 
 /// The fields that headers stand for.
@@ -231,7 +243,15 @@ async fn collected(headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal
 
 /// Reads the rest of a body for a moment: many clients read the answer only after they have sent everything.
 async fn discard(mut body: Body) {
-    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
+    let reading = async {
+        let mut read = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > DISCARD_BYTES_MAX {
+                break;
+            }
+        }
+    };
     let _ = tokio::time::timeout(DISCARD_WITHIN, reading).await;
 }
 

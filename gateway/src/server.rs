@@ -56,6 +56,8 @@ pub struct ServerOptions {
     pub webhooks: WebhookOptions,
     /// How sandboxes are started; without it there are none.
     pub sandboxes: Option<SandboxOptions>,
+    /// Whether each call has a span of the gateway, which continues the trace that its caller names.
+    pub has_traces: bool,
 }
 
 /// Why a server cannot start.
@@ -146,6 +148,7 @@ impl Server {
             git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
             now,
             stopping: stopping.clone(),
+            has_traces: options.has_traces,
         });
         let (metrics_open, authentication) = (options.metrics_open, options.authentication);
         let front = Front { gate, stopping, metrics_open, authentication };

@@ -48,7 +48,12 @@ impl From<ProjectError> for Status {
             ProjectError::Store { ref project, ref source } => {
                 // Its words name paths of the host.
                 tracing::warn!(%project, %error, "a project cannot be opened");
-                let message = format!("the store of project {project} cannot be opened now; the server's log says why");
+                let message = match source.reason() {
+                    Reason::Unsupported => {
+                        format!("a newer version of Amalgam wrote the store of project {project}; upgrade the server")
+                    }
+                    _ => format!("the store of project {project} cannot be opened now; the server's log says why"),
+                };
                 return Failure::new(source.reason(), message).into_status();
             }
             ProjectError::Deleted(_) => Reason::NotFound,

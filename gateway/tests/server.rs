@@ -3,6 +3,8 @@
 
 #[path = "server/access.rs"]
 mod access;
+#[path = "server/bounds.rs"]
+mod bounds;
 #[path = "server/canaries.rs"]
 mod canaries;
 #[path = "server/events.rs"]
@@ -13,8 +15,12 @@ mod files;
 mod git;
 #[path = "server/hostile.rs"]
 mod hostile;
+#[path = "server/landed.rs"]
+mod landed;
 #[path = "server/operator.rs"]
 mod operator;
+#[path = "server/pages.rs"]
+mod pages;
 #[path = "server/permissions.rs"]
 mod permissions;
 #[path = "server/receiver.rs"]

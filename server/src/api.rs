@@ -26,12 +26,13 @@ pub use crate::call_log::{ACTOR_HEADER, ADMIN_HEADER};
 pub use crate::caller::Origin;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_materializer::Progress;
 use amalgam_proto::{Identified, Reason, v1};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLockReadGuard};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,7 +40,7 @@ use tonic::{Request, Status};
 
 use crate::call_log::{CurrentCall, in_call, keep_running, task_in_call};
 use crate::caller::{Caller, ends, gone};
-use crate::calls::{Calls, Kind};
+use crate::calls::{Calls, Kind, RuntimePlace};
 use crate::error::{Error, Result};
 use crate::messages::{Phase, progress_message};
 use crate::service::Service;
@@ -82,15 +83,54 @@ impl Api {
         (actor, request)
     }
 
-    /// Does something short.
+    /// Reads something that takes microseconds: memory, or a few records that are usually cached. It runs in the task of its call: the
+    /// hop to a thread that may block would cost several times as much as the work. If the store is held exclusively, it waits for it on
+    /// such a thread.
+    pub(crate) async fn quick<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> Result<tonic::Response<T>, Status> {
+        if let Some(using) = self.service.try_using() {
+            return self.run_here(using, work);
+        }
+        self.short(work).await
+    }
+
+    /// Does something that takes some hundred microseconds in the task of its call, if the runtime has a thread to spare. Gives the work
+    /// back otherwise, and then it needs a thread that may block.
+    pub(crate) fn brief<T, W: FnOnce(&Service) -> Result<T>>(
+        &self,
+        work: W,
+    ) -> std::result::Result<Result<tonic::Response<T>, Status>, W> {
+        match (self.service.try_using(), RuntimePlace::take()) {
+            (Some(using), Some(_place)) => Ok(self.run_here(using, work)),
+            _ => Err(work),
+        }
+    }
+
+    fn run_here<T>(
+        &self,
+        _using: RwLockReadGuard<'_, ()>,
+        work: impl FnOnce(&Service) -> Result<T>,
+    ) -> Result<tonic::Response<T>, Status> {
+        let _call = self.calls.begin();
+        // A panic ends this call and no other one on its connection, as on a thread that may block.
+        let done = catch_unwind(AssertUnwindSafe(|| work(&self.service)));
+        let done = done.map_err(|_| Status::internal("a bug in the server; its log says more"))?;
+        done.map(tonic::Response::new).map_err(Error::into_status)
+    }
+
+    /// Does something short. It does not begin after its caller went away.
     pub(crate) async fn short<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<T>, Status> {
-        let (service, call) = (self.service.clone(), self.calls.begin());
+        let (service, call, caller) = (self.service.clone(), self.calls.begin(), Caller::default());
+        let _gone = GoneOnDrop(caller.clone());
         let done = tokio::task::spawn_blocking(in_call(move || {
             let _call = call;
             let _using = service.using();
+            caller.check()?;
             work(&service)
         }));
         let done = done.await.map_err(|error| panicked(&error))?;
@@ -115,6 +155,8 @@ impl Api {
     ) -> Result<tonic::Response<T>, Status> {
         self.in_turn(caller, kind, |service, caller| {
             let _using = service.using();
+            // The store may have been held exclusively for long.
+            caller.check()?;
             work(service, caller)
         })
         .await
@@ -139,6 +181,7 @@ impl Api {
             let caller = caller.clone();
             tokio::task::spawn_blocking(in_call(move || {
                 let _held = (permit, stream);
+                caller.check()?;
                 work(&service, &caller)
             }))
         };
@@ -158,8 +201,9 @@ impl Api {
         caller: &str,
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<T>, Status> {
-        self.in_turn(caller, Kind::Work, |service, _| {
+        self.in_turn(caller, Kind::Work, |service, caller| {
             let _alone = service.alone()?;
+            caller.check()?;
             work(service)
         })
         .await
@@ -173,6 +217,7 @@ impl Api {
     ) -> Result<tonic::Response<Answers<T>>, Status> {
         self.run(caller, Kind::Work, move |service, sender| {
             let _using = service.using();
+            sender.check()?;
             sender.caller.walking(|| work(service, sender))
         })
     }
@@ -197,6 +242,7 @@ impl Api {
     ) -> Result<tonic::Response<Answers<T>>, Status> {
         self.watch(caller, Kind::Work, phase, tell, move |service, progress, sender| {
             let _using = service.using();
+            sender.check()?;
             work(service, progress, sender)
         })
     }
@@ -241,7 +287,8 @@ impl Api {
             let sender = Sender { send: send.clone(), caller: caller.clone(), calls: Arc::clone(&calls), kind, turn };
             let mut done = tokio::task::spawn_blocking(in_call(move || {
                 let _stream = stream;
-                if let Err(failure) = work(&service, &sender) {
+                let done = sender.check().and_then(|()| work(&service, &sender));
+                if let Err(failure) = done {
                     let told = sender.send.send_timeout(Err(failure.into_status()), SLOW_READER_AFTER);
                     let _ = tokio::runtime::Handle::current().block_on(told);
                 }
@@ -370,6 +417,11 @@ impl<T> Sender<T> {
         })
     }
 
+    /// Returns an error when the client disconnected.
+    fn check(&self) -> Result<()> {
+        if self.is_closed() { Err(gone()) } else { Ok(()) }
+    }
+
     /// Returns whether the client disconnected.
     pub(crate) fn is_closed(&self) -> bool {
         self.send.is_closed() || self.caller.is_gone()
@@ -383,12 +435,13 @@ pub(crate) fn actor<T>(request: &Request<T>) -> String {
 }
 
 /// How many of a page are wanted.
-pub(crate) fn page_size(asked: i32) -> usize {
+pub(crate) fn page_size(asked: i32) -> Result<usize> {
     const DEFAULT: usize = 100;
     const MAX: usize = 1_000;
     match usize::try_from(asked) {
-        Ok(0) | Err(_) => DEFAULT,
-        Ok(asked) => asked.min(MAX),
+        Ok(0) => Ok(DEFAULT),
+        Ok(asked) => Ok(asked.min(MAX)),
+        Err(_) => Err(Error::new(Reason::Invalid, format!("page_size: {asked} is negative"))),
     }
 }
 
@@ -445,6 +498,75 @@ mod tests {
         // The client goes away: its future is dropped.
         assert!(tokio::time::timeout(Duration::from_millis(100), call).await.is_err());
         assert!(noticed.await.expect("told"));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn work_does_not_begin_after_its_caller_went_away() {
+        let around = tempfile::tempdir().expect("a directory");
+        let api = api(around.path());
+        // A purge has the store to itself, so calls wait for it.
+        let (held, is_held) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let service = api.service.clone();
+        let holder = std::thread::spawn(move || {
+            let _alone = service.alone().expect("nobody uses it");
+            held.send(()).expect("heard");
+            let _ = ended.recv();
+        });
+        is_held.recv().expect("held");
+        let began = Arc::new(Mutex::new(Vec::new()));
+        let note = |word: &'static str| {
+            let began = Arc::clone(&began);
+            move || {
+                began.lock().push(word);
+                word.len()
+            }
+        };
+        let wait = Duration::from_millis(50);
+        let (quick, short, slow, read) = (note("quick"), note("short"), note("slow"), note("read"));
+        let quick = api.quick(move |_| Ok(quick()));
+        assert!(tokio::time::timeout(wait, quick).await.is_err());
+        let short = api.short(move |_| Ok(short()));
+        assert!(tokio::time::timeout(wait, short).await.is_err());
+        let slow = api.slow("ada", Kind::Merge, move |_, _| Ok(slow()));
+        assert!(tokio::time::timeout(wait, slow).await.is_err());
+        let read = api.read("ada", move |_| Ok(read()));
+        assert!(tokio::time::timeout(wait, read).await.is_err());
+        let stream = note("stream");
+        let stream = move |_: &Service, _: &Sender<u32>| {
+            stream();
+            Ok(())
+        };
+        drop(api.stream("ada", stream).expect("open"));
+        let stays = note("stays");
+        let stays = tokio::spawn({
+            let api = api.clone();
+            async move { api.short(move |_| Ok(stays())).await }
+        });
+        end.send(()).expect("told");
+        holder.join().expect("no panic");
+        stays.await.expect("no panic").expect("done");
+        assert!(api.calls.drained(Duration::from_secs(20)).await);
+        assert_eq!(*began.lock(), ["stays"], "only the call whose caller stayed did its work");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn half_of_the_threads_of_the_runtime_do_brief_work_at_most() {
+        // Another test of this process may have a place at the same moment.
+        let places: Vec<_> = std::iter::from_fn(RuntimePlace::take).collect();
+        assert!((1..=2).contains(&places.len()), "{}", places.len());
+        drop(places);
+        assert!(RuntimePlace::take().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_runtime_with_one_thread_does_no_brief_work() {
+        let around = tempfile::tempdir().expect("a directory");
+        let api = api(around.path());
+        assert!(api.brief(|_| Ok(7)).is_err());
+        assert_eq!(api.quick(|_| Ok(7)).await.expect("read").into_inner(), 7);
+        let panicked = api.quick(|_| -> Result<u32> { panic!("a bug") }).await.expect_err("told");
+        assert_eq!(panicked.code(), tonic::Code::Internal);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

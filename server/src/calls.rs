@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use amalgam_proto::Reason;
@@ -23,6 +23,28 @@ const STREAMS_MAX: u32 = 16_384;
 const WAITING_MAX: usize = 128;
 /// How often the drain looks whether calls have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Calls of this process whose work runs on threads of the runtime itself at the moment.
+static ON_RUNTIME: AtomicUsize = AtomicUsize::new(0);
+
+/// A place for work on a thread of the runtime, until it is dropped.
+pub(crate) struct RuntimePlace(());
+
+impl RuntimePlace {
+    /// Takes a place. At most half of the runtime's threads may be taken, so that a disk that is slow for once does not stop the others;
+    /// a runtime with one thread has none.
+    pub(crate) fn take() -> Option<Self> {
+        let places = tokio::runtime::Handle::try_current().ok()?.metrics().num_workers() / 2;
+        let more = |taken: usize| (taken < places).then_some(taken + 1);
+        ON_RUNTIME.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then(|| Self(()))
+    }
+}
+
+impl Drop for RuntimePlace {
+    fn drop(&mut self) {
+        ON_RUNTIME.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The kinds of long calls. Those of one kind wait for each other, and for no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,6 +124,11 @@ impl Context {
         self.gate.read()
     }
 
+    /// Marks the store as in use like [`Context::using`], unless a call has it exclusively or waits for that.
+    pub(crate) fn try_using(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.gate.try_read()
+    }
+
     /// Waits until no call uses the store, and keeps others out until the guard is dropped.
     pub(crate) fn exclusive(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         self.gate.try_write_for(EXCLUSIVE_WAIT_MAX).ok_or_else(|| {

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_engine::workspace::LabelName;
+use amalgam_engine::workspace::{LabelName, WorkspaceName};
 use amalgam_engine::{SnapshotId, Time};
 use amalgam_nfs::{Credentials, ExportSpec, MountLines, MountWatcher, Network, Statistics, export_path};
 use amalgam_proto::{Reason, v1};
@@ -242,6 +242,35 @@ impl Exports {
             address: listener.address().map(|address| address.to_string()).unwrap_or_default(),
             connections: listener.statistics().map_or(0, |found| u32::try_from(found.connections).unwrap_or(u32::MAX)),
             problems: self.inner.problems.lock().clone(),
+        })
+    }
+
+    /// Where the files of a workspace are: paths of the host for the store's user, exports for everybody.
+    pub(crate) fn workspace_path(&self, name: &WorkspaceName, is_local: bool) -> Result<v1::GetWorkspacePathResponse> {
+        let workspace = self.views.workspace_message(name)?;
+        let directories = workspace.directories.into_iter().map(|directory| directory.path);
+        let paths: Vec<_> = workspace.mounts.into_iter().chain(directories).filter(|_| is_local).collect();
+        let listener = self.inner.listener.lock();
+        let is_listening = listener.address().is_some();
+        let of_it = self.views.exports().into_iter().filter(|(_, record)| record.workspace == name.as_str());
+        let exports = of_it.filter(|_| is_listening).map(|(number, record)| self.message(&listener, number, &record));
+        let mut exports = exports.collect::<Result<Vec<_>>>()?;
+        exports.sort_by_key(|export| (export.read_only, export.mode != i32::from(v1::MountMode::ReadWrite)));
+        if paths.is_empty() && exports.is_empty() {
+            let next = match is_local {
+                true => {
+                    "`amalgam mount` or `amalgam checkout` gives it one, `amalgam export nfs` shows it to other machines"
+                }
+                false => "its files are read and written by the API; an operator exports it with `amalgam export nfs`",
+            };
+            return Err(Error::new(Reason::NotFound, format!("workspace {name} has no path; {next}")));
+        }
+        let mount = exports.first().and_then(|export| export.commands.as_ref()).map(|commands| commands.mount.clone());
+        Ok(v1::GetWorkspacePathResponse {
+            path: paths.first().cloned().unwrap_or_default(),
+            paths,
+            mount: mount.unwrap_or_default(),
+            exports,
         })
     }
 

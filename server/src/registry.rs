@@ -150,6 +150,10 @@ impl Registry {
         self.turn.lock()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.lock().is_empty()
+    }
+
     pub(crate) fn all(&self) -> Vec<Record> {
         self.records.lock().values().cloned().collect()
     }

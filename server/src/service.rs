@@ -193,6 +193,11 @@ impl Service {
         self.context.using()
     }
 
+    /// Marks the store as in use, unless a call has it exclusively or waits for that.
+    pub(crate) fn try_using(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.context.try_using()
+    }
+
     /// Waits until no call uses the store, keeps others out until the guard is dropped, and drops the caches that pin objects.
     pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         let guard = self.context.exclusive()?;

@@ -13,6 +13,9 @@ use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
 
+/// Mounts in one answer of the server.
+const PAGE_SIZE: i32 = 500;
+
 /// List mounts
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam mounts\n  amalgam mounts --json")]
@@ -42,6 +45,15 @@ impl Mounts {
 
 /// Returns all mounts, and problems of mounts that an earlier process left.
 pub async fn mounts(client: &mut Client) -> Result<(Vec<v1::MountPoint>, Vec<String>), CliError> {
-    let listed = client.mounts.list_mounts(v1::ListMountsRequest {}).await?.into_inner();
-    Ok((listed.mounts, listed.problems))
+    let mut request = v1::ListMountsRequest { page_size: PAGE_SIZE, page_token: String::new() };
+    let (mut mounts, mut problems) = (Vec::new(), Vec::new());
+    loop {
+        let page = client.mounts.list_mounts(request.clone()).await?.into_inner();
+        mounts.extend(page.mounts);
+        problems.extend(page.problems);
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            return Ok((mounts, problems));
+        }
+    }
 }

@@ -14,6 +14,9 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
+/// Entries in one answer of the server.
+const PAGE_SIZE: i32 = 500;
+
 /// List, show, release and withdraw queued merges
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -92,8 +95,17 @@ impl List {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
-        let request = v1::ListQueueRequest { target: target.clone() };
-        let v1::ListQueueResponse { entries, problems } = client.merges.list_queue(request).await?.into_inner();
+        let mut request = v1::ListQueueRequest { target: target.clone(), page_size: PAGE_SIZE, ..Default::default() };
+        let (mut entries, mut problems) = (Vec::new(), Vec::new());
+        loop {
+            let page = client.merges.list_queue(request.clone()).await?.into_inner();
+            entries.extend(page.entries);
+            problems.extend(page.problems);
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+        }
         let is_shown = |workspace: &v1::Workspace| {
             let into = workspace.publishing.as_ref().map(|publishing| publishing.target.as_str());
             target.is_empty() || into == Some(target.as_str())

@@ -17,6 +17,9 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
+/// Reviews in one answer of the server.
+const PAGE_SIZE: i32 = 500;
+
 /// List, show, accept and reject merges that need a decision
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -160,8 +163,17 @@ impl List {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
-        let request = v1::ListReviewsRequest { target };
-        let v1::ListReviewsResponse { reviews, problems } = client.merges.list_reviews(request).await?.into_inner();
+        let mut request = v1::ListReviewsRequest { target, page_size: PAGE_SIZE, ..Default::default() };
+        let (mut reviews, mut problems) = (Vec::new(), Vec::new());
+        loop {
+            let page = client.merges.list_reviews(request.clone()).await?.into_inner();
+            reviews.extend(page.reviews);
+            problems.extend(page.problems);
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+        }
         session.output.page();
         for review in &reviews {
             let entry = review.entry.as_ref().ok_or_else(|| missing_field("entry"))?;

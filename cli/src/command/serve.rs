@@ -77,10 +77,11 @@ impl Serve {
             metrics_open: settings.is_on("open-metrics")?,
             rates: settings.rates()?,
             webhooks: webhooks(&settings)?,
+            otlp_endpoint: settings.text("otlp-endpoint").map(str::to_owned),
         };
         let filter = settings.text("log").map(str::to_owned);
-        LogOptions { filter, ..session.connect.log.clone() }.log_server();
-        serve_network::run_blocking(options)?;
+        let log = LogOptions { filter, ..session.connect.log.clone() };
+        serve_network::run_blocking(options, &log)?;
         Ok(Exit::OK)
     }
 }

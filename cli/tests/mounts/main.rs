@@ -13,6 +13,10 @@ mod policy;
 mod refused;
 #[path = "../command/scratch.rs"]
 mod scratch;
+#[path = "../command/served.rs"]
+#[allow(dead_code, reason = "its other users start servers of data directories")]
+mod served;
+mod server_doors;
 
 use std::fs;
 use std::io::{Read as _, Seek as _, Write as _};

@@ -88,6 +88,21 @@ impl Queue {
             .map(|entries| entries.into_iter().filter_map(|entry| read(entry).ok()).collect())
     }
 
+    /// Lists up to `limit` reviews of one target or of all, oldest first for each target, behind a position. Returns the position of the
+    /// next page with them; none after the last page.
+    ///
+    /// # Errors
+    /// The position is not one of this list, or the store cannot be read.
+    pub fn reviews_page(
+        &self,
+        target: Option<&WorkspaceName>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<Review>, Option<String>)> {
+        let (entries, next) = self.read_page(REVIEW_PREFIX, target, after, limit)?;
+        Ok((entries.into_iter().filter_map(|entry| read(entry).ok()).collect(), next))
+    }
+
     /// Returns the review whose id starts with this prefix.
     pub fn find_review(&self, id: &str) -> Result<Review> {
         only(self.reviews(None)?, id, |review| &review.entry.id, "review")

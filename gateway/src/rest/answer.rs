@@ -154,6 +154,8 @@ fn error_code(code: Code, reason: Option<Reason>) -> ErrorCode {
         Some(Reason::CommandNotFound) => return ErrorCode::COMMAND_NOT_FOUND,
         Some(Reason::PtyNotFound) => return ErrorCode::PTY_NOT_FOUND,
         Some(Reason::PtyLimit) => return ErrorCode::PTY_LIMIT_EXCEEDED,
+        // The path exists, and the state does not permit it.
+        Some(Reason::Unsupported) => return ErrorCode::NOT_POSSIBLE,
         // The bytes that the caller sent, not those of the store.
         Some(Reason::DamagedStream) => return ErrorCode::INVALID_ARGUMENT,
         _ => {}

@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 use super::answer::{Messages, copy_headers, error_answer, json_answer, one_message};
 use super::grpc_call::{framed, grpc_call};
 use super::json::escape;
-use super::{Refusal, pairs, refused};
+use super::{Refusal, pairs, refuse_encoded, refused};
 use crate::error_code::ErrorCode;
 use crate::gate::{Gate, Peer};
 
@@ -82,7 +82,7 @@ impl Query {
 
 /// Answers a request about a file.
 pub(crate) async fn answer(gate: &Gate, place: FilePlace, head: &Parts, body: Body, peer: Peer) -> Response<Body> {
-    let query = match Query::of(head) {
+    let query = match Query::of(head).and_then(|query| refuse_encoded(&head.headers).map(|()| query)) {
         Ok(query) => query,
         Err(refusal) => return refused(gate, STAT, &head.headers, peer, refusal).await,
     };

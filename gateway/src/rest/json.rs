@@ -47,6 +47,70 @@ pub(crate) fn from_json(descriptor: &MessageDescriptor, mut value: Value) -> Res
     DynamicMessage::deserialize(descriptor.clone(), value).map_err(|error| error.to_string())
 }
 
+/// Refuses values that protobuf's mapping takes and the OpenAPI document does not describe: numbers in quotes, numbers of enum values,
+/// and nulls for anything but a message.
+///
+/// # Errors
+/// Says which field is wrong.
+pub(crate) fn check_types(descriptor: &MessageDescriptor, object: &Map<String, Value>) -> Result<(), String> {
+    if descriptor.package_name() == "google.protobuf" {
+        return Ok(());
+    }
+    for field in descriptor.fields() {
+        let Some(found) = object.get(field.json_name()).or_else(|| object.get(field.name())) else { continue };
+        match (field.kind(), found) {
+            (Kind::Message(entry), Value::Object(entries)) if field.is_map() => {
+                let Some(value) = entry.get_field_by_name("value") else { continue };
+                entries.values().try_for_each(|one| check_value(&value, one))?;
+            }
+            (_, Value::Array(values)) if field.is_list() => {
+                values.iter().try_for_each(|one| match one {
+                    Value::Null => Err(format!("`{}`: a list has no null", field.json_name())),
+                    one => check_value(&field, one),
+                })?;
+            }
+            (_, found) if field.is_list() || field.is_map() => {
+                return Err(format!("`{}`: {} is no list and no map", field.json_name(), word(found)));
+            }
+            (_, found) => check_value(&field, found)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_value(field: &FieldDescriptor, value: &Value) -> Result<(), String> {
+    let is_right = match (field.kind(), value) {
+        (Kind::Message(inner), Value::Object(object)) => return check_types(&inner, object),
+        // Times and durations are texts.
+        (Kind::Message(inner), Value::String(_)) => inner.package_name() == "google.protobuf",
+        (Kind::Message(_), Value::Null) => true,
+        (Kind::Bool, Value::Bool(_)) | (Kind::String | Kind::Bytes | Kind::Enum(_), Value::String(_)) => true,
+        (Kind::Float | Kind::Double, Value::Number(_)) => true,
+        (
+            Kind::Message(_) | Kind::Bool | Kind::String | Kind::Bytes | Kind::Enum(_) | Kind::Float | Kind::Double,
+            _,
+        ) => false,
+        (_, Value::Number(number)) => number.is_i64() || number.is_u64(),
+        _ => false,
+    };
+    match is_right {
+        true => Ok(()),
+        false => Err(format!("`{}`: {} is no value of this field", field.json_name(), word(value))),
+    }
+}
+
+/// The type of a value, in words.
+fn word(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "this number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
 /// The first field that an object has under both of its names.
 pub(crate) fn given_twice(descriptor: &MessageDescriptor, object: &Map<String, Value>) -> Option<String> {
     let is_twice = |field: &FieldDescriptor| {
@@ -244,6 +308,40 @@ mod tests {
         from_json(&diff, object).expect("a message");
         for bad in ["nothing", "before.nothing", "before", "paths.x", ""] {
             assert!(object_of_query(&diff, [(bad.to_owned(), "x".to_owned())]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values_that_the_document_does_not_describe_are_refused() {
+        let check = |name: &str, value: Value| check_types(&message(name), value.as_object().expect("an object"));
+        for (name, good) in [
+            ("ListFilesRequest", serde_json::json!({"pageSize": 5, "recursive": true, "path": "a"})),
+            ("CommitEditsRequest", serde_json::json!({"edits": [{"write": {"path": "a", "text": "b", "mode": 420}}]})),
+            (
+                "CommitEditsRequest",
+                serde_json::json!({"metadata": {"a": "b"}, "kind": "COMMIT_KIND_STEP", "reward": 1}),
+            ),
+            ("CreateKeyRequest", serde_json::json!({"expireTime": "2024-01-15T10:30:00Z", "agent": "a"})),
+            ("CreateKeyRequest", serde_json::json!({"expireTime": null})),
+        ] {
+            assert_eq!(check(name, good.clone()), Ok(()), "{good}");
+        }
+        for (name, bad) in [
+            ("ListFilesRequest", serde_json::json!({"pageSize": "5"})),
+            ("ListFilesRequest", serde_json::json!({"page_size": 5.5})),
+            ("ListFilesRequest", serde_json::json!({"recursive": "true"})),
+            ("ListFilesRequest", serde_json::json!({"recursive": null})),
+            ("ListFilesRequest", serde_json::json!({"path": 5})),
+            ("CommitEditsRequest", serde_json::json!({"edits": {}})),
+            ("CommitEditsRequest", serde_json::json!({"edits": [null]})),
+            ("CommitEditsRequest", serde_json::json!({"edits": [{"write": {"path": null}}]})),
+            ("CommitEditsRequest", serde_json::json!({"edits": [{"write": {"mode": null}}]})),
+            ("CommitEditsRequest", serde_json::json!({"kind": 1})),
+            ("CommitEditsRequest", serde_json::json!({"metadata": {"a": 1}})),
+            ("CommitEditsRequest", serde_json::json!({"metadata": []})),
+            ("CreateKeyRequest", serde_json::json!({"expireTime": 5})),
+        ] {
+            assert!(check(name, bad.clone()).is_err(), "{bad}");
         }
     }
 

@@ -60,9 +60,14 @@ const DESCRIPTION: &str = "State of AI agents: workspaces, snapshots, files, mer
 fn place(route: &Route) -> String {
     let part = |part: &Part| match part {
         Part::Word(word) => format!("/{word}"),
-        Part::Field { field, .. } => format!("/{{{field}}}"),
+        Part::Field { field, .. } => format!("/{{{}}}", parameter_name(field)),
     };
     route.parts.iter().map(part).collect()
+}
+
+/// The name of a path parameter: the field without the message around it, because templates of paths know no dots.
+fn parameter_name(field: &str) -> &str {
+    field.rsplit('.').next().unwrap_or(field)
 }
 
 fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
@@ -135,7 +140,8 @@ fn path_parameter(input: &MessageDescriptor, field: &str) -> Value {
         message = found.as_ref().and_then(|found| found.kind().as_message().cloned());
     }
     let description = found.map(|found| comment(found.path(), &found.parent_file())).unwrap_or_default();
-    json!({"name": field, "in": "path", "required": true, "schema": {"type": "string"}, "description": description})
+    let name = parameter_name(field);
+    json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}, "description": description})
 }
 
 fn query_parameters(
@@ -207,6 +213,7 @@ fn kind_schema(field: &FieldDescriptor, schemas: &mut Map<String, Value>) -> Val
         Kind::Bytes if is_text(field) => json!({"type": "string"}),
         Kind::Bytes => json!({"type": "string", "contentEncoding": "base64"}),
         Kind::Float | Kind::Double => json!({"type": "number"}),
+        Kind::Int32 if field.name() == "page_size" => json!({"type": "integer", "format": "int32", "minimum": 0}),
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => json!({"type": "integer", "format": "int32"}),
         Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => json!({"type": "integer", "format": "int64"}),
         Kind::Uint32 | Kind::Fixed32 => {

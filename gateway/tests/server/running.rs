@@ -44,11 +44,12 @@ pub struct Setup {
     pub webhooks: WebhookOptions,
     pub tls: Option<TlsFiles>,
     pub sandboxes: Option<SandboxOptions>,
+    pub now: fn() -> Time,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { rates: RatePreset::DEFAULT, webhooks: WebhookOptions::default(), tls: None, sandboxes: None }
+        Self { rates: RatePreset::DEFAULT, webhooks: WebhookOptions::default(), tls: None, sandboxes: None, now }
     }
 }
 
@@ -78,7 +79,8 @@ impl Running {
     /// A server on data that another one may have left.
     pub async fn in_home(home: tempfile::TempDir, setup: Setup) -> Self {
         let catalog = Catalog::open(&home.path().join("catalog.db")).await.unwrap();
-        let open_home: OpenHome = Arc::new(|home| Service::open(home, now, &[]));
+        let clock = setup.now;
+        let open_home: OpenHome = Arc::new(move |home| Service::open(home, clock, &[]));
         let projects = Projects::in_directory(catalog.clone(), home.path(), open_home);
         std::fs::create_dir_all(home.path().join("projects")).unwrap();
         projects.create_default(now()).await.unwrap();
@@ -92,8 +94,9 @@ impl Running {
             rates: setup.rates,
             webhooks: setup.webhooks,
             sandboxes: setup.sandboxes,
+            has_traces: false,
         };
-        let server = Server::bind(catalog.clone(), projects, options, now).await.unwrap();
+        let server = Server::bind(catalog.clone(), projects, options, clock).await.unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(server.run(async {

@@ -108,8 +108,12 @@ export class Reviews {
 
   /** Returns the merges that wait for a person; with `target` those into one workspace. */
   async list(options: CallOptions & { target?: string } = {}): Promise<ReviewInfo[]> {
-    const query = { target: workspaceName(options.target) };
-    return ((await this.transport.call("ListReviews", { query }, options)).reviews ?? []).map(reviewInfo);
+    const query = { target: workspaceName(options.target), pageSize: 1000 };
+    const found: ReviewInfo[] = [];
+    for await (const page of this.transport.pages("ListReviews", { query }, options)) {
+      found.push(...(page.reviews ?? []).map(reviewInfo));
+    }
+    return found;
   }
 
   /** Returns one merge that waits for a person. */
@@ -119,8 +123,12 @@ export class Reviews {
 
   /** Returns the merges that wait in the queue, the oldest of each target first. */
   async queue(options: CallOptions & { target?: string } = {}): Promise<QueueEntry[]> {
-    const query = { target: workspaceName(options.target) };
-    return ((await this.transport.call("ListQueue", { query }, options)).entries ?? []).map(queueEntry);
+    const query = { target: workspaceName(options.target), pageSize: 1000 };
+    const found: QueueEntry[] = [];
+    for await (const page of this.transport.pages("ListQueue", { query }, options)) {
+      found.push(...(page.entries ?? []).map(queueEntry));
+    }
+    return found;
   }
 
   /** Merges again, and stores the conflicts that are left in the target. */

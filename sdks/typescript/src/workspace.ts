@@ -272,7 +272,7 @@ export class Workspace {
       detach: options.wait === false,
       dryRun: options.dryRun ?? false,
     };
-    const input = { path: { "submission.workspace": this.name }, body: { submission } };
+    const input = { path: { workspace: this.name }, body: { submission } };
     return submitted(await this.transport.call(name, input, options));
   }
 

@@ -22,7 +22,7 @@ impl ConflictService for Api {
         self.read(&caller, move |service| {
             let here = service.context.here(&request.workspace)?;
             let held = service.directories.hold_state(request.state.as_ref(), here.as_ref())?;
-            service.conflicts.list_conflicts(&request, &held, page_size(request.page_size))
+            service.conflicts.list_conflicts(&request, &held, page_size(request.page_size)?)
         })
         .await
     }
@@ -61,7 +61,7 @@ impl ConflictService for Api {
         request: Request<v1::ListResolutionsRequest>,
     ) -> Answer<v1::ListResolutionsResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.conflicts.list_resolutions(&request, page_size(request.page_size)))
+        self.read(&caller, move |service| service.conflicts.list_resolutions(&request, page_size(request.page_size)?))
             .await
     }
 

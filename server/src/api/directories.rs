@@ -74,7 +74,7 @@ impl DirectoryService for Api {
         self.local_only()?;
         let request = request.into_inner();
         self.short(move |service| {
-            let limit = page_size(request.page_size);
+            let limit = page_size(request.page_size)?;
             let all = service.context.registry.all();
             let rest = all.iter().filter(|record| record.id.as_str() > request.page_token.as_str());
             let page: Vec<_> = rest.take(limit).collect();

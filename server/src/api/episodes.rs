@@ -85,7 +85,7 @@ fn record(service: &Service, actor: &str, request: &v1::RecordStepRequest) -> Re
 
 fn list_steps(service: &Service, request: &v1::ListStepsRequest) -> Result<v1::ListStepsResponse> {
     let (episodes, name) = (&service.context.episodes, episode_id(&request.name)?);
-    let limit = page_size(request.page_size);
+    let limit = page_size(request.page_size)?;
     let wrong = |_| Error::new(Reason::Invalid, "the page token is not one of this call");
     let after = match request.page_token.as_str() {
         "" => None,
@@ -143,7 +143,7 @@ impl EpisodeService for Api {
                 "" => None,
                 token => Some(EpisodeName::new(token)?),
             };
-            let limit = page_size(request.page_size);
+            let limit = page_size(request.page_size)?;
             let found = service.context.episodes.list(&request.prefix, after.as_ref(), limit)?;
             let next = found.last().filter(|_| found.len() == limit).map(|last| last.name.to_string());
             let episodes = found.iter().map(episode_message).collect();

@@ -1,10 +1,13 @@
-//! Exports, for the API. They open a port of the machine to others, so only its user may make them.
+//! Exports, for the API. They open a port of the machine to others, so only its user may make them. Where a workspace is exported, its
+//! other callers may ask, too.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::export_service_server::ExportService;
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
+use crate::call_log::workspace_id;
+use crate::caller::Origin;
 use crate::calls::Kind;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -26,5 +29,13 @@ impl ExportService for Api {
         self.local_only()?;
         let (caller, request) = (actor(&request), request.into_inner());
         self.slow(&caller, Kind::Work, move |service, _| service.exports.delete(&request)).await
+    }
+
+    async fn get_workspace_path(
+        &self,
+        request: Request<v1::GetWorkspacePathRequest>,
+    ) -> Answer<v1::GetWorkspacePathResponse> {
+        let (request, is_local) = (request.into_inner(), self.origin == Origin::Local);
+        self.short(move |service| service.exports.workspace_path(&workspace_id(&request.workspace)?, is_local)).await
     }
 }

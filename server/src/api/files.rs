@@ -8,6 +8,7 @@ use std::time::Duration;
 use amalgam_proto::v1;
 use amalgam_proto::v1::file_edit::Edit;
 use amalgam_proto::v1::file_service_server::FileService;
+use amalgam_proto::v1::write_edit::Content;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Answers, Api, actor};
@@ -22,6 +23,33 @@ type Answer<T> = Result<Response<T>, Status>;
 const AT_ONCE: usize = 64;
 /// Changes of a tree within this time are reported together.
 const WATCH_DELAY: Duration = Duration::from_millis(20);
+
+/// The most edits, and the most bytes of new files, of a commit that takes no thread that may block.
+const BRIEF_EDITS_MAX: usize = 16;
+const BRIEF_EDIT_BYTES_MAX: usize = 64 << 10;
+
+/// Whether a commit of edits waits for no disk and reads no large file: it is buffered, only writes small files, and no live tree or
+/// directory of the host follows it.
+fn is_brief_commit(service: &Service, request: &v1::CommitEditsRequest) -> bool {
+    let written = |edit: &v1::FileEdit| match &edit.edit {
+        Some(Edit::Write(write)) if write.offset.is_none() => Some(match &write.content {
+            Some(Content::Data(data)) => data.len(),
+            Some(Content::Text(text)) => text.len(),
+            None => 0,
+        }),
+        _ => None,
+    };
+    let is_small = || {
+        let bytes: Option<usize> = request.edits.iter().map(written).sum();
+        request.edits.len() <= BRIEF_EDITS_MAX && bytes.is_some_and(|bytes| bytes <= BRIEF_EDIT_BYTES_MAX)
+    };
+    let has_view = || match amalgam_proto::workspace_id(&request.workspace) {
+        Ok(name) => service.views.numbered_view(&name).is_some(),
+        Err(_) => true,
+    };
+    let is_plain = request.buffered && !request.with_changes && !request.with_summary && request.revision.is_empty();
+    is_plain && is_small() && service.context.registry.is_empty() && !has_view()
+}
 
 /// Makes one edit of a live tree, and returns the entry that it leaves.
 fn edit_one(service: &Service, workspace: &str, edit: Edit) -> Result<v1::FileStat> {
@@ -64,7 +92,7 @@ impl FileService for Api {
     async fn list_files(&self, request: Request<v1::ListFilesRequest>) -> Answer<v1::ListFilesResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
         self.read(&caller, move |service| {
-            let limit = super::page_size(request.page_size);
+            let limit = super::page_size(request.page_size)?;
             service.files.list(&request, limit)
         })
         .await
@@ -183,11 +211,19 @@ impl FileService for Api {
 
     async fn commit_edits(&self, request: Request<v1::CommitEditsRequest>) -> Answer<v1::CommitEditsResponse> {
         let (actor, request) = self.identified(request);
-        self.short(move |service| {
+        let is_brief = is_brief_commit(&self.service, &request);
+        let work = move |service: &Service| {
             let act = service.context.act_for(&actor, &request)?;
             service.files.commit_edits(&request, &act)
-        })
-        .await
+        };
+        let work = match is_brief {
+            true => match self.brief(work) {
+                Ok(done) => return done,
+                Err(work) => work,
+            },
+            false => work,
+        };
+        self.short(work).await
     }
 
     async fn watch_files(&self, request: Request<v1::WatchFilesRequest>) -> Answer<Self::WatchFilesStream> {

@@ -6,7 +6,7 @@ use amalgam_proto::v1::merge_service_server::MergeService;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::{Api, actor};
+use super::{Api, actor, page_size};
 use crate::call_log::workspace_id;
 use crate::caller::Origin;
 use crate::calls::Kind;
@@ -133,7 +133,7 @@ impl MergeService for Api {
 
     async fn list_queue(&self, request: Request<v1::ListQueueRequest>) -> Answer<v1::ListQueueResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.merging.list_queue(&request.target)).await
+        self.read(&caller, move |service| service.merging.list_queue(&request, page_size(request.page_size)?)).await
     }
 
     async fn get_queue_entry(&self, request: Request<v1::GetQueueEntryRequest>) -> Answer<v1::GetQueueEntryResponse> {
@@ -172,7 +172,7 @@ impl MergeService for Api {
 
     async fn list_reviews(&self, request: Request<v1::ListReviewsRequest>) -> Answer<v1::ListReviewsResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.merging.list_reviews(&request.target)).await
+        self.read(&caller, move |service| service.merging.list_reviews(&request, page_size(request.page_size)?)).await
     }
 
     async fn get_review(&self, request: Request<v1::GetReviewRequest>) -> Answer<v1::GetReviewResponse> {

@@ -4,7 +4,7 @@ use amalgam_proto::v1;
 use amalgam_proto::v1::mount_service_server::MountService;
 use tonic::{Request, Response, Status};
 
-use super::{Api, actor};
+use super::{Api, actor, page_size};
 use crate::calls::Kind;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -29,8 +29,9 @@ impl MountService for Api {
         self.slow(&caller, Kind::Work, move |service, _| service.views.unmount(&request)).await
     }
 
-    async fn list_mounts(&self, _request: Request<v1::ListMountsRequest>) -> Answer<v1::ListMountsResponse> {
+    async fn list_mounts(&self, request: Request<v1::ListMountsRequest>) -> Answer<v1::ListMountsResponse> {
         self.local_only()?;
-        self.short(|service| service.views.list_mounts()).await
+        let request = request.into_inner();
+        self.short(move |service| service.views.list_mounts(&request.page_token, page_size(request.page_size)?)).await
     }
 }

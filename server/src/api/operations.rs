@@ -46,7 +46,7 @@ fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::Li
         "" => end,
         token => token.parse::<u64>().map_err(wrong_token)?.min(end),
     };
-    let limit = page_size(request.page_size);
+    let limit = page_size(request.page_size)?;
     let (mut operations, mut bytes) = (Vec::new(), 0);
     let first = service.context.store.first_operation()?;
     let mut is_full = false;

@@ -56,8 +56,9 @@ impl PolicyService for Api {
         &self,
         request: Request<v1::ListPolicyChangesRequest>,
     ) -> Answer<v1::ListPolicyChangesResponse> {
-        let limit = page_size(request.into_inner().page_size);
+        let request = request.into_inner();
         self.short(move |service| {
+            let limit = page_size(request.page_size)?;
             let operations: Vec<Operation> = service.context.permissions.history(limit)?;
             Ok(v1::ListPolicyChangesResponse { operations: operations.iter().map(operation_message).collect() })
         })

@@ -94,7 +94,8 @@ mod tests {
         }
         let fork = v1::ForkWorkspaceRequest {
             name: "workspaces/main".to_owned(),
-            workspace_ids: vec!["try".to_owned()],
+            // So many that the fork needs its turn.
+            workspace_ids: (0..100).map(|number| format!("try-{number}")).collect(),
             request_id: "once".to_owned(),
             ..Default::default()
         };

@@ -151,7 +151,7 @@ impl SnapshotService for Api {
                 "" => None,
                 token => Some(LabelName::new(token)?),
             };
-            let limit = page_size(request.page_size);
+            let limit = page_size(request.page_size)?;
             let found = service.context.labels.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|(last, _)| last.as_str().to_owned()) } else { None };
             let label = |(label, snapshot): &(LabelName, _)| v1::Label {

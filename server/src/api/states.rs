@@ -23,7 +23,7 @@ impl StateService for Api {
 
     async fn list_states(&self, request: Request<v1::ListStatesRequest>) -> Answer<v1::ListStatesResponse> {
         let (caller, request) = (actor(&request), request.into_inner());
-        self.read(&caller, move |service| service.files.states(&request, page_size(request.page_size))).await
+        self.read(&caller, move |service| service.files.states(&request, page_size(request.page_size)?)).await
     }
 
     async fn set_state(&self, request: Request<v1::SetStateRequest>) -> Answer<v1::SetStateResponse> {

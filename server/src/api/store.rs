@@ -10,7 +10,7 @@ use amalgam_proto::v1::verify_store_response::Event;
 use amalgam_proto::{API_VERSION, Reason, v1};
 use tonic::{Request, Response, Status};
 
-use super::{Answers, Api, actor};
+use super::{Answers, Api, actor, page_size};
 use crate::error::{Error, Result};
 use crate::messages::Phase;
 
@@ -65,8 +65,11 @@ impl StoreService for Api {
     }
 
     async fn measure_store(&self, request: Request<v1::MeasureStoreRequest>) -> Answer<v1::MeasureStoreResponse> {
-        let caller = actor(&request);
-        self.read(&caller, |service| service.collections.measure_store()).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
+            service.collections.measure_store(&request.page_token, page_size(request.page_size)?)
+        })
+        .await
     }
 
     async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {

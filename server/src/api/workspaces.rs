@@ -16,6 +16,9 @@ use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
+/// More forks at once than these are made on a thread that may block.
+const BRIEF_FORKS_MAX: usize = 16;
+
 /// How the forks that a request asks for differ from their source.
 fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorkspaceRequest) -> Result<ForkOptions> {
     let start = match request.revision.as_str() {
@@ -33,6 +36,38 @@ fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorks
         None => request.agent.clone(),
     };
     Ok(ForkOptions { from: start, agent, project: request.project.clone(), target })
+}
+
+/// Whether a fork only writes references: no live tree or directory has to be recorded first.
+fn is_brief_fork(service: &Service, request: &v1::ForkWorkspaceRequest) -> bool {
+    let has_view = |name: &str| {
+        let name = amalgam_proto::workspace_id(name);
+        name.map_or(true, |name| service.views.numbered_view(&name).is_some())
+    };
+    request.workspace_ids.len() <= BRIEF_FORKS_MAX && service.context.registry.is_empty() && !has_view(&request.name)
+}
+
+fn fork(service: &Service, actor: &str, request: &v1::ForkWorkspaceRequest) -> Result<v1::ForkWorkspaceResponse> {
+    let from = workspace_id(&request.name)?;
+    let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
+    let into = into.collect::<Result<Vec<_>, _>>()?;
+    if into.is_empty() {
+        return Err(Error::new(Reason::Invalid, "workspace_ids: name at least one new workspace"));
+    }
+    let act = service.context.act_for(actor, request)?;
+    let done = match service.context.done_before(&act)? {
+        Some(done) => done,
+        None => {
+            let options = fork_options(service, &from, request)?;
+            if options.from.is_none() {
+                service.views.secure_live(&from, "a fork", &act)?;
+            }
+            service.directories.detach_ended_workspaces(&into)?;
+            service.context.workspaces.fork_with(&from, &into, &options, &act)?
+        }
+    };
+    let workspaces = into.iter().map(|name| service.views.workspace_message(name)).collect::<Result<_>>()?;
+    Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
 }
 
 /// The agent of a new workspace: that of the caller if none is named. A caller to whom a policy applies can make none for others.
@@ -91,7 +126,7 @@ impl WorkspaceService for Api {
 
     async fn get_workspace(&self, request: Request<v1::GetWorkspaceRequest>) -> Answer<v1::GetWorkspaceResponse> {
         let request = request.into_inner();
-        self.short(move |service| {
+        self.quick(move |service| {
             let name = workspace_id(&request.name)?;
             Ok(v1::GetWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
@@ -105,7 +140,7 @@ impl WorkspaceService for Api {
                 "" => None,
                 token => Some(WorkspaceName::new(token)?),
             };
-            let limit = page_size(request.page_size);
+            let limit = page_size(request.page_size)?;
             let found = service.context.workspaces.list(&request.prefix, after.as_ref(), limit)?;
             let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
             let workspaces =
@@ -117,29 +152,17 @@ impl WorkspaceService for Api {
 
     async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
         let (actor, request) = self.identified(request);
-        self.slow(&actor.clone(), Kind::Work, move |service, _| {
-            let from = workspace_id(&request.name)?;
-            let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
-            let into = into.collect::<Result<Vec<_>, _>>()?;
-            if into.is_empty() {
-                return Err(Error::new(Reason::Invalid, "workspace_ids: name at least one new workspace"));
-            }
-            let act = service.context.act_for(&actor, &request)?;
-            let done = match service.context.done_before(&act)? {
-                Some(done) => done,
-                None => {
-                    let options = fork_options(service, &from, &request)?;
-                    if options.from.is_none() {
-                        service.views.secure_live(&from, "a fork", &act)?;
-                    }
-                    service.directories.detach_ended_workspaces(&into)?;
-                    service.context.workspaces.fork_with(&from, &into, &options, &act)?
-                }
-            };
-            let workspaces = into.iter().map(|name| service.views.workspace_message(name)).collect::<Result<_>>()?;
-            Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
-        })
-        .await
+        let is_brief = is_brief_fork(&self.service, &request);
+        let caller = actor.clone();
+        let work = move |service: &Service| fork(service, &actor, &request);
+        let work = match is_brief {
+            true => match self.brief(work) {
+                Ok(done) => return done,
+                Err(work) => work,
+            },
+            false => work,
+        };
+        self.slow(&caller, Kind::Work, move |service, _| work(service)).await
     }
 
     async fn restore_workspace(
@@ -160,6 +183,10 @@ impl WorkspaceService for Api {
                 changes.retain(|change| guard.is_visible(change.path.as_bytes(), false));
                 let workspace = Some(service.views.workspace_message(&name)?);
                 return Ok(v1::RestoreWorkspaceResponse { workspace, changed: !changes.is_empty(), changes });
+            }
+            let is_new = service.context.done_before(&act)?.is_none();
+            if is_new {
+                service.directories.check_etag(&name, &request.etag)?;
             }
             let restore = || {
                 // The changes of a live tree are in the head by now.
@@ -204,6 +231,7 @@ impl WorkspaceService for Api {
             let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
             let act = service.context.act_for(&actor, &request)?;
             if service.context.done_before(&act)?.is_none() {
+                service.directories.check_etag(&from, &request.etag)?;
                 service.directories.rename_workspace(&from, &to, &act)?;
             }
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.views.workspace_message(&to)?) })
@@ -224,6 +252,9 @@ impl WorkspaceService for Api {
             if is_judged && request.agent != before {
                 let message = "the agent of a workspace is set by a key with the scope `admin`";
                 return Err(Error::new(Reason::Forbidden, message));
+            }
+            if service.context.done_before(&act)?.is_none() {
+                service.directories.check_etag(&name, &request.etag)?;
             }
             service.context.workspaces.describe(&name, &request.agent, &request.project, &act)?;
             service.views.apply_policy()?;

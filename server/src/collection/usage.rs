@@ -195,15 +195,23 @@ impl Collections {
         Ok(self.quota.measure_disk()?.store_bytes)
     }
 
-    /// How much room things take, as far as that is known without reading the store.
-    pub(crate) fn measure_store(&self) -> Result<v1::MeasureStoreResponse> {
-        let (mut workspaces, mut sizes) = (Vec::new(), Sizes::default());
-        self.context.each_workspace("", |workspace| {
-            workspaces.push(self.workspace_usage(workspace, &mut sizes)?);
-            Ok(())
-        })?;
+    /// How much room the store and a page of its workspaces take, as far as that is known without reading the store.
+    pub(crate) fn measure_store(&self, page_token: &str, limit: usize) -> Result<v1::MeasureStoreResponse> {
+        let after = match page_token {
+            "" => None,
+            token => Some(WorkspaceName::new(token)?),
+        };
+        let (found, mut sizes) = (self.context.workspaces.list("", after.as_ref(), limit)?, Sizes::default());
+        let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
+        let workspaces = found.iter().map(|workspace| self.workspace_usage(workspace, &mut sizes));
+        let workspaces = workspaces.collect::<Result<_>>()?;
         let disk = self.quota.measure_disk()?;
-        Ok(v1::MeasureStoreResponse { disk_bytes: disk.store_bytes, free_bytes: disk.free_bytes, workspaces })
+        Ok(v1::MeasureStoreResponse {
+            disk_bytes: disk.store_bytes,
+            free_bytes: disk.free_bytes,
+            workspaces,
+            next_page_token: next.unwrap_or_default(),
+        })
     }
 }
 

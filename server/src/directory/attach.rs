@@ -376,6 +376,11 @@ pub(super) fn replaced(record: &Record) -> String {
 }
 
 impl Directories {
+    /// Refuses an etag that is not the current one of a workspace. An empty one fits always.
+    pub(crate) fn check_etag(&self, name: &WorkspaceName, etag: &str) -> Result<()> {
+        self.states.check_etag(name, etag)
+    }
+
     /// Removes a workspace that is not mounted. Its directories stay, detached.
     pub(crate) fn delete_workspace(
         &self,

@@ -475,14 +475,17 @@ impl Merging {
         })
     }
 
-    /// The waiting entries, for the wire.
-    pub(crate) fn list_queue(&self, target: &str) -> Result<v1::ListQueueResponse> {
-        let (target, queue) = (self.context.here(target)?, &self.context.queue);
-        let entries = queue.list(target.as_ref())?;
-        let unreadable = queue.unreadable_entries()?;
+    /// A page of the waiting entries, for the wire.
+    pub(crate) fn list_queue(&self, request: &v1::ListQueueRequest, limit: usize) -> Result<v1::ListQueueResponse> {
+        let (target, queue) = (self.context.here(&request.target)?, &self.context.queue);
+        let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
+        let (entries, next) = queue.list_page(target.as_ref(), after, limit)?;
+        let unreadable = if after.is_none() { queue.unreadable_entries()? } else { Vec::new() };
+        let problems = unreadable.iter().take(PROBLEMS_MAX).map(|one| problem_of(one, "amalgam queue withdraw"));
         Ok(v1::ListQueueResponse {
             entries: entries.iter().map(|entry| entry_message(entry, QUEUE)).collect(),
-            problems: unreadable.iter().map(|one| problem_of(one, "amalgam queue withdraw")).collect(),
+            problems: problems.collect(),
+            next_page_token: next.unwrap_or_default(),
         })
     }
 
@@ -577,6 +580,8 @@ pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> 
 }
 
 pub(super) const QUEUE: &str = "queue/";
+/// The most unreadable entries or reviews that a list names.
+pub(super) const PROBLEMS_MAX: usize = 1_000;
 
 fn wish_of(asked: &v1::Submission, after: AfterMerge) -> Result<QueueOptions> {
     let takes_rest = match asked.on_refused.as_str() {

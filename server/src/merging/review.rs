@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::Merging;
 use super::path_bytes;
-use super::queue::{entry_message, id_of, problem_of};
+use super::queue::{PROBLEMS_MAX, entry_message, id_of, problem_of};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 
@@ -36,14 +36,21 @@ struct Again<'a> {
 }
 
 impl Merging {
-    /// The reviews, for the wire.
-    pub(crate) fn list_reviews(&self, target: &str) -> Result<v1::ListReviewsResponse> {
-        let (target, queue) = (self.context.here(target)?, &self.context.queue);
-        let reviews = queue.reviews(target.as_ref())?;
-        let unreadable = queue.unreadable_reviews()?;
+    /// A page of the reviews, for the wire.
+    pub(crate) fn list_reviews(
+        &self,
+        request: &v1::ListReviewsRequest,
+        limit: usize,
+    ) -> Result<v1::ListReviewsResponse> {
+        let (target, queue) = (self.context.here(&request.target)?, &self.context.queue);
+        let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
+        let (reviews, next) = queue.reviews_page(target.as_ref(), after, limit)?;
+        let unreadable = if after.is_none() { queue.unreadable_reviews()? } else { Vec::new() };
+        let problems = unreadable.iter().take(PROBLEMS_MAX).map(|one| problem_of(one, "amalgam review reject"));
         Ok(v1::ListReviewsResponse {
             reviews: reviews.iter().map(review_message).collect(),
-            problems: unreadable.iter().map(|one| problem_of(one, "amalgam review reject")).collect(),
+            problems: problems.collect(),
+            next_page_token: next.unwrap_or_default(),
         })
     }
 

@@ -80,6 +80,8 @@ const METHODS: &[(&str, Handling)] = &[
     ("EventService/Subscribe", Guarded),
     ("ExchangeService/ExportTree", Guarded),
     ("ExchangeService/ImportTree", ChangesAny),
+    // A mount has the rights of the workspace's agent, not of the caller.
+    ("ExportService/GetWorkspacePath", ChangesAny),
     ("FileService/ApplyEdits", Guarded),
     ("FileService/CommitEdits", Guarded),
     ("FileService/CreateSymlink", Guarded),

@@ -361,10 +361,21 @@ impl Views {
         })
     }
 
-    /// All mounts for the wire.
-    pub(crate) fn list_mounts(&self) -> Result<v1::ListMountsResponse> {
+    /// A page of the mounts by number, for the wire.
+    pub(crate) fn list_mounts(&self, page_token: &str, limit: usize) -> Result<v1::ListMountsResponse> {
+        let after = match page_token {
+            "" => None,
+            token => {
+                let no_number = |_| Error::new(Reason::Invalid, format!("page_token: {token:?} is none of this list"));
+                Some(token.parse::<u64>().map_err(no_number)?)
+            }
+        };
         self.put_away_unmounted()?;
-        let numbers: Vec<_> = self.inner.state.lock().mounts.keys().copied().collect();
+        let mut numbers: Vec<_> = self.inner.state.lock().mounts.keys().copied().collect();
+        numbers.retain(|number| after.is_none_or(|after| *number > after));
+        numbers.sort_unstable();
+        let next_page_token = if numbers.len() > limit { numbers[limit - 1].to_string() } else { String::new() };
+        numbers.truncate(limit);
         let mut mounts = Vec::new();
         for number in numbers {
             match self.mount_message(number) {
@@ -374,8 +385,9 @@ impl Views {
                 Err(failure) => return Err(failure),
             }
         }
-        let problems = self.inner.problems.lock().iter().map(|(_, words)| words.clone()).collect();
-        Ok(v1::ListMountsResponse { mounts, problems })
+        let problems =
+            self.inner.problems.lock().iter().filter(|_| after.is_none()).map(|(_, words)| words.clone()).collect();
+        Ok(v1::ListMountsResponse { mounts, problems, next_page_token })
     }
 
     /// Takes mounts away.

@@ -1,5 +1,5 @@
-//! The long tests. `soak kill | receive | powercut | powercut-gc | powercut-receive | model | doors | views | linear | gc | agents | all`, with
-//! `--rounds N` and `--seed S`.
+//! The long tests. `soak kill | receive | powercut | powercut-gc | powercut-receive | model | doors | views | linear | gc | agents | server |
+//! all`, with `--rounds N` and `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|receive|powercut|powercut-gc|powercut-receive|model|doors|views|linear|gc|agents|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|receive|powercut|powercut-gc|powercut-receive|model|doors|views|linear|gc|agents|server|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
 const COLLECT: &str = "collect";
@@ -33,6 +33,7 @@ const COLLECTIONS: u64 = 100_000;
 const DOOR_CASES: u64 = 1_000;
 const EQUAL_SNAPSHOTS: u64 = 10_000;
 const AGENTS: u64 = 200;
+const SERVER_KILLS: u64 = 50;
 
 struct Options {
     rounds: Option<u64>,
@@ -88,6 +89,7 @@ fn run(words: &[String]) -> Option<bool> {
         "linear" => linear(&options),
         "gc" => gc(&options),
         "agents" => agents(&options),
+        "server" => server(&options),
         "all" => {
             kill(&options)
                 && receive(&options)
@@ -96,6 +98,7 @@ fn run(words: &[String]) -> Option<bool> {
                 && model(&options)
                 && doors(&options)
                 && agents(&options)
+                && server(&options)
                 && views(&options)
                 && powercut_if_possible(&options)
         }
@@ -248,6 +251,17 @@ fn agents(options: &Options) -> bool {
         .args(["test", "--release", "-p", "amalgam-cli", "--test", "command", "killed", "--", "--nocapture"])
         .env("AMALGAM_AGENTS", agents.to_string())
         .env("AMALGAM_SEED", options.seed.to_string())
+        .status();
+    status.expect("cargo starts").success()
+}
+
+/// A server under load that is killed again and again.
+fn server(options: &Options) -> bool {
+    let kills = options.rounds.unwrap_or(SERVER_KILLS);
+    println!("server: {kills} kills");
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "--release", "-p", "amalgam-cli", "--test", "command", "server_killed", "--", "--nocapture"])
+        .env("AMALGAM_SERVER_KILLS", kills.to_string())
         .status();
     status.expect("cargo starts").success()
 }

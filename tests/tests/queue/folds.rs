@@ -149,6 +149,34 @@ fn landed(fates: &[(String, EntryOutcome)]) -> Vec<bool> {
 }
 
 #[test]
+fn the_queue_is_listed_in_pages_in_the_order_of_waiting() {
+    let house = House::new("a=1");
+    let sources = ["x", "y", "z", "u", "v"];
+    for (at, source) in sources.into_iter().enumerate() {
+        house.fork(source, &format!("new/{source}=1"));
+        house.submit(source, &QueueOptions::default(), 10 + at as i64);
+    }
+    for limit in [1, 2, 5, 100] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let (page, next) = house.queue.list_page(None, after.as_deref(), limit).expect("a page");
+            assert!(page.len() <= limit);
+            found.extend(page.into_iter().map(|entry| entry.source.to_string()));
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, sources, "pages of {limit}");
+    }
+    let other = house.queue.list_page(Some(&name("other")), None, 10).expect("a page");
+    assert!(other.0.is_empty() && other.1.is_none());
+    for wrong in ["", "review/main:x", "workspace/main", "\u{1}"] {
+        assert!(house.queue.list_page(None, Some(wrong), 10).is_err(), "{wrong:?} is no position of the queue");
+    }
+}
+
+#[test]
 fn what_waits_for_a_target_lands_in_the_order_of_waiting_in_one_operation() {
     let house = House::new("a=1 b=1 c=1");
     for (at, source) in ["x", "y", "z"].into_iter().enumerate() {

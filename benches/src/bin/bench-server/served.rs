@@ -75,6 +75,7 @@ impl Served {
             rates: RatePreset { other: NonZeroU32::MAX, ..RatePreset::DEFAULT },
             webhooks: amalgam_gateway::WebhookOptions::default(),
             sandboxes: None,
+            has_traces: false,
         };
         let server = Server::bind(catalog, projects.clone(), options, now).await?;
         let address = server.address();

@@ -616,11 +616,11 @@ export interface Episode {
 
 export interface ErrorBody {
   error?: {
-    code?: 1000 | 1001 | 1002 | 1003 | 1004 | 2001 | 2002 | 2003 | 2004 | 2005 | 2006 | 3000 | 3001 | 3002 | 3003 | 3004 | 3005 | 3006 | 3007 | 3008 | 4000 | 4001 | 4002 | 4100 | 4101 | 9000 | 9001 | 9002 | 9003 | 9004 | 9005 | 9006 | 9007 | 9008 | 9009 | 9010;
+    code?: 1000 | 1001 | 1002 | 1003 | 1004 | 2001 | 2002 | 2003 | 2004 | 2005 | 2006 | 3000 | 3001 | 3002 | 3003 | 3004 | 3005 | 3006 | 3007 | 3008 | 4000 | 4001 | 4002 | 4100 | 4101 | 9000 | 9001 | 9002 | 9003 | 9004 | 9005 | 9006 | 9007 | 9008 | 9009 | 9010 | 9011;
     details?: Record<string, string>;
     /** What happened, and what to do */
     message?: string;
-    name?: "UNAUTHORIZED" | "FORBIDDEN" | "KEY_EXPIRED" | "KEY_REVOKED" | "LOCAL_ONLY" | "SANDBOX_NOT_FOUND" | "TEMPLATE_NOT_FOUND" | "SANDBOX_LIMIT_EXCEEDED" | "LIMIT_NOT_ENFORCED" | "NOT_ISOLATED" | "SANDBOX_NOT_READY" | "NOT_FOUND" | "ALREADY_EXISTS" | "MOVED" | "CONFLICT" | "GONE" | "NOT_POSSIBLE" | "REQUEST_ID_REUSED" | "OUT_OF_RANGE" | "DAMAGED" | "PROCESS_TIMEOUT" | "COMMAND_FAILED" | "COMMAND_NOT_FOUND" | "PTY_NOT_FOUND" | "PTY_LIMIT_EXCEEDED" | "INTERNAL_ERROR" | "RATE_LIMITED" | "INVALID_ARGUMENT" | "TOO_LARGE" | "UNAVAILABLE" | "NO_SPACE" | "DEADLINE_EXCEEDED" | "CANCELLED" | "UNIMPLEMENTED" | "METHOD_NOT_ALLOWED" | "TOO_MANY";
+    name?: "UNAUTHORIZED" | "FORBIDDEN" | "KEY_EXPIRED" | "KEY_REVOKED" | "LOCAL_ONLY" | "SANDBOX_NOT_FOUND" | "TEMPLATE_NOT_FOUND" | "SANDBOX_LIMIT_EXCEEDED" | "LIMIT_NOT_ENFORCED" | "NOT_ISOLATED" | "SANDBOX_NOT_READY" | "NOT_FOUND" | "ALREADY_EXISTS" | "MOVED" | "CONFLICT" | "GONE" | "NOT_POSSIBLE" | "REQUEST_ID_REUSED" | "OUT_OF_RANGE" | "DAMAGED" | "PROCESS_TIMEOUT" | "COMMAND_FAILED" | "COMMAND_NOT_FOUND" | "PTY_NOT_FOUND" | "PTY_LIMIT_EXCEEDED" | "INTERNAL_ERROR" | "RATE_LIMITED" | "INVALID_ARGUMENT" | "TOO_LARGE" | "UNAVAILABLE" | "NO_SPACE" | "DEADLINE_EXCEEDED" | "CANCELLED" | "UNIMPLEMENTED" | "METHOD_NOT_ALLOWED" | "TOO_MANY" | "UNSUPPORTED_MEDIA";
     requestId?: string;
   };
 }
@@ -689,6 +689,37 @@ export interface ExplainRulesResponse {
   tried?: TriedRule[];
   way?: string;
   what?: string;
+}
+
+/** A workspace or a snapshot that NFS clients can mount. */
+export interface Export {
+  /** Addresses and networks (CIDR) that may mount it. */
+  allow?: string[];
+  /** The commands that mount it. */
+  commands?: MountCommands | null;
+  createTime?: string | null;
+  /** The address that clients connect to. One that the allowed networks can reach, if the server listens at all addresses. */
+  host?: string;
+  /** Whether a client uses it, or did within the last minutes. */
+  inUse?: boolean;
+  /** What it shows. READ_WRITE is the live tree, even if clients cannot change it. */
+  mode?: "MOUNT_MODE_UNSPECIFIED" | "MOUNT_MODE_READ_WRITE" | "MOUNT_MODE_SNAPSHOT" | "MOUNT_MODE_FOLLOW";
+  /** The path that clients mount, with the secret component if there is one. */
+  mountPath?: string;
+  /** `exports/{export}`. */
+  name?: string;
+  /** The path that clients mount, without the secret component: `/PROJECT/WORKSPACE`, `/PROJECT/WORKSPACE@` for a workspace's head, `/PROJECT/WORKSPACE@LABEL` or `/PROJECT/@SNAPSHOT`. It stays when the workspace is renamed. */
+  path?: string;
+  /** The TCP port for NFS and MOUNT. */
+  port?: number;
+  /** Whether clients cannot change files. */
+  readOnly?: boolean;
+  /** The snapshot; empty for a workspace. */
+  snapshot?: string;
+  /** Whether the server believes the user ids that clients send. If not, every client acts as the user of the store. */
+  trustsUsers?: boolean;
+  /** The workspace; empty for a snapshot. */
+  workspace?: string;
 }
 
 export interface ExportEpisodeResponse {
@@ -1083,6 +1114,17 @@ export interface GetWebhookResponse {
   webhook?: Webhook | null;
 }
 
+export interface GetWorkspacePathResponse {
+  /** The exports of the workspace over NFS, those that clients can change first. */
+  exports?: Export[];
+  /** The command that mounts the first of the exports: `mount -t nfs ... HOST:PATH DIRECTORY`. Empty if it is not exported. */
+  mount?: string;
+  /** The path of the host, of a mount before that of a directory. Empty over the network. */
+  path?: string;
+  /** All paths of the host that show the workspace: mounts, then directories. Empty over the network. */
+  paths?: string[];
+}
+
 export interface GetWorkspaceResponse {
   workspace?: Workspace | null;
 }
@@ -1232,7 +1274,9 @@ export interface ListProjectsResponse {
 
 export interface ListQueueResponse {
   entries?: QueueEntry[];
-  /** Entries that cannot be read, and what to do about them. They are left out above. */
+  /** For the next page; empty on the last one. */
+  nextPageToken?: string;
+  /** Entries that cannot be read, and what to do about them. They are left out above. Only on the first page, at most 1,000. */
   problems?: string[];
 }
 
@@ -1243,7 +1287,9 @@ export interface ListResolutionsResponse {
 }
 
 export interface ListReviewsResponse {
-  /** Reviews that cannot be read, and what to do about them. They are left out above. */
+  /** For the next page; empty on the last one. */
+  nextPageToken?: string;
+  /** Reviews that cannot be read, and what to do about them. They are left out above. Only on the first page, at most 1,000. */
   problems?: string[];
   reviews?: Review[];
 }
@@ -1334,6 +1380,9 @@ export interface MeasureStoreResponse {
   diskBytes?: number;
   /** Free bytes where it lies. */
   freeBytes?: number;
+  /** For the next page of workspaces; empty on the last one. */
+  nextPageToken?: string;
+  /** By name. */
   workspaces?: WorkspaceUsage[];
 }
 
@@ -1436,6 +1485,20 @@ export interface MergedPath {
   result?: string;
   /** How it was decided. */
   way?: string;
+}
+
+/** Commands that mount an export. */
+export interface MountCommands {
+  /** The device of `mount -t nfs`: `HOST:PATH`. */
+  device?: string;
+  /** `docker volume create ...`. */
+  docker?: string;
+  /** A PersistentVolume of Kubernetes, as YAML. */
+  kubernetes?: string;
+  /** `mount -t nfs ...`, for root on a Linux client. */
+  mount?: string;
+  /** The options of `mount -t nfs`. */
+  options?: string;
 }
 
 /** Network of a sandbox. */
@@ -1885,6 +1948,8 @@ export interface RenameFileResponse {
 }
 
 export interface RenameWorkspaceRequest {
+  /** If set, it must be the workspace's. */
+  etag?: string;
   name?: string;
   newWorkspaceId?: string;
   requestId?: string;
@@ -1984,6 +2049,8 @@ export interface ResourceConfig {
 export interface RestoreWorkspaceRequest {
   /** Only says which paths would change, compared with the head. */
   dryRun?: boolean;
+  /** If set, it must be the workspace's. */
+  etag?: string;
   name?: string;
   /** Only these paths and what is below them; empty for all. */
   paths?: string[];
@@ -2551,6 +2618,8 @@ export interface UpdateStepsResponse {}
 
 export interface UpdateWorkspaceRequest {
   agent?: string;
+  /** If set, it must be the workspace's. */
+  etag?: string;
   name?: string;
   project?: string;
   requestId?: string;
@@ -2818,7 +2887,7 @@ export interface Operations {
   };
   /** Puts what a workspace changed into the queue of its target and ends the workspace when it has landed. */
   CompleteWorkspace: {
-    path: { "submission.workspace": string };
+    path: { workspace: string };
     query: object;
     body: CompleteWorkspaceRequest;
     answer: CompleteWorkspaceResponse;
@@ -3159,6 +3228,13 @@ export interface Operations {
     body: undefined;
     answer: GetWorkspaceResponse;
   };
+  /** Where a program finds the files of a workspace as a directory. */
+  GetWorkspacePath: {
+    path: { workspace: string };
+    query: object;
+    body: undefined;
+    answer: GetWorkspacePathResponse;
+  };
   /** The paths that match a glob. */
   GlobFiles: {
     path: { workspace: string };
@@ -3274,7 +3350,7 @@ export interface Operations {
   /** What waits to be merged, the oldest of each target first. */
   ListQueue: {
     path: object;
-    query: { target?: string };
+    query: { target?: string; pageSize?: number; pageToken?: string };
     body: undefined;
     answer: ListQueueResponse;
   };
@@ -3288,7 +3364,7 @@ export interface Operations {
   /** What waits for a person. */
   ListReviews: {
     path: object;
-    query: { target?: string };
+    query: { target?: string; pageSize?: number; pageToken?: string };
     body: undefined;
     answer: ListReviewsResponse;
   };
@@ -3365,7 +3441,7 @@ export interface Operations {
   /** How much room things take. */
   MeasureStore: {
     path: object;
-    query: object;
+    query: { pageSize?: number; pageToken?: string };
     body: undefined;
     answer: MeasureStoreResponse;
   };
@@ -3406,7 +3482,7 @@ export interface Operations {
   };
   /** The same without ending it. */
   PublishWorkspace: {
-    path: { "submission.workspace": string };
+    path: { workspace: string };
     query: object;
     body: PublishWorkspaceRequest;
     answer: PublishWorkspaceResponse;
@@ -3525,7 +3601,7 @@ export interface Operations {
   };
   /** Says that a workspace is published by itself, by interval or on a commit, or that it is not any more. */
   SchedulePublishing: {
-    path: { "submission.workspace": string };
+    path: { workspace: string };
     query: object;
     body: SchedulePublishingRequest;
     answer: SchedulePublishingResponse;
@@ -3715,7 +3791,7 @@ export const OPERATIONS = {
   CommitEdits: { verb: "POST", path: "/workspaces/{workspace}/commit-edits", hasRequestId: true, isStream: false },
   CommitWorkspace: { verb: "POST", path: "/workspaces/{name}/commit", hasRequestId: true, isStream: false },
   CompareSteps: { verb: "GET", path: "/episodes/{name}/compare", hasRequestId: false, isStream: false },
-  CompleteWorkspace: { verb: "POST", path: "/workspaces/{submission.workspace}/complete", hasRequestId: true, isStream: false },
+  CompleteWorkspace: { verb: "POST", path: "/workspaces/{workspace}/complete", hasRequestId: true, isStream: false },
   CreateKey: { verb: "POST", path: "/keys", hasRequestId: false, isStream: false },
   CreateProject: { verb: "POST", path: "/projects", hasRequestId: false, isStream: false },
   CreateSandbox: { verb: "POST", path: "/sandboxes", hasRequestId: false, isStream: false },
@@ -3764,6 +3840,7 @@ export const OPERATIONS = {
   GetStepPath: { verb: "GET", path: "/episodes/{name}/path", hasRequestId: false, isStream: false },
   GetWebhook: { verb: "GET", path: "/webhooks/{name}", hasRequestId: false, isStream: false },
   GetWorkspace: { verb: "GET", path: "/workspaces/{name}", hasRequestId: false, isStream: false },
+  GetWorkspacePath: { verb: "GET", path: "/workspaces/{workspace}/path", hasRequestId: false, isStream: false },
   GlobFiles: { verb: "GET", path: "/workspaces/{workspace}/glob", hasRequestId: false, isStream: true },
   GrepFiles: { verb: "GET", path: "/workspaces/{workspace}/grep", hasRequestId: false, isStream: true },
   InspectChange: { verb: "GET", path: "/insight", hasRequestId: false, isStream: true },
@@ -3799,7 +3876,7 @@ export const OPERATIONS = {
   NextBisectStep: { verb: "POST", path: "/bisect", hasRequestId: false, isStream: false },
   PauseCollection: { verb: "POST", path: "/collections/pause", hasRequestId: false, isStream: false },
   PlanCollection: { verb: "GET", path: "/collections/plan", hasRequestId: false, isStream: true },
-  PublishWorkspace: { verb: "POST", path: "/workspaces/{submission.workspace}/publish", hasRequestId: true, isStream: false },
+  PublishWorkspace: { verb: "POST", path: "/workspaces/{workspace}/publish", hasRequestId: true, isStream: false },
   ReadConflict: { verb: "POST", path: "/conflicts/read", hasRequestId: false, isStream: true },
   ReadFiles: { verb: "POST", path: "/workspaces/{workspace}/read", hasRequestId: false, isStream: false },
   RecordStep: { verb: "POST", path: "/episodes/{name}/steps", hasRequestId: true, isStream: false },
@@ -3816,7 +3893,7 @@ export const OPERATIONS = {
   RestoreWorkspace: { verb: "POST", path: "/workspaces/{name}/restore", hasRequestId: true, isStream: false },
   RevokeKey: { verb: "DELETE", path: "/keys/{name}", hasRequestId: false, isStream: false },
   RunCommand: { verb: "POST", path: "/sandboxes/{sandbox_id}/process/run", hasRequestId: false, isStream: false },
-  SchedulePublishing: { verb: "POST", path: "/workspaces/{submission.workspace}/schedule", hasRequestId: false, isStream: false },
+  SchedulePublishing: { verb: "POST", path: "/workspaces/{workspace}/schedule", hasRequestId: false, isStream: false },
   SearchFiles: { verb: "GET", path: "/search", hasRequestId: false, isStream: true },
   SetAttributes: { verb: "PATCH", path: "/workspaces/{workspace}/attributes", hasRequestId: false, isStream: false },
   SetLabel: { verb: "PUT", path: "/labels/{label_id}", hasRequestId: true, isStream: false },

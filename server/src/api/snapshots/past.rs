@@ -17,7 +17,7 @@ use crate::service::Service;
 /// shift the pages.
 pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Result<v1::ListSnapshotsResponse> {
     let here = service.context.here(&request.workspace)?;
-    let limit = page_size(request.page_size);
+    let limit = page_size(request.page_size)?;
     let paths = tree_paths(&request.paths)?;
     paths.iter().try_for_each(|path| service.context.ensure_visible(path, here.as_ref()))?;
     let (heads, skip) = match request.page_token.as_str() {

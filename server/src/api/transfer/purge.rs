@@ -67,7 +67,7 @@ pub(super) fn list(service: &Service, request: &v1::ListTombstonesRequest) -> Re
         "" => None,
         token => Some(buried(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?),
     };
-    let limit = page_size(request.page_size);
+    let limit = page_size(request.page_size)?;
     let all = purge::tombstones(&service.context.store)?;
     let rest = all.iter().filter(|(id, _)| after.is_none_or(|after| *id > after));
     let tombstones: Vec<_> = rest.take(limit).map(|(id, tombstone)| tombstone_message(*id, tombstone)).collect();

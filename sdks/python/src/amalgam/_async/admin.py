@@ -120,9 +120,16 @@ class AsyncReviews:
 
     async def list(self, *, target: str | None = None) -> builtins.list[ReviewInfo]:
         """Returns the merges that wait for a person; with ``target`` those into one workspace."""
-        query = {"target": f"workspaces/{target}" if target else ""}
-        parse = list_of("reviews", ReviewInfo.from_json)
-        return await self._transport.send(json_call("GET", "/reviews", parse, query=query))
+        parse = page_of("reviews", ReviewInfo.from_json)
+        found: builtins.list[ReviewInfo] = []
+        token = ""
+        while True:
+            named = f"workspaces/{target}" if target else ""
+            query = {"target": named, "pageSize": 1000, "pageToken": token}
+            page, token = await self._transport.send(json_call("GET", "/reviews", parse, query=query))
+            found.extend(page)
+            if not token:
+                return found
 
     async def get(self, id: str) -> ReviewInfo:  # noqa: A002
         """Returns one merge that waits for a person."""
@@ -131,9 +138,16 @@ class AsyncReviews:
 
     async def queue(self, *, target: str | None = None) -> builtins.list[QueueEntry]:
         """Returns the merges that wait in the queue, the oldest of each target first."""
-        query = {"target": f"workspaces/{target}" if target else ""}
-        parse = list_of("entries", QueueEntry.from_json)
-        return await self._transport.send(json_call("GET", "/queue", parse, query=query))
+        parse = page_of("entries", QueueEntry.from_json)
+        found: builtins.list[QueueEntry] = []
+        token = ""
+        while True:
+            named = f"workspaces/{target}" if target else ""
+            query = {"target": named, "pageSize": 1000, "pageToken": token}
+            page, token = await self._transport.send(json_call("GET", "/queue", parse, query=query))
+            found.extend(page)
+            if not token:
+                return found
 
     async def accept(self, id: str, *, dry_run: bool = False) -> MergeResult:  # noqa: A002
         """Merges again, and stores the conflicts that are left in the target."""
