@@ -21,6 +21,7 @@ mod operating;
 mod pushing;
 mod reading;
 mod remote;
+mod sandboxing;
 mod scratch;
 mod served;
 mod server_backup;
