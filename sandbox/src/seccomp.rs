@@ -1,6 +1,6 @@
 //! The system calls that no process of a sandbox may make.
 //!
-//! A list of what is refused, not of what is allowed: programs of the user come from anywhere, and namespaces and missing capabilities
+//! A list of refused calls, not of allowed ones: programs of the user come from anywhere, and namespaces and missing capabilities
 //! refuse most already. The list takes parts of the kernel away that had many holes and that programs in a sandbox do not need.
 
 use std::collections::BTreeMap;

@@ -41,7 +41,7 @@ pub(crate) struct SpoolWriter {
 #[derive(Debug)]
 pub(crate) struct Spooled {
     pub(crate) id: String,
-    /// What was written down at its start.
+    /// The description that was written at its start.
     pub(crate) description: Vec<u8>,
     pub(crate) frames: Vec<Frame>,
 }

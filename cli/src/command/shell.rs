@@ -32,7 +32,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
 /// Open a terminal in a sandbox
 ///
 /// The terminal follows the size of this one, and ends with the exit code of its shell. If the connection breaks, the shell goes on, and
-/// the terminal comes back with what was printed meanwhile.
+/// the terminal comes back with the output that came meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A terminal whose window was closed goes on; `amalgam attach SANDBOX pty-...` comes back to it.
@@ -171,10 +171,10 @@ fn write(event: &v1::AttachTerminalResponse) -> Result<Option<Outcome>, CliError
     }
 }
 
-/// Sends what is typed.
+/// Sends keys.
 async fn feed(mut client: SandboxServiceClient<CallerChannel>, sandbox_id: String, id: String) {
     let (send, mut typed) = mpsc::channel(INPUT_QUEUE);
-    // A thread of its own: nobody may type for hours.
+    // A thread of its own: a person may type nothing for hours.
     std::thread::spawn(move || {
         let mut block = vec![0; INPUT_BYTES];
         loop {

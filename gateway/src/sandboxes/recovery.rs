@@ -1,7 +1,7 @@
 //! After a restart: sandboxes whose processes still run are taken over, others are marked, leftovers are removed.
 //!
 //! A server that is killed takes the mounts of workspaces with it. Where the runtime carries mounts, the next server mounts them again and
-//! running sandboxes see them; files that were open in them are lost. Otherwise the sandbox is ended, and what it wrote is committed.
+//! running sandboxes see them; files that were open in them are lost. Otherwise the sandbox is ended, and its files are committed.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write as _};

@@ -261,7 +261,7 @@ impl Connection {
         }
     }
 
-    /// Obeys one message. What is wrong with it is answered, and the connection goes on.
+    /// Obeys one message. A malformed one is answered, and the connection goes on.
     async fn take(&self, socket: &mut Socket, text: &str) -> Result<(), ()> {
         let done = match ClientMessage::parse(text) {
             Ok(ClientMessage::Ping) => return self.send(socket, &json!({"type": "pong"})).await,

@@ -17,7 +17,7 @@ use crate::output::json as lines;
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
-/// Run a command on a fork of a workspace, and merge what it changed
+/// Run a command on a fork of a workspace, and merge its changes
 ///
 /// Forks the workspace as it is now, starts a sandbox on the fork, runs the command, ends the sandbox, and, if the command ended with 0,
 /// merges the fork into the workspace through its queue. The exit code is that of the command, or 5 if the merge needs a decision.
@@ -118,7 +118,7 @@ async fn fork(client: &mut Client, target: &str, name: &str) -> Result<String, C
     Ok(fork.name)
 }
 
-/// Runs a command in a sandbox that ends with it. What it changed is in a snapshot then.
+/// Runs a command in a sandbox that ends with it. Its changes are in a snapshot then.
 async fn run_in(
     session: &mut Session,
     calls: &mut SandboxCalls,
