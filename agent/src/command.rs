@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_sandbox::agent_v1::connect_request::Payload;
-use amalgam_sandbox::agent_v1::{CommandInput, CommandOutput, OutputType, RunCommandRequest};
+use amalgam_sandbox::agent_v1::{CommandInput, CommandOutput, InputConsumed, OutputType, RunCommandRequest};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use crate::outbox::Outbox;
 use crate::process_tree::{self, COMMAND_VARIABLE};
 use crate::reaper::Reaper;
+use crate::secrets::Secrets;
 use crate::{OWN_VARIABLES, now_ms};
 
 const SHELL: &str = "/bin/sh";
@@ -27,8 +28,6 @@ const WORKSPACE: &str = "/workspace";
 const READ_BYTES: usize = 64 << 10;
 /// After a command has ended, its output is read until there is none for so long: a process that it left behind may hold the pipe.
 const QUIET: Duration = Duration::from_millis(50);
-/// Parts of standard input that wait for the command.
-const INPUT_QUEUE: usize = 16;
 
 /// The commands of the sandbox.
 pub(crate) struct Commands {
@@ -39,7 +38,7 @@ pub(crate) struct Commands {
 
 struct Running {
     leader: Pid,
-    input: Option<mpsc::Sender<Bytes>>,
+    input: Option<mpsc::UnboundedSender<Bytes>>,
 }
 
 /// How much output a command has had.
@@ -84,15 +83,16 @@ impl Commands {
         for name in OWN_VARIABLES {
             command.env_remove(name);
         }
-        command.envs(&request.envs).env(COMMAND_VARIABLE, &request.command_id);
+        let secrets = Secrets::write(&request.command_id, &request.secrets)?;
+        command.envs(&request.envs).envs(secrets.variables()).env(COMMAND_VARIABLE, &request.command_id);
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (started, child) = self.reaper.spawn(|| command.spawn())?;
         let missing = || std::io::Error::other("a pipe is missing");
         let stdin = pipe::Sender::from_owned_fd(child.stdin.ok_or_else(missing)?.into())?;
         let stdout = pipe::Receiver::from_owned_fd(child.stdout.ok_or_else(missing)?.into())?;
         let stderr = pipe::Receiver::from_owned_fd(child.stderr.ok_or_else(missing)?.into())?;
-        let input = feed(stdin, request.stdin, request.stdin_open);
         let id = request.command_id;
+        let input = feed(stdin, request.stdin, request.stdin_open, Arc::clone(&self.outbox), id.clone());
         self.running.lock().insert(id.clone(), Running { leader: started.pid, input });
         let counted = Counted { bytes_max: request.output_bytes_max, ..Counted::default() };
         let output = Arc::new(Forward { id, outbox: Arc::clone(&self.outbox), counted: Mutex::new(counted) });
@@ -119,6 +119,7 @@ impl Commands {
                     exit.await
                 }
             };
+            drop(secrets);
             output.drained(pumps).await;
             output.end(code.unwrap_or(-1), is_timed_out);
             running.lock().remove(&output.id);
@@ -132,9 +133,9 @@ impl Commands {
         let Some(command) = running.get_mut(&input.command_id) else { return };
         if let Some(sender) = &command.input
             && !input.data.is_empty()
-            && sender.try_send(input.data).is_err()
         {
-            crate::log(&format!("{}: standard input was dropped, because the command does not read", input.command_id));
+            // The server sends no more than a command has read, and a little ahead. A command that closed its input has no receiver.
+            let _ = sender.send(input.data);
         }
         if input.end {
             command.input = None;
@@ -155,18 +156,24 @@ impl Commands {
     }
 }
 
-/// Writes standard input. Returns the sender for more of it.
-fn feed(mut stdin: pipe::Sender, first: Bytes, is_open: bool) -> Option<mpsc::Sender<Bytes>> {
-    let (send, mut receive) = mpsc::channel::<Bytes>(INPUT_QUEUE);
+/// Writes standard input, and tells the server how much the command has read. Returns the sender for more of it.
+fn feed(
+    mut stdin: pipe::Sender,
+    first: Bytes,
+    is_open: bool,
+    outbox: Arc<Outbox>,
+    command_id: String,
+) -> Option<mpsc::UnboundedSender<Bytes>> {
+    let (send, mut receive) = mpsc::unbounded_channel::<Bytes>();
     tokio::spawn(async move {
-        // A command that does not read its input closes the pipe.
-        if stdin.write_all(&first).await.is_err() {
-            return;
-        }
+        let mut bytes = first.len() as u64;
+        // A command that does not read its input closes the pipe. Input for it is dropped, and counts as read.
+        let mut is_closed = stdin.write_all(&first).await.is_err();
         while let Some(data) = receive.recv().await {
-            if stdin.write_all(&data).await.is_err() {
-                return;
-            }
+            is_closed = is_closed || stdin.write_all(&data).await.is_err();
+            bytes += data.len() as u64;
+            let consumed = InputConsumed { command_id: command_id.clone(), bytes };
+            outbox.push(Payload::InputConsumed(consumed), 0);
         }
     });
     is_open.then_some(send)

@@ -7,6 +7,7 @@ mod command;
 mod outbox;
 mod process_tree;
 mod reaper;
+mod secrets;
 mod terminal;
 mod usage;
 

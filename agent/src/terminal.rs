@@ -15,6 +15,7 @@ use rustix::process::Pid;
 use crate::outbox::Outbox;
 use crate::process_tree::{self, COMMAND_VARIABLE};
 use crate::reaper::Reaper;
+use crate::secrets::Secrets;
 
 /// The shell of a terminal that names none, and the one that every template has.
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
@@ -23,6 +24,8 @@ const WORKSPACE: &str = "/workspace";
 const READ_BYTES: usize = 16 << 10;
 /// Blocks that wait for room.
 const QUEUE: usize = 4;
+/// Parts of input that wait for a shell that does not read. More are dropped, as a keyboard does.
+const INPUT_QUEUE: usize = 256;
 
 /// The terminals of the sandbox.
 pub(crate) struct Terminals {
@@ -34,7 +37,7 @@ pub(crate) struct Terminals {
 struct Open {
     pty: Arc<Pty>,
     leader: Pid,
-    input: mpsc::Sender<Bytes>,
+    input: mpsc::SyncSender<Bytes>,
 }
 
 impl Terminals {
@@ -61,10 +64,11 @@ impl Terminals {
         for name in crate::OWN_VARIABLES {
             command = command.env_remove(name);
         }
-        let command = command.envs(&request.envs).env(COMMAND_VARIABLE, &id);
+        let secrets = Secrets::write(&id, &request.secrets)?;
+        let command = command.envs(&request.envs).envs(secrets.variables()).env(COMMAND_VARIABLE, &id);
         let (started, _child) = self.reaper.spawn(|| command.spawn(pts).map_err(std::io::Error::other))?;
         let pty = Arc::new(pty);
-        let (input, inputs) = mpsc::channel::<Bytes>();
+        let (input, inputs) = mpsc::sync_channel::<Bytes>(INPUT_QUEUE);
         let (send, mut receive) = tokio::sync::mpsc::channel::<Bytes>(QUEUE);
         std::thread::spawn({
             let pty = Arc::clone(&pty);
@@ -101,6 +105,7 @@ impl Terminals {
                 tell(pty_output::Payload::Data(data), bytes);
             }
             let code = started.exit.await.unwrap_or(-1);
+            drop(secrets);
             tell(pty_output::Payload::ExitCode(code), 0);
             open.lock().remove(&id);
         });
@@ -110,8 +115,8 @@ impl Terminals {
     /// Passes input on.
     pub(crate) fn write(&self, id: &str, data: Bytes) {
         if let Some(open) = self.open.lock().get(id) {
-            // It may have ended in this moment.
-            let _ = open.input.send(data);
+            // It may have ended in this moment, or does not read.
+            let _ = open.input.try_send(data);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The commands, one file each: arguments and code.
 
+mod attach;
 mod backend;
 mod backup;
 mod bisect;
@@ -8,6 +9,7 @@ mod capture;
 mod cat;
 mod checkout;
 mod clone;
+mod command_output;
 mod commit;
 mod completions;
 mod config;
@@ -19,6 +21,7 @@ mod diff;
 mod doctor;
 mod du;
 mod enter;
+mod exec;
 mod explore;
 mod export;
 mod export_nfs;
@@ -46,6 +49,7 @@ mod mounts;
 mod op;
 mod pipe;
 mod policy;
+mod ps;
 mod publish;
 mod pull;
 mod purge;
@@ -60,9 +64,12 @@ mod review;
 mod revisions;
 mod rules;
 mod run;
+mod sandbox;
+mod sandbox_calls;
 mod send;
 mod serve;
 mod server_backup;
+mod shell;
 mod show;
 mod status;
 mod supervise;
@@ -158,6 +165,11 @@ pub enum Command {
     Mcp(mcp::Mcp),
     Hooks(hooks::Hooks),
     Webhook(webhook::Webhook),
+    Sandbox(sandbox::Sandbox),
+    Exec(exec::Exec),
+    Shell(shell::Shell),
+    Ps(ps::Ps),
+    Attach(attach::Attach),
     #[command(hide = true)]
     Supervise(supervise::Supervise),
 }
@@ -238,7 +250,12 @@ impl Command {
             | Self::Receive(_)
             | Self::Import(_)
             | Self::Export(_)
-            | Self::Purge(_) => Subject::AnyStore,
+            | Self::Purge(_)
+            | Self::Sandbox(_)
+            | Self::Exec(_)
+            | Self::Shell(_)
+            | Self::Ps(_)
+            | Self::Attach(_) => Subject::AnyStore,
             Self::Push(_) | Self::Pull(_) | Self::Clone(_) => Subject::Both,
             Self::Logs(_)
             | Self::Config(_)
@@ -326,6 +343,11 @@ impl Command {
             Self::Mcp(mcp) => Box::pin(mcp.run(session)).await,
             Self::Hooks(hooks) => Box::pin(hooks.run(session)).await,
             Self::Webhook(webhook) => Box::pin(webhook.run(session)).await,
+            Self::Sandbox(sandbox) => Box::pin(sandbox.run(session)).await,
+            Self::Exec(exec) => Box::pin(exec.run(session)).await,
+            Self::Shell(shell) => Box::pin(shell.run(session)).await,
+            Self::Ps(ps) => Box::pin(ps.run(session)).await,
+            Self::Attach(attach) => Box::pin(attach.run(session)).await,
             Self::Completions(_)
             | Self::Help(_)
             | Self::Man(_)

@@ -23,6 +23,7 @@ use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::policy_service_client::PolicyServiceClient;
 use amalgam_proto::v1::radar_service_client::RadarServiceClient;
+use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
@@ -161,6 +162,8 @@ pub struct Client {
     pub keys: KeyServiceClient<CallerChannel>,
     /// Files of workspaces, without a directory.
     pub files: FileServiceClient<CallerChannel>,
+    /// Sandboxes. The process of the local store has them on its socket for REST.
+    pub sandboxes: SandboxServiceClient<CallerChannel>,
 }
 
 impl Client {
@@ -189,6 +192,7 @@ impl Client {
             exports: ExportServiceClient::new(channel()),
             keys: KeyServiceClient::new(channel()),
             files: FileServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            sandboxes: SandboxServiceClient::new(channel()).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }
 }
@@ -276,6 +280,13 @@ pub async fn connect_project(socket: &Path, project: &str, actor: &str) -> Optio
     let channel = try_connect(socket).await?;
     let project = MetadataValue::try_from(project).ok()?;
     Some(Client::new(&channel, &CallHeaders { project: Some(project), ..CallHeaders::local(actor) }))
+}
+
+/// Connects to a socket of the process that holds the store: the one for REST also answers calls about sandboxes. `None` if no process
+/// answers there.
+pub async fn connect_socket(socket: &Path, actor: &str) -> Option<Client> {
+    let channel = try_connect(socket).await?;
+    Some(Client::local(&channel, actor))
 }
 
 /// Opens the store in a home in this process, with the settings in another directory. The store closes with the client.

@@ -12,13 +12,14 @@ use crate::error::CliError;
 use crate::text;
 
 /// The commands, grouped by purpose.
-const GROUPS: [(&str, &[&str]); 12] = [
+const GROUPS: [(&str, &[&str]); 13] = [
     ("Protect a directory", &["init", "status", "commit", "watch"]),
     ("Compare, read and search", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
     ("Go back", &["restore", "undo", "redo", "op"]),
     ("Workspaces (lines of work) and labels", &["fork", "checkout", "ws", "label"]),
     ("Mount workspaces and snapshots as file systems", &["mount", "umount", "mounts", "exports", "unexport"]),
     ("Run commands", &["run", "explore"]),
+    ("Sandboxes", &["sandbox", "exec", "shell", "ps", "attach"]),
     (
         "Merge workspaces",
         &[

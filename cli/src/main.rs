@@ -25,6 +25,7 @@ mod mcp;
 mod namespace;
 mod output;
 mod prompt;
+mod raw_mode;
 mod remote;
 mod serve;
 mod serve_network;

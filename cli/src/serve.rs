@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect::{EXIT_BUSY, EXIT_FULL, make_home, open, runtime_directory, socket_path};
 use crate::logging::{LogOptions, LogOwner};
-use crate::serve_network::CATALOG;
+use crate::serve_network::{CATALOG, sandbox_options};
 use crate::serve_rest::RestListener;
 
 /// Opens the store and serves its socket, by default the one where commands look for it, until it is idle for long enough or asked to stop.
@@ -63,7 +63,8 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration, nfs: Option<NfsListen
             }
         };
         let calls = serve::Calls::new();
-        let rest = RestListener::start(&service, &calls, home.path().join(CATALOG), socket)?;
+        let sandboxes = sandbox_options(None, home).ok();
+        let rest = RestListener::start(&service, &calls, home.path().join(CATALOG), socket, sandboxes)?;
         let served = serve::serve_unix_counted(service, calls, socket, idle, ended).await;
         rest.end().await;
         served

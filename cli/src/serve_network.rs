@@ -133,7 +133,7 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
         audit_log: Some(options.directory().join(AUDIT_LOG)),
         rates: options.rates,
         webhooks: options.webhooks.clone(),
-        sandboxes: Some(sandbox_options(&options)?),
+        sandboxes: Some(sandbox_options(options.data.as_deref(), &Home::new(&options.home))?),
         has_traces: options.otlp_endpoint.is_some(),
     };
     let usage = |error: amalgam_gateway::ServerError| CliError::new(Exit::USAGE, "INVALID", error.to_string());
@@ -191,13 +191,15 @@ pub fn operator_socket(data: &Path) -> Result<PathBuf, CliError> {
 }
 
 /// How sandboxes are started: with the agent that lies beside this program.
-fn sandbox_options(options: &NetworkOptions) -> Result<SandboxOptions, CliError> {
+pub fn sandbox_options(data: Option<&Path>, home: &Home) -> Result<SandboxOptions, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::machine("the path of this program", &error))?;
     // A workspace may be mounted outside of the home of its store, or among its forks.
-    let directory = match &options.data {
+    let directory = match data {
         Some(data) => data.join(SANDBOXES),
-        None => Home::new(&options.home).forks_path().join(SANDBOXES),
+        None => home.forks_path().join(SANDBOXES),
     };
+    // The kernel's table of mounts knows no relative paths.
+    let directory = std::path::absolute(directory).map_err(|error| CliError::machine("the data directory", &error))?;
     Ok(SandboxOptions::new(directory, program.with_file_name(AGENT)))
 }
 
@@ -288,7 +290,8 @@ fn local_project(
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     let serving = tokio::spawn(async move {
-        let rest = RestListener::start(&service, &calls, catalog_file, &socket)?;
+        // The sandboxes of the store are those of the server on the network.
+        let rest = RestListener::start(&service, &calls, catalog_file, &socket, None)?;
         let served = serve::serve_unix_counted(service, calls, &socket, NEVER, ended).await;
         rest.end().await;
         served

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_gateway::{LocalOptions, serve_local};
+use amalgam_gateway::{LocalOptions, SandboxOptions, serve_local};
 use amalgam_server::serve::Calls;
 use amalgam_server::{Service, make_free};
 use tokio::net::UnixListener;
@@ -28,7 +28,13 @@ pub struct RestListener {
 
 impl RestListener {
     /// Listens beside the socket of a process. The catalog is made if it does not exist.
-    pub fn start(service: &Service, calls: &Arc<Calls>, catalog: PathBuf, socket: &Path) -> io::Result<Self> {
+    pub fn start(
+        service: &Service,
+        calls: &Arc<Calls>,
+        catalog: PathBuf,
+        socket: &Path,
+        sandboxes: Option<SandboxOptions>,
+    ) -> io::Result<Self> {
         let path = rest_socket(socket);
         make_free(&path)?;
         let listener = UnixListener::bind(&path)?;
@@ -38,6 +44,7 @@ impl RestListener {
             service: service.clone(),
             calls: Arc::clone(calls),
             user: rustix::process::geteuid().as_raw(),
+            sandboxes,
             now,
         };
         let (stop, stopped) = watch::channel(false);

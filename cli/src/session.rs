@@ -14,11 +14,12 @@ use tonic::codegen::Bytes;
 
 use crate::attached::{AttachedDirectory, StartDirectory, resolve_path};
 use crate::config::Config;
-use crate::connect::{Client, ConnectOptions, connect, connect_server, running};
+use crate::connect::{Client, ConnectOptions, connect, connect_server, connect_socket, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
 use crate::remote::Server;
+use crate::serve_rest::rest_socket;
 use crate::text;
 
 /// The session of a command.
@@ -172,6 +173,28 @@ impl Session {
             });
         }
         Ok(self.client.clone().expect("it was put there"))
+    }
+
+    /// Connects to the sandboxes of the server, or to those of the process of the store.
+    pub async fn sandbox_client(&mut self) -> Result<Client, CliError> {
+        if self.server.is_some() {
+            return self.client().await;
+        }
+        if self.connect.in_process {
+            let message = "sandboxes outlive a command, so they need the background process";
+            return Err(CliError::usage(message).hint("leave --in-process out"));
+        }
+        // Starts the process if it does not run.
+        self.client().await?;
+        let socket = Home::new(self.home()).listening_at();
+        let found = match socket {
+            Some(socket) => connect_socket(&rest_socket(&socket), &self.connect.actor).await,
+            None => None,
+        };
+        found.ok_or_else(|| {
+            let message = "the background process does not answer on its socket for REST";
+            CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam logs` may say why")
+        })
     }
 
     /// Connects to the process of the store, and creates the store if there is none.

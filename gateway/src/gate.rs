@@ -186,6 +186,33 @@ impl Gate {
         answered.map(|response| response.map(|inner| Body::new(GuardedBody::new(inner, cut, CutForm::Error, end))))
     }
 
+    /// Checks a request that becomes a connection of its own, like a call of a method in a project. A caller with a ticket was checked when
+    /// it got the ticket.
+    pub(crate) async fn admit(
+        &self,
+        method: &'static Method,
+        request: &mut Request<Body>,
+        peer: Peer,
+        ticket: Option<(Identity, ProjectName)>,
+    ) -> Result<Admitted, Status> {
+        self.inner.metrics.call_began();
+        let mut end = CallEnd::new(self, method.name, peer, request.headers());
+        let passed = match &ticket {
+            Some((identity, project)) => {
+                identity.agent().clone_into(&mut end.agent);
+                identity.key_id().clone_into(&mut end.key_id);
+                project.as_str().clone_into(&mut end.project);
+                Ok(Passed { identity: Some(identity.clone()), target: Target::Own })
+            }
+            None => self.pass(Some(method), request, &mut end).await,
+        };
+        end.code = Some(passed.as_ref().err().map_or(Code::Ok, Status::code));
+        let cut = self.cut(&passed?, None);
+        let project = ticket.map(|(_, project)| project).or_else(|| request.extensions().get::<ProjectName>().cloned());
+        let project = project.ok_or_else(|| Status::internal("the call names no project"))?;
+        Ok(Admitted { project, cut, _end: end })
+    }
+
     /// Checks a call, and prepares its headers for the store.
     async fn pass(
         &self,
@@ -316,6 +343,14 @@ struct Passed {
     /// Nothing for a call that needs no key.
     identity: Option<Identity>,
     target: Target,
+}
+
+/// A connection that passed all checks. It is recorded when this is dropped.
+pub(crate) struct Admitted {
+    pub(crate) project: ProjectName,
+    /// Completes when the connection must end.
+    pub(crate) cut: Cut,
+    _end: CallEnd,
 }
 
 /// Who answers a call.

@@ -11,6 +11,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -28,6 +29,7 @@ use crate::gate::{Gate, Peer, REQUEST_ID_HEADER, name_request};
 use crate::git;
 use crate::identity::Authentication;
 use crate::rest;
+use crate::sandboxes::{Sandboxes, websocket};
 use crate::tls::Tls;
 
 /// The most connections at a time. More wait.
@@ -61,13 +63,25 @@ pub(crate) struct Front {
     pub(crate) metrics_open: bool,
     /// Whether calls need a key.
     pub(crate) authentication: Authentication,
+    /// For WebSockets of terminals.
+    pub(crate) sandboxes: Sandboxes,
+}
+
+/// The versions of HTTP that a connection may speak.
+pub(crate) enum Protocol {
+    /// The only version with WebSockets.
+    Http1(http1::Builder),
+    Http2(auto::Builder<TokioExecutor>),
+    /// Found out by the first bytes, for which a connection may wait for ever.
+    Either(auto::Builder<TokioExecutor>),
 }
 
 /// Accepts connections until `stopping` is true, then waits for running requests, for so long at most.
 pub(crate) async fn listen(front: Front, listener: TcpListener, tls: Option<Tls>, finish_within: Duration) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    builder
+    let mut http1 = http1::Builder::new();
+    http1.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    let mut http2 = auto::Builder::new(TokioExecutor::new()).http2_only();
+    http2
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
@@ -77,7 +91,7 @@ pub(crate) async fn listen(front: Front, listener: TcpListener, tls: Option<Tls>
         .keep_alive_timeout(PING_WITHIN);
     let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
     // The version is known before: a client that sends nothing would hold a connection for ever otherwise.
-    let builders = Arc::new([builder.clone().http1_only(), builder.http2_only()]);
+    let builders = Arc::new([Protocol::Http1(http1), Protocol::Http2(http2)]);
     let mut stopping = front.stopping.clone();
     loop {
         let accepted = async {
@@ -158,17 +172,41 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
 
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     front: Front,
-    builder: &auto::Builder<TokioExecutor>,
+    protocol: &Protocol,
     watcher: hyper_util::server::graceful::Watcher,
     stream: S,
     peer: SocketAddr,
 ) {
+    let mut stopping = front.stopping.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let front = front.clone();
         async move { Ok::<_, Infallible>(front.answer(request.map(Body::new), Peer(peer)).await) }
     });
-    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
+    let stream = TokioIo::new(stream);
+    let ended = match protocol {
+        Protocol::Http1(builder) => {
+            // The library cannot watch such a connection. It waits for the watcher to be dropped.
+            let mut connection = std::pin::pin!(builder.serve_connection(stream, service).with_upgrades());
+            let ended = tokio::select! {
+                ended = connection.as_mut() => Some(ended),
+                _ = stopping.wait_for(|stopping| *stopping) => None,
+            };
+            let ended = match ended {
+                Some(ended) => ended,
+                None => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            drop(watcher);
+            ended.map_err(Into::into)
+        }
+        Protocol::Http2(builder) => watcher.watch(builder.serve_connection(stream, service).into_owned()).await,
+        Protocol::Either(builder) => {
+            watcher.watch(builder.serve_connection_with_upgrades(stream, service).into_owned()).await
+        }
+    };
+    if let Err(error) = ended {
         debug!(%peer, %error, "a connection ended with an error");
     }
 }
@@ -177,6 +215,12 @@ impl Front {
     /// Answers one request. The answer has the id of the request.
     pub(crate) async fn answer(&self, mut request: Request<Body>, peer: Peer) -> Response<Body> {
         let request_id = name_request(request.headers_mut());
+        if let Some(authority) = request.uri().authority().map(Authority::as_str)
+            && let Ok(host) = HeaderValue::from_str(authority)
+        {
+            // HTTP/2 has it in the address only.
+            request.headers_mut().entry(HOST).or_insert(host);
+        }
         let mut response = self.answer_named(request, peer).await;
         response.headers_mut().entry(REQUEST_ID_HEADER).or_insert(request_id);
         response
@@ -197,6 +241,11 @@ impl Front {
         let is_of_api = request.uri().path().starts_with("/api/");
         if let Some(place) = git::place(&request).filter(|_| !is_of_api) {
             return git::answer(&self.gate, place, request, peer).await;
+        }
+        if let Some(place) = websocket::place(&request) {
+            let headers = request.headers().clone();
+            let answered = websocket::answer(&self.gate, &self.sandboxes, place, request, peer).await;
+            return answered.unwrap_or_else(|status| rest::failed(&status, &headers));
         }
         let path = request.uri().path();
         if let Some(page) = docs_page::file(path).filter(|_| request.method() == Verb::GET) {

@@ -1,4 +1,5 @@
-//! REST on a Unix socket, for programs of the user who owns the store. There are no keys: the socket lets no other user in.
+//! REST on a Unix socket, for programs of the user who owns the store, and gRPC for the commands about sandboxes. There are no keys: the
+//! socket lets no other user in.
 //!
 //! The catalog is opened for the first caller, so that a process without one pays nothing.
 
@@ -22,11 +23,12 @@ use crate::catalog::Catalog;
 use crate::gate::{Gate, Inner};
 use crate::git::CLIENTS_MAX;
 use crate::identity::{Authentication, Keys};
-use crate::listener::{ACCEPT_RETRY_DELAY, Front, HEAD_WITHIN, serve};
+use crate::listener::{ACCEPT_RETRY_DELAY, Front, HEAD_WITHIN, Protocol, serve};
 use crate::metrics::Metrics;
 use crate::own_services::OwnServices;
 use crate::projects::Projects;
 use crate::rate::{RateLimits, RatePreset};
+use crate::sandboxes::{SandboxOptions, Sandboxes};
 use crate::server::{own_routes, seconds};
 
 /// How long running calls may take to finish when the process ends.
@@ -42,16 +44,21 @@ pub struct LocalOptions {
     pub calls: Arc<Calls>,
     /// The user who is let in.
     pub user: u32,
+    /// How sandboxes are started; without it there are none.
+    pub sandboxes: Option<SandboxOptions>,
     /// The clock.
     pub now: fn() -> Time,
 }
 
 /// Answers REST calls on a Unix socket until `stopping` is true.
 pub async fn serve_local(options: LocalOptions, listener: UnixListener, mut stopping: watch::Receiver<bool>) {
-    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    let (builder, graceful, stopped) = (Arc::new(builder), GracefulShutdown::new(), stopping.clone());
-    let mut front = None;
+    builder.http2().timer(TokioTimer::new());
+    let (protocol, graceful, stopped) =
+        (Arc::new(Protocol::Either(builder)), GracefulShutdown::new(), stopping.clone());
+    let mut front: Option<Front> = None;
+    let mut expiring = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -69,13 +76,21 @@ pub async fn serve_local(options: LocalOptions, listener: UnixListener, mut stop
         };
         if front.is_none() {
             front = open(&options, stopped.clone()).await;
+            expiring = front.as_ref().map(|front| {
+                let sandboxes = front.sandboxes.clone();
+                tokio::spawn(async move { sandboxes.keep_expiring().await })
+            });
         }
         let Some(front) = front.clone() else { continue };
-        let (builder, watcher) = (Arc::clone(&builder), graceful.watcher());
+        let (protocol, watcher) = (Arc::clone(&protocol), graceful.watcher());
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        tokio::spawn(async move { serve(front, &builder, watcher, stream, peer).await });
+        tokio::spawn(async move { serve(front, &protocol, watcher, stream, peer).await });
     }
     drop(listener);
+    if let Some(front) = front {
+        expiring.inspect(tokio::task::JoinHandle::abort);
+        front.sandboxes.stop_all().await;
+    }
     if tokio::time::timeout(FINISH_WITHIN, graceful.shutdown()).await.is_err() {
         debug!("connections are closed that did not end in time");
     }
@@ -101,6 +116,9 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         return None;
     }
     let keys = Keys::new(catalog.clone(), authentication, now);
+    let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes.clone(), false, now);
+    sandboxes.recover().await;
+    let has_sandboxes = options.sandboxes.is_some();
     let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
     let gate = Gate::new(Inner {
         keys,
@@ -109,11 +127,11 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         audit: Audit::off(),
         metrics: Metrics::new(seconds(now())),
         // No process sends deliveries for a socket that comes and goes.
-        own: own_routes(own, None).await,
+        own: own_routes(own, None, has_sandboxes.then(|| sandboxes.clone())).await,
         git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
         now,
         stopping: stopping.clone(),
         has_traces: false,
     });
-    Some(Front { gate, stopping, metrics_open: true, authentication })
+    Some(Front { gate, stopping, metrics_open: true, authentication, sandboxes })
 }

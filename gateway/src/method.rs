@@ -197,6 +197,7 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.SandboxService/GetSandbox", RUN, "GET /sandboxes/{id}"),
     row("amalgam.v1.SandboxService/GetSandboxLogs", RUN, "GET /sandboxes/{id}/logs"),
     row("amalgam.v1.SandboxService/GetSandboxStats", RUN, "GET /sandboxes/{id}/stats"),
+    row("amalgam.v1.SandboxService/GetTemplate", RUN, "GET /templates/{name}"),
     row("amalgam.v1.SandboxService/KillCommand", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/process/{command_id}/kill"),
     row("amalgam.v1.SandboxService/KillTerminal", WRITE_AND_RUN, "DELETE /sandboxes/{sandbox_id}/pty/{pty_id}"),
     row("amalgam.v1.SandboxService/ListCommands", RUN, "GET /sandboxes/{sandbox_id}/process"),

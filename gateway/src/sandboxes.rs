@@ -1,10 +1,15 @@
 //! The sandboxes of the server: started beside a workspace, watched, expired, found again after a restart.
 
 mod creation;
+mod events;
 mod log;
 mod messages;
+mod recovery;
 mod service;
 mod streams;
+mod templates;
+mod ticket;
+pub(crate) mod websocket;
 mod workspace;
 
 use std::collections::HashMap;
@@ -23,8 +28,12 @@ use tracing::{info, warn};
 use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
+use ticket::Tickets;
+pub use websocket::TerminalTimes;
 use workspace::StoreCalls;
 
+/// The end of a sandbox is announced so long before.
+const WARNING: Duration = Duration::from_secs(300);
 /// Sandboxes that are created at the same time.
 const CREATIONS_MAX: usize = 10;
 
@@ -43,6 +52,8 @@ pub struct SandboxOptions {
     pub total_max: usize,
     /// How often expired sandboxes are looked for.
     pub expiry_interval: Duration,
+    /// When silent WebSockets of terminals are closed.
+    pub terminal_times: TerminalTimes,
 }
 
 impl SandboxOptions {
@@ -55,6 +66,7 @@ impl SandboxOptions {
             per_key_max: 10,
             total_max: 100,
             expiry_interval: Duration::from_secs(60),
+            terminal_times: TerminalTimes::default(),
         }
     }
 }
@@ -71,7 +83,10 @@ struct Inner {
     /// Nothing on a server without sandboxes.
     parts: Option<Parts>,
     now: fn() -> Time,
+    /// Whether clients reach the server by TLS.
+    is_tls: bool,
     living: Mutex<HashMap<String, Living>>,
+    tickets: Mutex<Tickets>,
 }
 
 struct Parts {
@@ -82,6 +97,8 @@ struct Parts {
     reserving: tokio::sync::Mutex<()>,
     /// Set when the runtime was found to work.
     probed: tokio::sync::OnceCell<()>,
+    /// Whether sandboxes outlive a server that is killed.
+    carries_mounts: std::sync::OnceLock<bool>,
 }
 
 /// A sandbox that this process has started.
@@ -98,15 +115,18 @@ impl Sandboxes {
         catalog: Catalog,
         projects: Projects,
         options: Option<SandboxOptions>,
+        is_tls: bool,
         now: fn() -> Time,
     ) -> Self {
         let parts = options.map(|options| {
             let (agent, allows_host_network) = (options.agent.clone(), options.allows_host_network);
             let runtime = Arc::new(LocalRuntime::new(LocalOptions { agent, allows_host_network }));
             let creations = Semaphore::new(CREATIONS_MAX);
-            Parts { options, runtime, creations, reserving: tokio::sync::Mutex::default(), probed: Default::default() }
+            let (reserving, probed, carries_mounts) = Default::default();
+            Parts { options, runtime, creations, reserving, probed, carries_mounts }
         });
-        Self { inner: Arc::new(Inner { catalog, projects, parts, now, living: Mutex::default() }) }
+        let (living, tickets) = (Mutex::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, living, tickets }) }
     }
 
     fn parts(&self) -> Result<&Parts, Status> {
@@ -157,14 +177,22 @@ impl Sandboxes {
         if let Some(living) = &living {
             living.link.close(why);
         }
+        // What the next server would need: output, and variables that may be secret.
+        let directory = self.directory(&record.id)?;
+        let _ = std::fs::remove_dir_all(directory.join(creation::OUTPUT));
+        let _ = std::fs::remove_file(directory.join(recovery::VARIABLES));
         let calls = self.store_calls(record).await?;
         if let Err(status) = calls.commit(&record.workspace, why).await {
             // Uncommitted work stays with the workspace.
             warn!(sandbox = record.id, %status, "the workspace of a sandbox was not committed");
         }
-        let directory = self.directory(&record.id)?;
         if let Err(status) = calls.unmount(&directory.join(creation::WORKSPACE)).await {
             warn!(sandbox = record.id, %status, "the workspace of a sandbox was not unmounted");
+        }
+        if record.config["root"].is_string()
+            && let Err(status) = calls.unmount(&directory.join(creation::ROOT)).await
+        {
+            warn!(sandbox = record.id, %status, "the root directory of a sandbox was not unmounted");
         }
         Ok(())
     }
@@ -200,6 +228,7 @@ impl Sandboxes {
             }
         }
         catalog.remove_sandbox(id).await?;
+        self.announce(events::DELETED, &SandboxRecord { state: SandboxState::Stopped, ..record }).await;
         let directory = self.directory(id)?;
         // A mount that is still there is no part of the directory; a failure leaves files of no use.
         let _ = tokio::task::spawn_blocking(move || remove_files(&directory)).await;
@@ -222,32 +251,25 @@ impl Sandboxes {
             Err(error) => warn!(sandbox = id, %error, "the state of a sandbox was not written"),
         }
         self.note(&id, why);
-        if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await
-            && let Err(status) = self.end(&record, why).await
-        {
-            warn!(sandbox = id, %status, "a sandbox that ended was not cleaned up");
+        if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await {
+            self.announce(events::ERROR, &record).await;
+            if let Err(status) = self.end(&record, why).await {
+                warn!(sandbox = id, %status, "a sandbox that ended was not cleaned up");
+            }
         }
     }
 
-    /// Ends what an earlier process left behind: its views of workspaces ended with it. Committed is what was written until then.
-    pub(crate) async fn recover(&self) {
-        if self.inner.parts.is_none() {
-            return;
-        }
-        let left = match self.inner.catalog.living_sandboxes().await {
-            Ok(left) => left,
-            Err(error) => return warn!(%error, "the sandboxes of an earlier process are not known"),
-        };
-        for record in left {
-            let why = "the server was restarted; the workspace was committed and kept";
-            if let Err(status) = self.end(&record, why).await {
-                warn!(sandbox = record.id, %status, "a sandbox of an earlier process was not ended");
+    /// Warns of the end of sandboxes, at least five minutes ahead.
+    async fn warn_expiring(&self, interval: Duration) {
+        let ahead = i64::try_from((WARNING + interval).as_nanos()).unwrap_or(i64::MAX);
+        let soon = self.inner.catalog.expiring_sandboxes(Time(self.now().0.saturating_add(ahead))).await;
+        for record in soon.unwrap_or_default() {
+            if let Err(error) = self.inner.catalog.set_sandbox_warned(&record.id, record.expires).await {
+                warn!(sandbox = record.id, %error, "a warning was not written");
+                continue;
             }
-            let marked = self.inner.catalog.set_sandbox_state(&record.id, SandboxState::Error, why, self.now()).await;
-            if let Err(error) = marked {
-                warn!(sandbox = record.id, %error, "the state of a sandbox was not written");
-            }
-            self.note(&record.id, why);
+            self.note(&record.id, "expires soon");
+            self.announce(events::EXPIRING, &record).await;
         }
     }
 
@@ -256,8 +278,10 @@ impl Sandboxes {
         let Some(parts) = &self.inner.parts else { return };
         loop {
             tokio::time::sleep(parts.options.expiry_interval).await;
+            self.warn_expiring(parts.options.expiry_interval).await;
             let expired = self.inner.catalog.expired_sandboxes(self.now()).await;
             for record in expired.unwrap_or_default() {
+                self.announce(events::EXPIRED, &record).await;
                 if let Err(status) = self.stop(&record, "expired; the workspace was committed and kept").await {
                     warn!(sandbox = record.id, %status, "an expired sandbox was not ended");
                 }
@@ -276,6 +300,11 @@ impl Sandboxes {
                 warn!(sandbox = id, %status, "a sandbox was not ended");
             }
         }
+        if let Some(parts) = &self.inner.parts
+            && self.inner.living.lock().is_empty()
+        {
+            parts.runtime.release(&parts.options.directory);
+        }
     }
 }
 
@@ -286,11 +315,14 @@ fn owns_workspace(record: &SandboxRecord) -> bool {
 
 /// Removes the directory of a sandbox; never what is mounted in it.
 fn remove_files(directory: &std::path::Path) {
-    for part in [creation::LINK, creation::FILES] {
+    for part in [creation::LINK, creation::FILES, creation::OUTPUT] {
         let _ = std::fs::remove_dir_all(directory.join(part));
     }
-    let _ = std::fs::remove_dir(directory.join(creation::WORKSPACE));
+    for part in [creation::WORKSPACE, creation::ROOT] {
+        let _ = std::fs::remove_dir(directory.join(part));
+    }
     let _ = std::fs::remove_file(directory.join(log::FILE));
+    let _ = std::fs::remove_file(directory.join(recovery::VARIABLES));
     let _ = std::fs::remove_dir(directory);
 }
 

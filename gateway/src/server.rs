@@ -136,7 +136,8 @@ impl Server {
         let dispatcher = Dispatcher::new(catalog.clone(), projects.clone(), options.webhooks, now);
         let webhooks =
             Webhooks { catalog: catalog.clone(), projects: projects.clone(), dispatcher: dispatcher.clone(), now };
-        let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes, now);
+        let is_tls = tls.is_some() || options.is_behind_tls_proxy;
+        let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes, is_tls, now);
         let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
         let gate = Gate::new(Inner {
             keys: keys.clone(),
@@ -144,14 +145,14 @@ impl Server {
             limits: RateLimits::new(options.rates),
             audit,
             metrics: Metrics::new(seconds(now())),
-            own: own_routes(own, Some(OptionalServices { webhooks, sandboxes: sandboxes.clone() })).await,
+            own: own_routes(own, Some(webhooks), Some(sandboxes.clone())).await,
             git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
             now,
             stopping: stopping.clone(),
             has_traces: options.has_traces,
         });
         let (metrics_open, authentication) = (options.metrics_open, options.authentication);
-        let front = Front { gate, stopping, metrics_open, authentication };
+        let front = Front { gate, stopping, metrics_open, authentication, sandboxes: sandboxes.clone() };
         Ok(Self { address, front, listener, tls, keys, projects, dispatcher, sandboxes, stop })
     }
 
@@ -206,14 +207,8 @@ impl Server {
     }
 }
 
-/// The services of a server on the network that the local socket does not have.
-pub(crate) struct OptionalServices {
-    pub(crate) webhooks: Webhooks,
-    pub(crate) sandboxes: Sandboxes,
-}
-
 /// The services of the server itself. Calls of optional services that are missing are not implemented.
-pub(crate) async fn own_routes(own: OwnServices, optional: Option<OptionalServices>) -> Routes {
+pub(crate) async fn own_routes(own: OwnServices, webhooks: Option<Webhooks>, sandboxes: Option<Sandboxes>) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_service_status("", tonic_health::ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -224,11 +219,12 @@ pub(crate) async fn own_routes(own: OwnServices, optional: Option<OptionalServic
         .add_service(KeyServiceServer::new(own))
         .add_service(health)
         .add_service(reflection);
-    let routes = match optional {
-        Some(OptionalServices { webhooks, sandboxes }) => {
-            let routes = routes.add_service(WebhookServiceServer::new(webhooks));
-            routes.add_service(SandboxServiceServer::new(sandboxes))
-        }
+    let routes = match webhooks {
+        Some(webhooks) => routes.add_service(WebhookServiceServer::new(webhooks)),
+        None => routes,
+    };
+    let routes = match sandboxes {
+        Some(sandboxes) => routes.add_service(SandboxServiceServer::new(sandboxes)),
         None => routes,
     };
     routes.prepare()

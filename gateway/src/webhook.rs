@@ -145,7 +145,7 @@ impl DeliveryState {
 pub struct Delivery {
     /// Its number among those of the webhook.
     pub number: i64,
-    /// The position of the event; nothing for a test.
+    /// The position of the event; nothing for a test and for events of sandboxes.
     pub position: Option<u64>,
     /// The kind of the event.
     pub kind: String,
@@ -163,6 +163,8 @@ pub struct Delivery {
     pub attempted: Option<Time>,
     /// When it is tried next.
     pub next: Option<Time>,
+    /// The event as JSON, if the log of the project does not have it.
+    pub(crate) event: Option<String>,
 }
 
 /// Makes a secret from the system's random source.

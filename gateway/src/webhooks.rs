@@ -139,6 +139,11 @@ impl Dispatcher {
         delivery: &Delivery,
     ) -> Result<Option<(String, Vec<u8>)>, DispatchError> {
         let project = webhook.project.as_str();
+        if let Some(event) = &delivery.event {
+            let event: Value = serde_json::from_str(event).unwrap_or_default();
+            let id = event["id"].as_str().unwrap_or_default().to_owned();
+            return Ok(Some((id, body(&delivery.kind, delivery.created, &event["data"]))));
+        }
         let (id, time, data) = match (delivery.position, delivery.kind.as_str()) {
             (None, _) | (_, TEST_KIND) => {
                 let id = format!("test-{}-{}", webhook.id, delivery.number);

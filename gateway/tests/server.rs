@@ -33,10 +33,16 @@ mod requests;
 mod rest;
 #[path = "server/running.rs"]
 mod running;
+#[path = "server/sandbox_events.rs"]
+mod sandbox_events;
 #[path = "server/sandboxes.rs"]
 mod sandboxes;
+#[path = "server/site.rs"]
+mod site;
 #[path = "server/stop.rs"]
 mod stop;
+#[path = "server/terminals.rs"]
+mod terminals;
 #[path = "server/tls.rs"]
 mod tls;
 #[path = "server/web.rs"]

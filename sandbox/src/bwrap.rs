@@ -1,7 +1,8 @@
 //! The words that make bubblewrap start an agent in namespaces of its own.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use crate::runtime::{Network, StartSpec};
 
@@ -9,6 +10,9 @@ use crate::runtime::{Network, StartSpec};
 pub(crate) const BWRAP: &str = "bwrap";
 /// Where the agent finds its socket and its secret.
 pub(crate) const LINK: &str = "/run/amalgam/link";
+/// Where the agent writes secrets of commands, in memory.
+const SECRETS: &str = "/run/amalgam/secrets";
+const SECRETS_BYTES_MAX: &str = "4194304";
 /// Where the agent is.
 const AGENT: &str = "/run/amalgam/agent";
 /// Read-only in the sandbox, where the machine has them.
@@ -43,6 +47,35 @@ pub(crate) const ETC: [(&str, &str); 3] = [
     ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
 ];
 
+/// An entry of a root directory that a sandbox is shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RootEntry {
+    Directory { from: PathBuf, to: PathBuf },
+    Link { target: PathBuf, at: PathBuf },
+}
+
+/// Entries of a root directory that a sandbox has of its own.
+const OWN: [&str; 7] = ["dev", "proc", "sys", "tmp", "run", "workspace", "sandbox"];
+
+/// The entries of a root directory that a sandbox is shown: all directories and links except for those that it has of its own.
+pub(crate) fn root_entries(root: &Path) -> std::io::Result<Vec<RootEntry>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if OWN.iter().any(|own| name == *own) {
+            continue;
+        }
+        let at = Path::new("/").join(&name);
+        if kind.is_dir() {
+            entries.push(RootEntry::Directory { from: entry.path(), to: at });
+        } else if kind.is_symlink() {
+            entries.push(RootEntry::Link { target: std::fs::read_link(entry.path())?, at });
+        }
+    }
+    Ok(entries)
+}
+
 /// What keeps processes apart. Shared with the check whether the machine can do it.
 pub(crate) fn isolation(network: Network) -> Vec<&'static str> {
     let mut words = vec!["--unshare-all", "--unshare-user", "--disable-userns", "--uid", USER, "--gid", USER];
@@ -54,10 +87,13 @@ pub(crate) fn isolation(network: Network) -> Vec<&'static str> {
 }
 
 /// All words behind the name of the program.
-pub(crate) fn words(spec: &StartSpec, agent: &Path) -> Vec<OsString> {
+pub(crate) fn words(spec: &StartSpec, agent: &Path, filters: &[OwnedFd], root: &[RootEntry]) -> Vec<OsString> {
     let mut words: Vec<OsString> = isolation(spec.network).into_iter().map(Into::into).collect();
     let mut add = |more: &[&OsStr]| words.extend(more.iter().map(|word| (*word).to_owned()));
     let plain = |text: &'static str| OsStr::new(text);
+    for filter in filters {
+        add(&[plain("--add-seccomp-fd"), &OsString::from(filter.as_raw_fd().to_string())]);
+    }
     // The agent reaps orphans. Standard output tells the id of its process and is closed before it starts.
     add(&["--as-pid-1", "--info-fd", "1"].map(plain));
     // Files of /proc/sys belong to root, so a root without capabilities could write them.
@@ -65,21 +101,31 @@ pub(crate) fn words(spec: &StartSpec, agent: &Path) -> Vec<OsString> {
     for directory in ["/tmp", HOME, "/dev/shm"] {
         add(&["--size", TMPFS_BYTES_MAX, "--tmpfs", directory].map(plain));
     }
-    for path in SYSTEM {
-        add(&["--ro-bind-try", path, path].map(plain));
+    if spec.root.is_none() {
+        for path in SYSTEM {
+            add(&["--ro-bind-try", path, path].map(plain));
+        }
+        for (name, _) in ETC {
+            let (from, to) = (spec.files.join(name), Path::new("/etc").join(name));
+            add(&[plain("--ro-bind"), from.as_os_str(), to.as_os_str()]);
+        }
     }
-    for (name, _) in ETC {
-        let (from, to) = (spec.files.join(name), Path::new("/etc").join(name));
-        add(&[plain("--ro-bind"), from.as_os_str(), to.as_os_str()]);
+    for entry in root {
+        match entry {
+            RootEntry::Directory { from, to } => add(&[plain("--ro-bind"), from.as_os_str(), to.as_os_str()]),
+            RootEntry::Link { target, at } => add(&[plain("--symlink"), target.as_os_str(), at.as_os_str()]),
+        }
     }
-    if spec.network == Network::Host {
+    add(&["--perms", "0700", "--size", SECRETS_BYTES_MAX, "--tmpfs", SECRETS].map(plain));
+    if spec.network == Network::Host && spec.root.is_none() {
         for path in NETWORK {
             add(&["--ro-bind-try", path, path].map(plain));
         }
     }
     add(&[plain("--ro-bind"), agent.as_os_str(), plain(AGENT)]);
     add(&[plain("--ro-bind"), spec.link.as_os_str(), plain(LINK)]);
-    let bind = plain(if spec.is_read_only { "--ro-bind" } else { "--bind" });
+    // Below a mount that comes later nothing may be written: it would not be in the workspace.
+    let bind = plain(if spec.is_read_only || spec.is_mounted_later { "--ro-bind" } else { "--bind" });
     add(&[bind, spec.workspace.as_os_str(), plain("/workspace")]);
     add(&["--remount-ro", "/", "--chdir", "/workspace"].map(plain));
     let pids = OsString::from(spec.limits.pids.to_string());
@@ -106,17 +152,38 @@ mod tests {
             id: "sbx-1".to_owned(),
             template: "host".to_owned(),
             link: "/l".into(),
+            root: None,
             files: "/f".into(),
             workspace: "/w".into(),
             is_read_only: true,
+            is_mounted_later: false,
             secret: Secret::generate().expect("random"),
             network: Network::None,
             limits: Limits::default(),
         };
-        let all = |spec: &StartSpec| words(spec, Path::new("/agent"));
+        let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[]);
         assert!(!all(&spec).iter().any(|word| word == spec.secret.reveal() || word == "--share-net"));
         assert!(all(&spec).windows(3).any(|three| three == ["--ro-bind", "/w", "/workspace"]));
         spec.network = Network::Host;
         assert!(all(&spec).iter().any(|word| word == "--share-net"));
+    }
+
+    #[test]
+    fn a_root_directory_is_shown_without_what_a_sandbox_has_of_its_own() {
+        let root = tempfile::tempdir().expect("a directory");
+        for name in ["usr", "etc", "proc", "tmp", "run"] {
+            std::fs::create_dir(root.path().join(name)).expect("made");
+        }
+        std::os::unix::fs::symlink("usr/bin", root.path().join("bin")).expect("made");
+        std::fs::write(root.path().join("file"), "").expect("written");
+        let mut entries = root_entries(root.path()).expect("read");
+        entries.sort_by_key(|entry| format!("{entry:?}"));
+        let directory =
+            |name: &str| RootEntry::Directory { from: root.path().join(name), to: Path::new("/").join(name) };
+        let link = RootEntry::Link { target: "usr/bin".into(), at: "/bin".into() };
+        assert_eq!(entries.len(), 3, "{entries:?}");
+        for expected in [directory("etc"), directory("usr"), link] {
+            assert!(entries.contains(&expected), "{expected:?}");
+        }
     }
 }

@@ -22,12 +22,15 @@ mod limits;
 mod link;
 mod local;
 mod output;
+mod propagation;
 mod runtime;
+mod seccomp;
 mod secret;
+mod spool;
 mod state;
 mod terminal;
 
-pub use command::{Command, CommandEnd, CommandSpec};
+pub use command::{Command, CommandEnd, CommandSpec, Secrets};
 pub use error::{Result, SandboxError};
 pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};
 pub use link::{Link, LinkOptions, Usage};

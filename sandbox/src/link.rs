@@ -20,9 +20,10 @@ use crate::agent_v1 as wire;
 use crate::agent_v1::agent_service_server::{AgentService, AgentServiceServer};
 use crate::agent_v1::connect_request::Payload;
 use crate::agent_v1::connect_response::Payload as Order;
-use crate::command::{Command, CommandSpec};
+use crate::command::{Command, CommandSpec, Secrets};
 use crate::error::{Result, SandboxError};
 use crate::secret::{Secret, SecretHash};
+use crate::spool::{Spool, Spooled};
 use crate::terminal::{Terminal, TerminalSize};
 use registration::Registration;
 
@@ -38,6 +39,10 @@ const ENDED_COMMANDS_MAX: usize = 64;
 const RUNNING_COMMANDS_MAX: usize = 256;
 /// Terminals of one sandbox.
 const TERMINALS_MAX: usize = 5;
+/// Bytes of one of the two files with the output of a command.
+const SPOOL_BYTES: u64 = 8 << 20;
+/// A command that an agent does not know when it connects is lost after so long.
+const MISSING_AFTER: Duration = Duration::from_secs(15);
 /// Bytes of output that may wait for an acknowledgement.
 const UNACKNOWLEDGED_BYTES_MAX: i32 = 4 << 20;
 
@@ -55,6 +60,8 @@ pub struct LinkOptions {
     pub heartbeat: Duration,
     /// An agent that cannot reach the server for so long ends its sandbox.
     pub orphaned_after: Duration,
+    /// The directory for output that the next server needs if this one is killed.
+    pub spool: PathBuf,
     /// The time in milliseconds since 1970.
     pub now_ms: fn() -> i64,
 }
@@ -86,6 +93,7 @@ pub struct Link {
 
 struct Inner {
     options: LinkOptions,
+    spool: Spool,
     state: Mutex<State>,
     connected: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
@@ -118,7 +126,9 @@ impl Link {
     /// The socket cannot be made.
     pub fn listen(options: LinkOptions) -> Result<Self> {
         let incoming = connections::listen(&options.socket)?;
-        let state = State {
+        let failed = SandboxError::io(format!("the output in {}", options.spool.display()));
+        let spool = Spool::new(options.spool.clone(), SPOOL_BYTES).map_err(failed)?;
+        let mut state = State {
             registration: Registration::new(options.credential.clone()),
             agent: None,
             connections: 0,
@@ -129,8 +139,9 @@ impl Link {
             usage: None,
             closed: None,
         };
+        state.restore(&spool).map_err(SandboxError::io(format!("the output in {}", options.spool.display())))?;
         let connected = watch::Sender::new(false);
-        let inner = Inner { options, state: Mutex::new(state), connected, serving: Mutex::new(None) };
+        let inner = Inner { options, spool, state: Mutex::new(state), connected, serving: Mutex::new(None) };
         let link = Self { inner: Arc::new(inner) };
         let service = AgentServiceServer::new(link.clone());
         let serving = tokio::spawn(async move {
@@ -146,6 +157,16 @@ impl Link {
     /// Whether the agent is connected.
     pub fn is_connected(&self) -> bool {
         *self.inner.connected.borrow()
+    }
+
+    /// Whether the agent is connected, and when that changes.
+    pub fn connection_changes(&self) -> watch::Receiver<bool> {
+        self.inner.connected.subscribe()
+    }
+
+    /// Whether another value is the same channel.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Waits until the agent is connected.
@@ -166,7 +187,9 @@ impl Link {
     /// The agent is not connected, or too many commands run.
     pub async fn start_command(&self, spec: CommandSpec) -> Result<Arc<Command>> {
         let id = new_id("cmd")?;
-        let command = Arc::new(Command::new(id.clone(), spec.command.clone(), (self.inner.options.now_ms)()));
+        let started_ms = (self.inner.options.now_ms)();
+        let command = Command::begin(&self.inner.spool, id.clone(), spec.command.clone(), started_ms);
+        let command = Arc::new(command.map_err(SandboxError::io("the output of a command"))?);
         {
             let mut state = self.inner.state.lock();
             let running = state.commands.values().filter(|command| command.end().is_none()).count();
@@ -175,7 +198,9 @@ impl Link {
             }
             state.commands.insert(id.clone(), Arc::clone(&command));
             state.order.push(id.clone());
-            state.forget_old_commands();
+            for id in state.forget_old_commands() {
+                self.inner.spool.remove(&id);
+            }
         }
         let order = wire::RunCommandRequest {
             command_id: id.clone(),
@@ -186,7 +211,9 @@ impl Link {
             output_bytes_max: spec.output_bytes_max.unwrap_or(0),
             stdin: spec.stdin,
             stdin_open: spec.is_stdin_open,
+            secrets: spec.secrets.0,
         };
+        command.count_input(order.stdin.len());
         if let Err(error) = self.send(Order::RunCommand(order)).await {
             self.inner.state.lock().forget_command(&id);
             return Err(error);
@@ -209,13 +236,17 @@ impl Link {
         state.order.iter().filter_map(|id| state.commands.get(id).cloned()).collect()
     }
 
-    /// Sends standard input to a command.
+    /// Sends standard input to a command. Waits while much of it is on its way.
     ///
     /// # Errors
     /// There is no such command, or the agent is not connected.
     pub async fn write_stdin(&self, id: &str, data: Bytes, is_end: bool) -> Result<()> {
-        let command_id = self.command(id)?.id.clone();
-        self.send(Order::CommandInput(wire::CommandInput { command_id, data, end: is_end })).await
+        let command = self.command(id)?;
+        command.count_input(data.len());
+        let input = wire::CommandInput { command_id: command.id.clone(), data, end: is_end };
+        self.send(Order::CommandInput(input)).await?;
+        command.room_for_input().await;
+        Ok(())
     }
 
     /// Sends a signal to a command and everything that it started.
@@ -240,20 +271,28 @@ impl Link {
         shell: String,
         cwd: String,
         envs: std::collections::HashMap<String, String>,
+        secrets: Secrets,
     ) -> Result<Arc<Terminal>> {
         let id = new_id("pty")?;
-        let terminal = Arc::new(Terminal::new(id.clone()));
+        let terminal = Terminal::begin(&self.inner.spool, id.clone());
+        let terminal = Arc::new(terminal.map_err(SandboxError::io("the output of a terminal"))?);
         {
             let mut state = self.inner.state.lock();
             let open = state.terminals.values().filter(|terminal| terminal.end().is_none()).count();
             if open >= TERMINALS_MAX {
                 return Err(SandboxError::TooManyTerminals(open));
             }
-            state.terminals.retain(|_, terminal| terminal.end().is_none());
+            state.terminals.retain(|id, terminal| {
+                let is_open = terminal.end().is_none();
+                if !is_open {
+                    self.inner.spool.remove(id);
+                }
+                is_open
+            });
             state.terminals.insert(id.clone(), Arc::clone(&terminal));
         }
         let (cols, rows) = (i32::from(size.cols), i32::from(size.rows));
-        let order = wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, cwd, envs };
+        let order = wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, cwd, envs, secrets: secrets.0 };
         if let Err(error) = self.send(Order::CreatePty(order)).await {
             self.inner.state.lock().terminals.remove(&id);
             return Err(error);
@@ -341,10 +380,21 @@ impl Link {
         state.agent = Some(Agent { connection, orders: orders.clone() });
         for id in &register.running_commands {
             if !state.commands.contains_key(id) && state.commands.len() < RUNNING_COMMANDS_MAX {
+                // Its output cannot be kept for the next server; it is kept in memory.
                 let command = Command::new(id.clone(), String::new(), (options.now_ms)());
                 state.commands.insert(id.clone(), Arc::new(command));
                 state.order.push(id.clone());
             }
+        }
+        let is_missing =
+            |command: &&Arc<Command>| command.end().is_none() && !register.running_commands.contains(&command.id);
+        let missing: Vec<_> = state.commands.values().filter(is_missing).cloned().collect();
+        if !missing.is_empty() {
+            // Those that ended meanwhile: the agent sends their ends now. Others were ordered by a server that was killed right then.
+            tokio::spawn(async move {
+                tokio::time::sleep(MISSING_AFTER).await;
+                missing.iter().for_each(|command| command.lose("the agent does not know the command"));
+            });
         }
         let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
         let response = wire::RegisterResponse {
@@ -427,7 +477,14 @@ impl Link {
                 state.last_sequence = message.sequence;
                 if let Some(command) = state.commands.get(&output.command_id).cloned() {
                     drop(state);
-                    command.take(output);
+                    command.take(message.sequence, output);
+                }
+            }
+            Payload::InputConsumed(consumed) => {
+                state.last_sequence = message.sequence;
+                if let Some(command) = state.commands.get(&consumed.command_id).cloned() {
+                    drop(state);
+                    command.input_was_read(consumed.bytes);
                 }
             }
             Payload::PtyOutput(output) => {
@@ -435,7 +492,7 @@ impl Link {
                 let terminal = state.terminals.get(&output.pty_id).cloned();
                 if let (Some(terminal), Some(payload)) = (terminal, output.payload) {
                     drop(state);
-                    terminal.take(payload);
+                    terminal.take(message.sequence, payload);
                 }
             }
         }
@@ -444,7 +501,28 @@ impl Link {
 }
 
 impl State {
-    fn forget_old_commands(&mut self) {
+    /// Takes over the commands and terminals of an earlier server.
+    fn restore(&mut self, spool: &Spool) -> std::io::Result<()> {
+        let mut found = spool.load()?;
+        let started = |spooled: &Spooled| Command::started_of(&spooled.description);
+        found.sort_by_key(started);
+        for spooled in found {
+            let last = spooled.frames.iter().map(|frame| frame.sequence).max().unwrap_or(0);
+            self.last_sequence = self.last_sequence.max(last);
+            let id = spooled.id.clone();
+            if id.starts_with("pty-") {
+                self.terminals.insert(id, Arc::new(Terminal::restore(spool, spooled)?));
+            } else {
+                self.commands.insert(id.clone(), Arc::new(Command::restore(spool, spooled)?));
+                self.order.push(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets old commands that have ended. Returns their ids.
+    fn forget_old_commands(&mut self) -> Vec<String> {
+        let mut forgotten = Vec::new();
         let ended = |state: &Self, id: &str| state.commands.get(id).is_none_or(|command| command.end().is_some());
         let mut surplus = self.order.iter().filter(|id| ended(self, id)).count().saturating_sub(ENDED_COMMANDS_MAX);
         let mut index = 0;
@@ -452,11 +530,13 @@ impl State {
             if ended(self, &self.order[index]) {
                 let id = self.order.remove(index);
                 self.commands.remove(&id);
+                forgotten.push(id);
                 surplus -= 1;
             } else {
                 index += 1;
             }
         }
+        forgotten
     }
 
     fn forget_command(&mut self, id: &str) {

@@ -16,11 +16,13 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::bwrap::{BWRAP, ETC, isolation, words};
+use crate::bwrap::{BWRAP, ETC, isolation, root_entries, words};
 use crate::cgroup::Cgroups;
 use crate::error::{Result, SandboxError};
 use crate::limits::{Enforced, Limits};
+use crate::propagation;
 use crate::runtime::{Network, Runtime, StartSpec, Started, Template};
+use crate::seccomp;
 
 /// The template with the programs of the host.
 pub const HOST_TEMPLATE: &str = "host";
@@ -65,7 +67,7 @@ impl LocalRuntime {
     }
 
     fn check(&self, spec: &StartSpec) -> Result<()> {
-        if spec.template != HOST_TEMPLATE {
+        if spec.template != HOST_TEMPLATE && spec.root.is_none() {
             return Err(SandboxError::NoTemplate(spec.template.clone()));
         }
         if spec.network == Network::Host && !self.options.allows_host_network {
@@ -146,6 +148,20 @@ impl Runtime for LocalRuntime {
         self.cgroups.remove(id);
     }
 
+    fn carries_mounts(&self, directory: &Path) -> bool {
+        propagation::carries_mounts(directory, self.is_root)
+    }
+
+    fn release(&self, directory: &Path) {
+        if self.is_root {
+            propagation::release(directory);
+        }
+    }
+
+    fn sees_workspace(&self, handle: &str) -> bool {
+        living(handle).is_some_and(|pid| propagation::sees_workspace(pid.as_raw_nonzero().get()))
+    }
+
     fn is_alive(&self, handle: &str) -> bool {
         living(handle).is_some()
     }
@@ -172,9 +188,13 @@ impl LocalRuntime {
         if !groups.is_empty() {
             command.args(["-c", JOIN, "sh"]).args(groups).args(["--", BWRAP]);
         }
-        command.args(words(spec, &self.options.agent)).current_dir("/").process_group(0);
+        // Open until bubblewrap was started, which reads them.
+        let filters = seccomp::filter_files().map_err(failed)?;
+        let root = spec.root.as_deref().map_or(Ok(Vec::new()), root_entries).map_err(failed)?;
+        command.args(words(spec, &self.options.agent, &filters, &root)).current_dir("/").process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
+        drop(filters);
         let mut stdout = child.stdout.take().ok_or_else(|| failed(std::io::Error::other("no standard output")))?;
         let mut info = Vec::new();
         let reading = async {

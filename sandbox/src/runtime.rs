@@ -1,6 +1,6 @@
 //! What starts and ends sandboxes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use crate::limits::{Enforced, Limits};
@@ -36,6 +36,16 @@ pub trait Runtime: Send + Sync {
     /// Ends all processes of a sandbox and frees what the runtime holds for it. A sandbox that is gone is no error.
     async fn stop(&self, id: &str, handle: &str);
 
+    /// Whether mounts below a directory reach sandboxes that run already. Then a sandbox outlives its server: the next one mounts the
+    /// workspace again.
+    fn carries_mounts(&self, directory: &Path) -> bool;
+
+    /// Takes back what [`Runtime::carries_mounts`] did, when no sandbox is left.
+    fn release(&self, directory: &Path);
+
+    /// Whether a sandbox sees its workspace.
+    fn sees_workspace(&self, handle: &str) -> bool;
+
     /// Whether a sandbox has processes.
     fn is_alive(&self, handle: &str) -> bool;
 
@@ -61,12 +71,17 @@ pub struct StartSpec {
     pub template: String,
     /// The directory with the socket of its link. It is shown to the sandbox.
     pub link: PathBuf,
+    /// The root directory, for a template that is one. The sandbox sees it for reading only.
+    pub root: Option<PathBuf>,
     /// A directory for files of the runtime.
     pub files: PathBuf,
     /// The directory to show at `/workspace`.
     pub workspace: PathBuf,
     /// Whether the workspace is shown for reading only.
     pub is_read_only: bool,
+    /// Whether the workspace is mounted at its directory after the start, by a runtime that carries mounts. Until then the sandbox sees an
+    /// empty directory, for reading only.
+    pub is_mounted_later: bool,
     /// What the agent registers with.
     pub secret: Secret,
     /// Its network.

@@ -1,11 +1,15 @@
 //! A terminal in a sandbox: what its screen got so far, and its end.
 
+use std::io;
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tracing::warn;
 
 use crate::agent_v1 as wire;
 use crate::output::{Output, Part, Stream};
+use crate::spool::{Content, Frame, Spool, SpoolWriter, Spooled};
 
 /// Output that is kept for readers.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -34,11 +38,37 @@ pub struct Terminal {
 struct State {
     output: Output,
     end: Option<Result<i32, String>>,
+    spool: Option<SpoolWriter>,
 }
 
 impl Terminal {
-    pub(crate) fn new(id: String) -> Self {
-        let state = State { output: Output::new(KEPT_BYTES_MAX), end: None };
+    /// A terminal whose output is kept on the disk, too.
+    pub(crate) fn begin(spool: &Spool, id: String) -> io::Result<Self> {
+        let writer = spool.begin(&id, b"")?;
+        Ok(Self::new(id, Output::new(KEPT_BYTES_MAX), None, writer))
+    }
+
+    /// A terminal that an earlier server has opened.
+    pub(crate) fn restore(spool: &Spool, spooled: Spooled) -> io::Result<Self> {
+        let (mut output, mut end) = (Output::new(KEPT_BYTES_MAX), None);
+        for frame in spooled.frames {
+            match frame.content {
+                Content::Output(stream, offset, data) => {
+                    output.skip_to(offset);
+                    output.push(stream, data);
+                }
+                Content::End(text) => {
+                    let text = String::from_utf8_lossy(&text).into_owned();
+                    end = Some(text.parse().map_err(|_| text));
+                }
+            }
+        }
+        let writer = spool.go_on(&spooled.id)?;
+        Ok(Self::new(spooled.id, output, end, writer))
+    }
+
+    fn new(id: String, output: Output, end: Option<Result<i32, String>>, spool: SpoolWriter) -> Self {
+        let state = State { output, end, spool: Some(spool) };
         Self { id, state: Mutex::new(state), changes: watch::Sender::new(()) }
     }
 
@@ -64,20 +94,38 @@ impl Terminal {
         }
     }
 
-    pub(crate) fn take(&self, payload: wire::pty_output::Payload) {
+    pub(crate) fn take(&self, sequence: u64, payload: wire::pty_output::Payload) {
         use wire::pty_output::Payload;
         let mut state = self.state.lock();
-        match payload {
-            Payload::Data(data) => state.output.push(Stream::Stdout, data),
-            Payload::ExitCode(code) => state.end = Some(Ok(code)),
-            Payload::Error(why) => state.end = Some(Err(why)),
+        let offset = state.output.end();
+        let content = match payload {
+            Payload::Data(data) => {
+                state.output.push(Stream::Stdout, data.clone());
+                Content::Output(Stream::Stdout, offset, data)
+            }
+            Payload::ExitCode(code) => {
+                state.end = Some(Ok(code));
+                Content::End(code.to_string().into())
+            }
+            Payload::Error(why) => {
+                state.end = Some(Err(why.clone()));
+                Content::End(why.into())
+            }
+        };
+        // A full disk costs the next server output, not this one.
+        if let Some(spool) = &mut state.spool
+            && let Err(error) = spool.write(&Frame { sequence, content })
+        {
+            warn!(terminal = self.id, %error, "output cannot be kept for the next server");
+            state.spool = None;
         }
         drop(state);
         self.changes.send_replace(());
     }
 
     pub(crate) fn lose(&self, why: &str) {
-        self.take(wire::pty_output::Payload::Error(why.to_owned()));
+        self.state.lock().end = Some(Err(why.to_owned()));
+        self.changes.send_replace(());
     }
 
     /// The input of a terminal as a message.

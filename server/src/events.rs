@@ -53,6 +53,15 @@ pub const EVENT_KINDS: &[(&str, &str)] = &[
     ("store.received", "snapshots of another store were received"),
     ("store.purged", "contents were purged"),
     ("store.changed", "records of the store changed that belong to no workspace"),
+    ("sandbox.starting", "a sandbox is being started; this kind and those below are sent to webhooks only"),
+    ("sandbox.created", "a sandbox can be used"),
+    ("sandbox.running", "a sandbox runs"),
+    ("sandbox.expiring", "a sandbox ends in five minutes"),
+    ("sandbox.expired", "a sandbox has ended because its time was up"),
+    ("sandbox.deleted", "a sandbox was deleted"),
+    ("sandbox.error", "a sandbox did not start, or its processes are gone"),
+    ("agent.connected", "the agent of a sandbox has connected"),
+    ("agent.disconnected", "the agent of a sandbox is not connected any more"),
 ];
 
 /// Returns the kind of an operation.
@@ -196,6 +205,12 @@ impl EventFilter {
             return Err(Error::new(Reason::Invalid, message));
         }
         Ok(Self { workspaces, kinds })
+    }
+
+    /// Returns whether a subscriber wants an event that is no operation, by its kind and its workspace.
+    pub fn wants_named(&self, kind: &str, workspace: &str) -> bool {
+        let has = |patterns: &[Pattern], text: &str| patterns.is_empty() || patterns.iter().any(|one| one.fits(text));
+        has(&self.kinds, kind) && has(&self.workspaces, workspace)
     }
 
     /// Returns whether a subscriber wants the event of an operation.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, can_sandbox};
 
 /// What only a damaged store, a misfortune or a large machine would print.
 const NOT_SEEN: [&str; 3] = ["problem", "verify_problem", "patch_omission"];
@@ -153,7 +153,31 @@ const MOUNTED: &[&str] = &[
     "amalgam mount --json mounted ../mounted; amalgam umount --json ../mounted",
 ];
 
+/// What follows where sandboxes can be started.
+const SANDBOXED: &[&str] = &[
+    "amalgam sandbox create --json --name try && amalgam sandbox ls --json && amalgam sandbox fork try --name copy --json",
+    "amalgam exec try --json -- sh -c 'echo out; echo err >&2; printf \"\\377\"'; amalgam ps try --all --json",
+    "amalgam attach --json try $(amalgam exec try --detach --json -- true | sed 's/.*\"command_id\":\"\\([^\"]*\\)\".*/\\1/')",
+    "amalgam exec try --detach --json -- true; amalgam sandbox stats try --json; amalgam sandbox logs try --json",
+    "amalgam sandbox run --json --from project -- touch made; amalgam sandbox templates --json",
+    "amalgam sandbox extend try 1m --json; amalgam sandbox rm --json try copy",
+];
+
 /// And what only they print.
+const OF_SANDBOXES: [&str; 10] = [
+    "command_ended",
+    "command_output",
+    "command_started",
+    "sandbox",
+    "sandbox_command",
+    "sandbox_deleted",
+    "sandbox_log",
+    "sandbox_run",
+    "sandbox_stats",
+    "sandbox_template",
+];
+
+/// And what only mounts print.
 const OF_MOUNTS: [&str; 3] = ["backend", "mount", "umount"];
 
 fn schemas() -> BTreeMap<String, Value> {
@@ -228,8 +252,9 @@ fn every_line_is_what_its_schema_says() {
     std::fs::write(scratch.path().join("clash.stream"), crate::conflicts::stream()).expect("written");
     let mut seen = BTreeSet::new();
     let mounted = if crate::scratch::can_mount() { MOUNTED } else { &[] };
+    let sandboxed = if can_sandbox() { SANDBOXED } else { &[] };
     let (last, story) = STORY.split_last().expect("a story");
-    for (number, line) in story.iter().chain(mounted).chain([last]).enumerate() {
+    for (number, line) in story.iter().chain(mounted).chain(sandboxed).chain([last]).enumerate() {
         let done = scratch.output(line);
         // There is no store before the story begins.
         let is_failure = number == 0;
@@ -247,6 +272,7 @@ fn every_line_is_what_its_schema_says() {
     let unseen: Vec<_> = schemas.keys().filter(|kind| !seen.contains(*kind)).map(String::as_str).collect();
     let mut expected = NOT_SEEN.to_vec();
     expected.extend(OF_MOUNTS.iter().filter(|_| mounted.is_empty()));
+    expected.extend(OF_SANDBOXES.iter().filter(|_| sandboxed.is_empty()));
     expected.sort_unstable();
     assert_eq!(unseen, expected);
 }

@@ -24,6 +24,7 @@ mod paths;
 mod pushing;
 mod reading;
 mod remote;
+mod sandboxing;
 mod scratch;
 mod served;
 mod server_backup;

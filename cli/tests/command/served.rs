@@ -18,9 +18,18 @@ impl Served {
         Self::with(scratch, "--data ../data")
     }
 
+    /// Serves the directory `data` of the scratch place at an address.
+    pub fn at(scratch: &Scratch, address: &str) -> Self {
+        Self::listening(scratch, address, "--data ../data")
+    }
+
     /// Serves with these options.
     pub fn with(scratch: &Scratch, options: &str) -> Self {
-        let mut command = scratch.shell(&format!("exec amalgam serve --listen 127.0.0.1:0 {options}"));
+        Self::listening(scratch, "127.0.0.1:0", options)
+    }
+
+    fn listening(scratch: &Scratch, address: &str, options: &str) -> Self {
+        let mut command = scratch.shell(&format!("exec amalgam serve --listen {address} {options}"));
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a server");
         let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
         let mut said = String::new();

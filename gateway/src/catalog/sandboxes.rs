@@ -137,6 +137,27 @@ impl Catalog {
         rows.iter().map(sandbox_of).collect()
     }
 
+    /// The running sandboxes whose time is up at a time, and of whose end nobody was warned.
+    pub async fn expiring_sandboxes(&self, until: Time) -> Result<Vec<SandboxRecord>> {
+        let rows = sqlx::query(
+            "SELECT * FROM sandboxes WHERE state = 'running' AND expires_at <= $1 AND (warned_of IS NULL OR warned_of <> expires_at)",
+        )
+        .bind(microseconds(until))
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter().map(sandbox_of).collect()
+    }
+
+    /// Writes down that the end of a sandbox was warned of.
+    pub async fn set_sandbox_warned(&self, id: &str, of: Time) -> Result<()> {
+        sqlx::query("UPDATE sandboxes SET warned_of = $1 WHERE id = $2")
+            .bind(microseconds(of))
+            .bind(id)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
     /// Changes the state of a sandbox. Returns whether it was in a state that may become this one.
     pub async fn set_sandbox_state(&self, id: &str, state: SandboxState, reason: &str, now: Time) -> Result<bool> {
         let mut before =

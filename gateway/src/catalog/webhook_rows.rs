@@ -1,10 +1,12 @@
 //! The rows of webhooks and of their deliveries.
 
 use amalgam_engine::Time;
+use amalgam_server::EventFilter;
+use serde_json::{Value, json};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use super::{Catalog, CatalogError, Result, microseconds, time_of};
+use super::{Catalog, CatalogError, Result, SandboxRecord, microseconds, time_of};
 use crate::project::ProjectName;
 use crate::webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId, new_secret};
 
@@ -22,7 +24,7 @@ macro_rules! webhooks {
 macro_rules! deliveries {
     ($rest:literal) => {
         concat!(
-            "SELECT number, position, kind, state, attempts, status, error, created_at, attempted_at, next_at FROM deliveries ",
+            "SELECT number, position, kind, state, attempts, status, error, created_at, attempted_at, next_at, event_json FROM deliveries ",
             $rest
         )
     };
@@ -104,7 +106,7 @@ impl Catalog {
 
     /// Queues the delivery of an event and moves the position of the webhook there, both or none.
     pub(crate) async fn queue_event(&self, id: &WebhookId, position: u64, kind: &str, now: Time) -> Result<Delivery> {
-        self.queue(id, Some(position), kind, now).await
+        self.queue(id, Some(position), kind, None, now).await
     }
 
     /// Queues a test.
@@ -112,10 +114,40 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError::NoWebhook`] if there is none of the id.
     pub async fn queue_test(&self, id: &WebhookId, now: Time) -> Result<Delivery> {
-        self.queue(id, None, crate::webhook::TEST_KIND, now).await
+        self.queue(id, None, crate::webhook::TEST_KIND, None, now).await
     }
 
-    async fn queue(&self, id: &WebhookId, position: Option<u64>, kind: &str, now: Time) -> Result<Delivery> {
+    /// Queues an event of a sandbox for all webhooks of its project that want it. It has one id for all of them.
+    pub(crate) async fn queue_sandbox_event(
+        &self,
+        kind: &str,
+        sandbox: &SandboxRecord,
+        data: &Value,
+        now: Time,
+    ) -> Result<()> {
+        let event = json!({"id": format!("evt-{}-{}", sandbox.project, WebhookId::generate()?), "data": data});
+        for webhook in self.list_webhooks().await? {
+            let filter = EventFilter::new(&webhook.workspaces, &webhook.kinds);
+            let is_wanted = filter.is_ok_and(|filter| filter.wants_named(kind, &sandbox.workspace));
+            if webhook.project == sandbox.project && is_wanted {
+                match self.queue(&webhook.id, None, kind, Some(&event), now).await {
+                    // It was deleted meanwhile.
+                    Ok(_) | Err(CatalogError::NoWebhook(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn queue(
+        &self,
+        id: &WebhookId,
+        position: Option<u64>,
+        kind: &str,
+        event: Option<&Value>,
+        now: Time,
+    ) -> Result<Delivery> {
         let mut transaction = self.pool.begin().await?;
         let moved = sqlx::query(
             "UPDATE webhooks SET next_number = next_number + 1, position = COALESCE($1, position) WHERE id = $2 RETURNING next_number",
@@ -127,14 +159,15 @@ impl Catalog {
         let row = moved.ok_or_else(|| CatalogError::NoWebhook(id.clone()))?;
         let new: i64 = row.try_get::<i64, _>("next_number")? - 1;
         sqlx::query(
-            "INSERT INTO deliveries (webhook_id, number, position, kind, state, attempts, status, error, created_at, next_at) \
-             VALUES ($1, $2, $3, $4, 'pending', 0, 0, '', $5, $5)",
+            "INSERT INTO deliveries (webhook_id, number, position, kind, state, attempts, status, error, created_at, next_at, event_json) \
+             VALUES ($1, $2, $3, $4, 'pending', 0, 0, '', $5, $5, $6)",
         )
         .bind(id.as_str())
         .bind(new)
         .bind(position.map(number))
         .bind(kind)
         .bind(microseconds(now))
+        .bind(event.map(ToString::to_string))
         .execute(&mut *transaction)
         .await?;
         sqlx::query("DELETE FROM deliveries WHERE webhook_id = $1 AND number <= $2 AND state <> 'pending'")
@@ -260,5 +293,6 @@ fn delivery_of(row: &SqliteRow) -> Result<Delivery> {
         created: time_of(row.try_get("created_at")?),
         attempted: row.try_get::<Option<i64>, _>("attempted_at")?.map(time_of),
         next: row.try_get::<Option<i64>, _>("next_at")?.map(time_of),
+        event: row.try_get("event_json")?,
     })
 }

@@ -2,7 +2,7 @@
 
 use amalgam_server::api::ACTOR_HEADER;
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, TE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, TE};
 use http::{HeaderMap, HeaderValue, Method as Verb, Request};
 use http_body_util::Full;
 use prost::Message;
@@ -11,9 +11,10 @@ use tonic::body::Body;
 use crate::gate::{PROJECT_HEADER, REQUEST_ID_HEADER};
 
 /// Headers that go on to the gate.
-const PASSED_ON: [HeaderName; 6] = [
+const PASSED_ON: [HeaderName; 7] = [
     HeaderName::from_static(ACTOR_HEADER),
     AUTHORIZATION,
+    HOST,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static(PROJECT_HEADER),
     HeaderName::from_static(REQUEST_ID_HEADER),

@@ -8,15 +8,16 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_sandbox::{
-    Enforced, Limits, Link, LinkOptions, Network, SandboxError, SandboxState, Secret, StartSpec, parse_bytes,
-    parse_cpus,
+    Enforced, Limits, Link, LinkOptions, Network, SandboxError, SandboxState, Secret, SecretHash, Secrets, StartSpec,
+    parse_bytes, parse_cpus,
 };
 use serde_json::json;
 use tonic::Status;
 use tracing::{info, warn};
 
+use super::templates::no_snapshot;
 use super::workspace::StoreCalls;
-use super::{Living, Parts, Sandboxes, sandbox_status};
+use super::{Living, Parts, Sandboxes, events, sandbox_status};
 use crate::catalog::SandboxRecord;
 use crate::identity::Identity;
 use crate::project::ProjectName;
@@ -24,11 +25,15 @@ use crate::project::ProjectName;
 /// The mount of the workspace, the directory of the socket, and that of the runtime, below the directory of a sandbox.
 pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const LINK: &str = "link";
+/// The mount of the root directory of a template.
+pub(super) const ROOT: &str = "root";
 pub(super) const FILES: &str = "files";
+/// The directory with the output of commands, for the next server.
+pub(super) const OUTPUT: &str = "output";
 /// How long a creation waits for others.
 const QUEUE_WITHIN: Duration = Duration::from_secs(30);
 /// How long an agent may take to register.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// An agent without a server ends its sandbox after so long.
 const ORPHANED_AFTER: Duration = Duration::from_secs(120);
@@ -126,6 +131,23 @@ pub(super) fn check_envs(envs: &HashMap<String, String>) -> Result<(), Status> {
     }
 }
 
+/// Checks secrets: their names become names of variables and files.
+pub(super) fn check_secrets(secrets: HashMap<String, String>) -> Result<Secrets, Status> {
+    const SECRETS_MAX: usize = 64;
+    const SECRET_BYTES_MAX: usize = 64 << 10;
+    let is_name = |name: &str| {
+        let is_first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        is_first && name.len() <= 128 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    if let Some(name) = secrets.keys().find(|name| !is_name(name)) {
+        return Err(invalid(format!("secrets: `{}` is no name of a variable", name.escape_debug())));
+    }
+    if secrets.len() > SECRETS_MAX || secrets.values().any(|value| value.len() > SECRET_BYTES_MAX) {
+        return Err(invalid("secrets: at most 64, of 64 KiB each"));
+    }
+    Ok(Secrets(secrets))
+}
+
 fn limits(resources: &v1::ResourceConfig, is_best_effort: bool) -> Result<Limits, Status> {
     let mut limits = Limits { is_best_effort, ..Limits::default() };
     let wrong = |name: &str| {
@@ -155,24 +177,27 @@ impl Sandboxes {
     /// Starts a sandbox. What was made is taken away if it does not start.
     pub(super) async fn start(&self, owner: &Owner, plan: Plan) -> Result<SandboxRecord, Status> {
         let parts = self.parts()?;
-        let templates = parts.runtime.templates().await;
-        if !templates.iter().any(|template| template.name == plan.template) {
-            return Err(sandbox_status(&SandboxError::NoTemplate(plan.template)));
-        }
+        let root = self.root_of(&self.calls_of(owner).await?, &plan.template).await?;
         parts.probed.get_or_try_init(|| parts.runtime.probe()).await.map_err(|error| sandbox_status(&error))?;
         let enforced = parts.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
         let queued = tokio::time::timeout(QUEUE_WITHIN, parts.creations.acquire()).await;
         let busy = || Failure::new(Reason::Busy, "too many sandboxes are being created; try again").into_status();
         let _place = queued.map_err(|_| busy())?.map_err(|_| busy())?;
-        let record = self.reserve(parts, owner, &plan, &enforced).await?;
+        let record = self.reserve(parts, owner, &plan, root, &enforced).await?;
         match self.begin(parts, &record, plan).await {
             Ok(()) => {
                 info!(sandbox = record.id, project = %record.project, "sandbox runs");
                 self.note(&record.id, "running");
-                self.find(&owner.project, &record.id).await
+                let record = self.find(&owner.project, &record.id).await?;
+                self.announce(events::RUNNING, &record).await;
+                self.announce(events::CREATED, &record).await;
+                Ok(record)
             }
             Err(status) => {
                 warn!(sandbox = record.id, %status, "a sandbox did not start");
+                let reason = status.message().to_owned();
+                self.announce(events::ERROR, &SandboxRecord { state: SandboxState::Error, reason, ..record.clone() })
+                    .await;
                 let is_kept = !super::owns_workspace(&record);
                 if let Err(error) = self.delete(&owner.project, &record.id, is_kept).await {
                     warn!(sandbox = record.id, %error, "the rest of a sandbox was not removed");
@@ -188,6 +213,7 @@ impl Sandboxes {
         parts: &Parts,
         owner: &Owner,
         plan: &Plan,
+        root: Option<String>,
         enforced: &[Enforced],
     ) -> Result<SandboxRecord, Status> {
         let id = new_sandbox_id()?;
@@ -199,7 +225,7 @@ impl Sandboxes {
                 format!("{of_key} sandboxes of this key and {} of this server run; delete some", others.len());
             return Err(Failure::new(Reason::SandboxLimit, message).into_status());
         }
-        let calls = StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent);
+        let calls = self.calls_of(owner).await?;
         let workspace_id = workspace_id(&id);
         let (workspace, owns_workspace) = match &plan.source {
             Source::Existing(name) => (calls.find(name).await?, false),
@@ -227,19 +253,38 @@ impl Sandboxes {
             workspace,
             key_id: owner.key_id.clone(),
             agent: owner.agent.clone(),
-            credential: amalgam_sandbox::SecretHash::from_hex(""),
+            credential: SecretHash::from_hex(""),
             config: json!({
                 "limits": limits,
                 "network": network,
                 "readOnly": plan.is_read_only,
                 "ownsWorkspace": owns_workspace,
                 "provider": "fuse",
+                "bestEffort": plan.limits.is_best_effort,
+                // The root directory of a template ends with the server that shows it.
+                "outlivesServer": root.is_none() && self.outlives_server(parts, plan),
+                "root": root,
             }),
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
         };
         self.inner.catalog.add_sandbox(&record).await?;
+        self.announce(events::STARTING, &record).await;
         Ok(record)
+    }
+
+    /// Calls to the store of a project, as the one who owns the sandbox.
+    pub(super) async fn calls_of(&self, owner: &Owner) -> Result<StoreCalls, Status> {
+        Ok(StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent))
+    }
+
+    /// Whether a sandbox outlives a server that is killed. One that may only read its workspace sees the mount itself, read-only.
+    fn outlives_server(&self, parts: &Parts, plan: &Plan) -> bool {
+        let carries = || {
+            let directory = &parts.options.directory;
+            std::fs::create_dir_all(directory).is_ok() && parts.runtime.carries_mounts(directory)
+        };
+        !plan.is_read_only && *parts.carries_mounts.get_or_init(carries)
     }
 
     /// Mounts the workspace, starts the processes, and waits for the agent.
@@ -248,18 +293,30 @@ impl Sandboxes {
         let failed = |error| sandbox_status(&SandboxError::io("the directory of a sandbox")(error));
         make_directories(&directory).map_err(failed)?;
         self.note(&record.id, "starting");
-        self.store_calls(record).await?.update(&record.workspace).await?;
-        self.store_calls(record).await?.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
+        super::recovery::write_variables(&directory, &plan.envs).map_err(failed)?;
+        let calls = self.store_calls(record).await?;
+        calls.update(&record.workspace).await?;
+        let is_mounted_later = record.config["outlivesServer"] == true;
+        if !is_mounted_later {
+            calls.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
+        }
+        let root = record.config["root"].as_str();
+        if let Some(revision) = root {
+            let mounted = calls.mount_snapshot(revision, &directory.join(ROOT)).await;
+            mounted.map_err(|status| no_snapshot(&plan.template, status))?;
+        }
         let secret = Secret::generate().map_err(failed)?;
         let catalog = self.inner.catalog.clone();
-        let link = self.listen(record, &directory, &secret).map_err(|error| sandbox_status(&error))?;
+        let link = self.listen(record, &directory, secret.hash()).map_err(|error| sandbox_status(&error))?;
         let spec = StartSpec {
             id: record.id.clone(),
             template: plan.template,
             link: directory.join(LINK),
+            root: root.map(|_| directory.join(ROOT)),
             files: directory.join(FILES),
             workspace: directory.join(WORKSPACE),
             is_read_only: plan.is_read_only,
+            is_mounted_later,
             secret,
             network: plan.network,
             limits: plan.limits.clone(),
@@ -275,6 +332,9 @@ impl Sandboxes {
             Living { link: link.clone(), handle: started.handle.clone(), envs: plan.envs, limits: plan.limits };
         self.inner.living.lock().insert(record.id.clone(), living);
         catalog.set_sandbox_handle(&record.id, &started.handle, &record.config).await?;
+        if is_mounted_later {
+            calls.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
+        }
         let ready = tokio::select! {
             ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
             () = parts.runtime.ended(&started.handle) => false,
@@ -287,18 +347,30 @@ impl Sandboxes {
             let message = "the agent of the sandbox did not register; the server's log says more".to_owned();
             return Err(sandbox_status(&SandboxError::NotStarted(message)));
         }
+        if is_mounted_later && !parts.runtime.sees_workspace(&started.handle) {
+            let message = "the sandbox does not see the mount of its workspace".to_owned();
+            return Err(sandbox_status(&SandboxError::NotStarted(message)));
+        }
         catalog.set_sandbox_state(&record.id, SandboxState::Running, "", self.now()).await?;
         let (sandboxes, id, handle) = (self.clone(), record.id.clone(), started.handle);
         tokio::spawn(async move { sandboxes.watch(id, handle).await });
+        let (sandboxes, id) = (self.clone(), record.id.clone());
+        tokio::spawn(async move { sandboxes.announce_agent(id, link).await });
         Ok(())
     }
 
-    fn listen(&self, record: &SandboxRecord, directory: &Path, secret: &Secret) -> amalgam_sandbox::Result<Link> {
+    /// Listens for the agent of a sandbox, which registers with the secret of this hash.
+    pub(super) fn listen(
+        &self,
+        record: &SandboxRecord,
+        directory: &Path,
+        credential: SecretHash,
+    ) -> amalgam_sandbox::Result<Link> {
         let (catalog, id) = (self.inner.catalog.clone(), record.id.clone());
         Link::listen(LinkOptions {
             sandbox_id: record.id.clone(),
             socket: directory.join(LINK).join("agent.sock"),
-            credential: secret.hash(),
+            credential,
             save_credential: Box::new(move |credential| {
                 let (catalog, id) = (catalog.clone(), id.clone());
                 tokio::spawn(async move {
@@ -309,6 +381,7 @@ impl Sandboxes {
             }),
             heartbeat: HEARTBEAT,
             orphaned_after: ORPHANED_AFTER,
+            spool: directory.join(OUTPUT),
             now_ms: now_ms_of_process,
         })
     }
@@ -328,7 +401,7 @@ impl Sandboxes {
         let record = self.find(&owner.project, &request.id).await?;
         let living = self.running(&owner.project, &request.id).await?;
         let names: Result<Vec<_>, Status> = (0..count).map(|_| Ok(workspace_id(&new_sandbox_id()?))).collect();
-        let calls = StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent);
+        let calls = self.calls_of(owner).await?;
         let mut forked = calls.fork(&record.workspace, names?).await?.into_iter();
         let left_seconds = (record.expires.0 - self.now().0) / NANOSECONDS;
         let mut started = Vec::new();
@@ -377,7 +450,7 @@ fn new_sandbox_id() -> Result<String, Status> {
 }
 
 fn make_directories(directory: &Path) -> std::io::Result<()> {
-    for part in [LINK, FILES, WORKSPACE] {
+    for part in [LINK, FILES, WORKSPACE, ROOT] {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join(part))?;
     }
     Ok(())

@@ -36,6 +36,7 @@ pub(super) fn sandbox_message(record: &SandboxRecord) -> v1::Sandbox {
             .collect(),
         provider: text(&config["provider"]),
         reason: record.reason.clone(),
+        owns_workspace: super::owns_workspace(record),
     }
 }
 

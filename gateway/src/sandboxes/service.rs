@@ -7,11 +7,11 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use amalgam_proto::v1::sandbox_service_server::SandboxService;
 use amalgam_proto::{Failure, Reason, v1};
-use amalgam_sandbox::{Command, CommandSpec, SandboxState, Stream, TerminalSize};
+use amalgam_sandbox::{Command, CommandSpec, SandboxError, SandboxState, Stream, TerminalSize};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::creation::{LIFETIME_SECONDS_MAX, Owner, Plan, check_envs};
+use super::creation::{LIFETIME_SECONDS_MAX, Owner, Plan, check_envs, check_secrets};
 use super::messages::{Event, command_message, sandbox_message, stats_message};
 use super::streams::{command_stream, terminal_stream};
 use super::{Living, Sandboxes, sandbox_status};
@@ -46,10 +46,12 @@ fn project_of<T>(request: &Request<T>) -> Result<ProjectName, Status> {
     found.ok_or_else(|| Status::internal("the call did not pass the gate"))
 }
 
+fn identity_of<T>(request: &Request<T>) -> Result<&Identity, Status> {
+    request.extensions().get::<Identity>().ok_or_else(|| Status::internal("the call did not pass the gate"))
+}
+
 fn owner_of<T>(request: &Request<T>) -> Result<Owner, Status> {
-    let identity = request.extensions().get::<Identity>();
-    let identity = identity.ok_or_else(|| Status::internal("the call did not pass the gate"))?;
-    Ok(Owner::new(project_of(request)?, identity))
+    Ok(Owner::new(project_of(request)?, identity_of(request)?))
 }
 
 /// A command of a request, checked, with the variables of its sandbox.
@@ -233,6 +235,7 @@ impl SandboxService for Sandboxes {
         };
         let mut spec = command_spec(&living, request.command, request.cwd, request.envs, request.timeout)?;
         (spec.output_bytes_max, spec.stdin) = (Some(bytes_max), request.stdin);
+        spec.secrets = check_secrets(request.secrets)?;
         let timeout = spec.timeout;
         let command = self.start_command(&request.sandbox_id, &living, spec).await?;
         let within = timeout.map_or(CALL_TIMEOUT, |timeout| timeout + KILLED_WITHIN);
@@ -276,6 +279,7 @@ impl SandboxService for Sandboxes {
         let bytes_max = u64::try_from(request.max_output_size).map_err(|_| invalid("max_output_size: not negative"))?;
         spec.output_bytes_max = Some(bytes_max).filter(|bytes| *bytes > 0);
         (spec.stdin, spec.is_stdin_open) = (request.stdin, request.stdin_open);
+        spec.secrets = check_secrets(request.secrets)?;
         let command = self.start_command(&request.sandbox_id, &living, spec).await?;
         let mut first = Event::of_stream(Stream::Stdout, &command.id, self.now());
         first.kind = "started";
@@ -323,16 +327,26 @@ impl SandboxService for Sandboxes {
 
     async fn create_terminal(&self, request: Request<v1::CreateTerminalRequest>) -> Answer<v1::CreateTerminalResponse> {
         let project = project_of(&request)?;
+        let identity = identity_of(&request)?.clone();
+        let host = request.metadata().get("host").and_then(|host| host.to_str().ok()).map(str::to_owned);
         let request = request.into_inner();
         let size = size_of(request.cols, request.rows)?;
         check_envs(&request.envs)?;
+        let secrets = check_secrets(request.secrets)?;
         let living = self.running(&project, &request.sandbox_id).await?;
         let mut envs = living.envs.clone();
         envs.extend(request.envs);
-        let opened = living.link.open_terminal(size, request.shell, request.cwd, envs).await;
+        let opened = living.link.open_terminal(size, request.shell, request.cwd, envs, secrets).await;
         let terminal = opened.map_err(|error| sandbox_status(&error))?;
         self.note(&request.sandbox_id, &format!("terminal {} opened", terminal.id));
-        Ok(Response::new(v1::CreateTerminalResponse { id: terminal.id.clone() }))
+        let ticket = self.new_ticket(&terminal.id, identity, project.clone())?;
+        let scheme = if self.inner.is_tls { "wss" } else { "ws" };
+        // A caller on a Unix socket knows no host.
+        let server = host.map_or_else(String::new, |host| format!("{scheme}://{host}"));
+        let (sandbox, id) = (&request.sandbox_id, terminal.id.clone());
+        let websocket_url =
+            format!("{server}/api/v1/projects/{project}/sandboxes/{sandbox}/pty/{id}/ws?ticket={ticket}");
+        Ok(Response::new(v1::CreateTerminalResponse { id, websocket_url }))
     }
 
     async fn attach_terminal(&self, request: Request<v1::AttachTerminalRequest>) -> Answer<Self::AttachTerminalStream> {
@@ -370,12 +384,16 @@ impl SandboxService for Sandboxes {
         Ok(Response::new(v1::KillTerminalResponse {}))
     }
 
-    async fn list_templates(&self, _request: Request<v1::ListTemplatesRequest>) -> Answer<v1::ListTemplatesResponse> {
-        let templates = self.parts()?.runtime.templates().await.into_iter().map(|template| v1::Template {
-            name: template.name,
-            description: template.description,
-            tags: template.tags,
-        });
-        Ok(Response::new(v1::ListTemplatesResponse { templates: templates.collect() }))
+    async fn list_templates(&self, request: Request<v1::ListTemplatesRequest>) -> Answer<v1::ListTemplatesResponse> {
+        let calls = self.calls_of(&owner_of(&request)?).await?;
+        Ok(Response::new(v1::ListTemplatesResponse { templates: self.all_templates(&calls).await? }))
+    }
+
+    async fn get_template(&self, request: Request<v1::GetTemplateRequest>) -> Answer<v1::GetTemplateResponse> {
+        let calls = self.calls_of(&owner_of(&request)?).await?;
+        let name = request.into_inner().name;
+        let found = self.all_templates(&calls).await?.into_iter().find(|template| template.name == name);
+        let unknown = || sandbox_status(&SandboxError::NoTemplate(name.clone()));
+        Ok(Response::new(v1::GetTemplateResponse { template: Some(found.ok_or_else(unknown)?) }))
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use amalgam_proto::v1::follow_service_client::FollowServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
+use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_server::OpenStore;
@@ -117,6 +118,25 @@ impl StoreCalls {
         };
         self.mounts().mount(self.request(message)).await?;
         Ok(())
+    }
+
+    /// Mounts a snapshot at a directory of the host, for reading only.
+    pub(super) async fn mount_snapshot(&self, revision: &str, path: &Path) -> Result<(), Status> {
+        let message = v1::MountRequest {
+            path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+            mode: v1::MountMode::Snapshot.into(),
+            revision: revision.to_owned(),
+            ..v1::MountRequest::default()
+        };
+        self.mounts().mount(self.request(message)).await?;
+        Ok(())
+    }
+
+    /// The labels whose names begin so.
+    pub(super) async fn labels(&self, prefix: &str) -> Result<Vec<v1::Label>, Status> {
+        let message = v1::ListLabelsRequest { prefix: prefix.to_owned(), ..v1::ListLabelsRequest::default() };
+        let mut snapshots = SnapshotServiceClient::new(Direct(Arc::clone(&self.store)));
+        Ok(snapshots.list_labels(self.request(message)).await?.into_inner().labels)
     }
 
     /// Takes the mount at a directory away. Work that is in no snapshot stays with the workspace.

@@ -1,108 +1,15 @@
 //! Sandboxes from end to end: a real agent in real namespaces, called over REST.
 
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use amalgam_gateway::SandboxOptions;
 use amalgam_proto::v1;
 use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
 use http::Method;
 use serde_json::{Value, json};
 use tonic::Request;
 
-use crate::running::{Answer, Running};
-
-const WITHIN: Duration = Duration::from_secs(60);
-
-/// Builds the agent once: cargo builds no program of another package for a test.
-fn agent() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let mut directory = std::env::current_exe().unwrap();
-        while !directory.ends_with("deps") {
-            assert!(directory.pop(), "the test is not in the directory of a build");
-        }
-        directory.pop();
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--quiet", "--package", "amalgam-agent", "--target-dir"])
-            .arg(directory.parent().unwrap())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(built.unwrap().success());
-        directory.join("amalgam-agent")
-    });
-    built.clone()
-}
-
-/// A server with sandboxes, and a key for them.
-struct Site {
-    server: Running,
-    key: String,
-}
-
-impl Site {
-    async fn start() -> Self {
-        Self::start_with(|_| {}).await
-    }
-
-    async fn start_with(change: impl FnOnce(&mut SandboxOptions)) -> Self {
-        let server = Running::with_sandboxes(|home| {
-            let mut options = SandboxOptions::new(home.join("sandboxes"), agent());
-            change(&mut options);
-            options
-        })
-        .await;
-        let key = server.key("write run", &[], false).await;
-        Self { server, key }
-    }
-
-    async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let path = format!("/api/v1{path}");
-        self.server.rest(method, &path, &[("x-api-key", self.key.as_str())], body).await
-    }
-
-    /// Creates a sandbox. Returns its id.
-    async fn create(&self, body: Value) -> String {
-        let made = self.call(Method::POST, "/sandboxes", body).await;
-        assert_eq!(made.status, 200, "{:?}", made.bytes);
-        let sandbox = made.json();
-        assert_eq!((&sandbox["state"], &sandbox["runtime"]), (&"running".into(), &"local".into()), "{sandbox}");
-        sandbox["id"].as_str().unwrap().to_owned()
-    }
-
-    async fn run(&self, id: &str, command: &str) -> Value {
-        let done = self.call(Method::POST, &format!("/sandboxes/{id}/process/run"), json!({"command": command})).await;
-        assert_eq!(done.status, 200, "{command}: {:?}", done.bytes);
-        done.json()
-    }
-
-    /// The content of a file in the workspace of a sandbox.
-    async fn read(&self, workspace: &str, path: &str) -> Answer {
-        let workspace = workspace.strip_prefix("workspaces/").unwrap().replace('/', "%2F");
-        self.call(Method::GET, &format!("/workspaces/{workspace}/files/{path}"), Value::Null).await
-    }
-
-    async fn get(&self, id: &str) -> Value {
-        self.call(Method::GET, &format!("/sandboxes/{id}"), Value::Null).await.json()
-    }
-
-    /// Waits until a sandbox is in a state.
-    async fn reach(&self, id: &str, state: &str) -> Value {
-        let began = Instant::now();
-        loop {
-            let found = self.get(id).await;
-            if found["state"] == state {
-                return found;
-            }
-            assert!(began.elapsed() < WITHIN, "{found}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-}
+use crate::site::{Site, WITHIN};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_run_beside_the_workspace_and_a_fork_has_its_own() {
@@ -298,6 +205,11 @@ async fn a_hostile_sandbox_reaches_nothing_of_the_host() {
     let privileges = site.run(&id, "grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status").await;
     let privileges = privileges["stdout"].as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(privileges, "CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1");
+    let filtered = site.run(&id, "grep -w Seccomp /proc/self/status | cut -f2").await;
+    assert_eq!(filtered["stdout"], "2\n", "{filtered}");
+    // `io_uring_setup` without arguments: refused by the filter, not for its arguments (14, EFAULT).
+    let refused = site.run(&id, "perl -e 'syscall(425, 0, 0); print $!+0'").await;
+    assert_eq!(refused["stdout"], "1", "{refused}");
     let devices = site.run(&id, "cat /proc/net/dev").await;
     assert_eq!(devices["stdout"].as_str().unwrap().matches(':').count(), 1, "loopback only: {devices}");
     // A flood of output is cut, and said to be.

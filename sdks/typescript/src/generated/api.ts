@@ -415,7 +415,7 @@ export interface CreateSandboxRequest {
   resources?: ResourceConfig | null;
   /** `local` (also if empty). */
   runtime?: string;
-  /** What to start it from: `host`. */
+  /** What to start it from: `host`, the name of a label below `templates/`, or `snapshot:` and a snapshot as people write it. The files of a snapshot are the root directory of the sandbox, read-only. */
   template?: string;
   /** It is ended after so long; 0 is 3,600, at most 86,400. */
   timeoutSeconds?: number;
@@ -446,6 +446,8 @@ export interface CreateTerminalRequest {
   envs?: Record<string, string>;
   rows?: number;
   sandboxId?: string;
+  /** Secrets of the shell. Each is a file in memory, whose path is in the variable `{NAME}_FILE`; it is removed when the shell ends. */
+  secrets?: Record<string, string>;
   /** `/bin/bash` if empty, or `/bin/sh` where there is none. */
   shell?: string;
 }
@@ -453,6 +455,8 @@ export interface CreateTerminalRequest {
 export interface CreateTerminalResponse {
   /** `pty-...`. */
   id?: string;
+  /** A WebSocket of the terminal, with a ticket that is good for one connection within a minute. Later connections send the key in the header, to the same address without the ticket. */
+  websocketUrl?: string;
 }
 
 export interface CreateWebhookRequest {
@@ -1107,6 +1111,10 @@ export interface GetStatusResponse {
 export interface GetStepPathResponse {
   /** The steps, from the root on. */
   steps?: Step[];
+}
+
+export interface GetTemplateResponse {
+  template?: Template | null;
 }
 
 export interface GetWebhookResponse {
@@ -2121,6 +2129,8 @@ export interface RunCommandRequest {
   /** Bytes of output that are returned; 0 is 1 MiB, at most 4 MiB. The command may write more. */
   maxOutputSize?: number;
   sandboxId?: string;
+  /** Secrets of this command. Each is a file in memory, whose path is in the variable `{NAME}_FILE`; it is removed when the command ends. Secrets are in no log, no snapshot and no list of processes. */
+  secrets?: Record<string, string>;
   /** Standard input. */
   stdin?: string;
   /** Over REST a stream is asked for by `Accept: text/event-stream`; the call of a stream is StreamCommand. */
@@ -2152,6 +2162,8 @@ export interface Sandbox {
   name?: string;
   /** `none` or `host`. */
   network?: string;
+  /** The workspace was made for the sandbox, and is deleted with it. */
+  ownsWorkspace?: boolean;
   /** Its project. */
   project?: string;
   /** How the sandbox sees its workspace: `fuse`. */
@@ -2425,6 +2437,8 @@ export interface StreamCommandRequest {
   /** Bytes of output that are streamed; 0 for all. */
   maxOutputSize?: number;
   sandboxId?: string;
+  /** Secrets of this command. Each is a file in memory, whose path is in the variable `{NAME}_FILE`; it is removed when the command ends. Secrets are in no log, no snapshot and no list of processes. */
+  secrets?: Record<string, string>;
   /** Standard input. */
   stdin?: string;
   /** WriteCommand sends more standard input. */
@@ -2513,6 +2527,8 @@ export interface TakeReviewResponse {
 export interface Template {
   description?: string;
   name?: string;
+  /** The snapshot with the root directory, `snapshots/{snapshot}`; empty for `host`. */
+  snapshot?: string;
   tags?: string[];
 }
 
@@ -3214,6 +3230,13 @@ export interface Operations {
     body: undefined;
     answer: GetStepPathResponse;
   };
+  /** One template. */
+  GetTemplate: {
+    path: { name: string };
+    query: object;
+    body: undefined;
+    answer: GetTemplateResponse;
+  };
   /** One webhook. */
   GetWebhook: {
     path: { name: string };
@@ -3838,6 +3861,7 @@ export const OPERATIONS = {
   GetState: { verb: "GET", path: "/workspaces/{workspace}/state/{key}", hasRequestId: false, isStream: false },
   GetStatus: { verb: "GET", path: "/workspaces/{name}/status", hasRequestId: false, isStream: false },
   GetStepPath: { verb: "GET", path: "/episodes/{name}/path", hasRequestId: false, isStream: false },
+  GetTemplate: { verb: "GET", path: "/templates/{name}", hasRequestId: false, isStream: false },
   GetWebhook: { verb: "GET", path: "/webhooks/{name}", hasRequestId: false, isStream: false },
   GetWorkspace: { verb: "GET", path: "/workspaces/{name}", hasRequestId: false, isStream: false },
   GetWorkspacePath: { verb: "GET", path: "/workspaces/{workspace}/path", hasRequestId: false, isStream: false },

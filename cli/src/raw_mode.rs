@@ -1,0 +1,116 @@
+//! The raw mode of a terminal: every key goes to the program, nothing is echoed. The terminal gets its settings back when the guard is
+//! dropped, and before a panic is reported.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, Once, PoisonError};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// The size of a terminal that does not know its own.
+const SIZE_DEFAULT: (u16, u16) = (80, 24);
+
+/// The settings that the terminal of the process had before.
+static BEFORE: Mutex<Option<Saved>> = Mutex::new(None);
+static HOOK: Once = Once::new();
+
+struct Saved {
+    terminal: OwnedFd,
+    settings: Termios,
+}
+
+/// A terminal in raw mode, until this is dropped. A process has one at a time.
+pub struct RawMode(());
+
+impl RawMode {
+    /// Sets a terminal to raw mode.
+    pub fn enter(terminal: impl AsFd) -> io::Result<Self> {
+        let terminal = terminal.as_fd().try_clone_to_owned()?;
+        let settings = tcgetattr(&terminal)?;
+        let mut raw = settings.clone();
+        raw.make_raw();
+        HOOK.call_once(|| {
+            let report = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                restore();
+                report(panic);
+            }));
+        });
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Saved { terminal: terminal.try_clone()?, settings });
+        tcsetattr(&terminal, OptionalActions::Flush, &raw)?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Gives the terminal its settings back, once.
+fn restore() {
+    let saved = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(Saved { terminal, settings }) = saved {
+        // A terminal that is gone needs no settings.
+        let _ = tcsetattr(&terminal, OptionalActions::Drain, &settings);
+    }
+}
+
+/// Columns and rows of a terminal.
+pub fn window_size(terminal: impl AsFd) -> (u16, u16) {
+    match tcgetwinsize(terminal) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => SIZE_DEFAULT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::LocalModes;
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("usable");
+        let name = ptsname(&master, Vec::new()).expect("a name");
+        let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("the other end");
+        (master, slave)
+    }
+
+    fn is_raw(terminal: &OwnedFd) -> bool {
+        let modes = tcgetattr(terminal).expect("settings").local_modes;
+        !modes.contains(LocalModes::ECHO) && !modes.contains(LocalModes::ICANON)
+    }
+
+    /// One test: the settings before are those of the process.
+    #[test]
+    fn settings_come_back_at_the_end_and_after_a_panic() {
+        let (_master, slave) = pair();
+        let mode = RawMode::enter(&slave).expect("raw");
+        assert!(is_raw(&slave));
+        drop(mode);
+        assert!(!is_raw(&slave));
+        let panicked = std::thread::spawn({
+            let slave = slave.try_clone().expect("a copy");
+            move || {
+                let mode = RawMode::enter(&slave).expect("raw");
+                // Without the hook the guard would not be dropped.
+                std::mem::forget(mode);
+                assert!(!is_raw(&slave), "this panics, because the terminal is raw");
+            }
+        });
+        assert!(panicked.join().is_err());
+        assert!(!is_raw(&slave));
+    }
+
+    #[test]
+    fn a_terminal_without_a_size_has_the_usual_one() {
+        let (_master, slave) = pair();
+        assert_eq!(window_size(&slave), SIZE_DEFAULT);
+    }
+}

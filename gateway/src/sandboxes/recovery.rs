@@ -1,0 +1,148 @@
+//! After a restart: sandboxes whose processes still run are taken over, others are marked, leftovers are removed.
+//!
+//! A server that is killed takes the mounts of workspaces with it. Where the runtime carries mounts, the next server mounts them again and
+//! running sandboxes see them; files that were open in them are lost. Otherwise the sandbox is ended, and its files are committed.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use amalgam_sandbox::{Limits, SandboxState};
+use serde_json::Value;
+use tonic::Status;
+use tracing::{info, warn};
+
+use super::creation::READY_WITHIN;
+use super::{Living, Sandboxes, events, remove_files, sandbox_status};
+use crate::catalog::SandboxRecord;
+
+/// The file with the environment variables of a sandbox, in its directory.
+pub(super) const VARIABLES: &str = "variables.json";
+
+impl Sandboxes {
+    /// Takes over the sandboxes of an earlier process, or ends them.
+    pub(crate) async fn recover(&self) {
+        if self.inner.parts.is_none() {
+            return;
+        }
+        let left = match self.inner.catalog.living_sandboxes().await {
+            Ok(left) => left,
+            Err(error) => return warn!(%error, "the sandboxes of an earlier process are not known"),
+        };
+        for record in left {
+            let resumed = match record.state {
+                SandboxState::Running => self.resume(&record).await,
+                state => Err(Status::aborted(format!("it was {state}"))),
+            };
+            match resumed {
+                Ok(()) => {
+                    info!(sandbox = record.id, "sandbox taken over");
+                    self.note(&record.id, "the server was restarted, and took the sandbox over");
+                }
+                Err(status) => {
+                    info!(sandbox = record.id, %status, "a sandbox of an earlier process cannot be taken over");
+                    self.lose(&record, "the server was restarted; the workspace was committed and kept").await;
+                }
+            }
+        }
+        self.remove_leftovers().await;
+    }
+
+    /// Takes over a sandbox whose processes run.
+    async fn resume(&self, record: &SandboxRecord) -> Result<(), Status> {
+        let parts = self.parts()?;
+        let gone = |why: &str| Status::aborted(why.to_owned());
+        if !parts.runtime.is_alive(&record.handle) {
+            return Err(gone("its processes are gone"));
+        }
+        if record.config["outlivesServer"] != true {
+            return Err(gone("mounts do not reach it"));
+        }
+        // Opening the store mounts again what the earlier process had mounted, with its uncommitted work.
+        let calls = self.store_calls(record).await?;
+        let directory = self.directory(&record.id)?;
+        if !parts.runtime.sees_workspace(&record.handle) {
+            // The store has not mounted it again, or the mount did not get there.
+            let _ = calls.unmount(&directory.join(super::creation::WORKSPACE)).await;
+            calls.mount(&record.workspace, &directory.join(super::creation::WORKSPACE)).await?;
+        }
+        if !parts.runtime.sees_workspace(&record.handle) {
+            return Err(gone("it does not see its workspace"));
+        }
+        let link =
+            self.listen(record, &directory, record.credential.clone()).map_err(|error| sandbox_status(&error))?;
+        let envs = read_variables(&directory).unwrap_or_default();
+        let living = Living { link: link.clone(), handle: record.handle.clone(), envs, limits: limits_of(record) };
+        self.inner.living.lock().insert(record.id.clone(), living);
+        let (sandboxes, id, handle) = (self.clone(), record.id.clone(), record.handle.clone());
+        tokio::spawn(async move { sandboxes.watch(id, handle).await });
+        let (sandboxes, record) = (self.clone(), record.clone());
+        tokio::spawn(async move {
+            if tokio::time::timeout(READY_WITHIN, link.connected()).await.is_err() {
+                let why =
+                    "the agent did not come back after a restart of the server; the workspace was committed and kept";
+                return sandboxes.lose(&record, why).await;
+            }
+            sandboxes.announce_agent(record.id, link).await;
+        });
+        Ok(())
+    }
+
+    /// Ends a sandbox that is of no use any more, and marks it.
+    async fn lose(&self, record: &SandboxRecord, why: &str) {
+        if let Err(status) = self.end(record, why).await {
+            warn!(sandbox = record.id, %status, "a sandbox of an earlier process was not ended");
+        }
+        let marked = self.inner.catalog.set_sandbox_state(&record.id, SandboxState::Error, why, self.now()).await;
+        if let Err(error) = marked {
+            warn!(sandbox = record.id, %error, "the state of a sandbox was not written");
+        }
+        self.note(&record.id, why);
+        self.announce_now(events::ERROR, &record.id).await;
+    }
+
+    /// Removes the directories of sandboxes that the catalog does not know.
+    async fn remove_leftovers(&self) {
+        let Ok(parts) = self.parts() else { return };
+        let Ok(entries) = std::fs::read_dir(&parts.options.directory) else { return };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut unknown = HashSet::new();
+        for name in names.filter(|name| name.starts_with("sbx-")) {
+            if matches!(self.inner.catalog.sandbox(&name).await, Ok(None)) {
+                unknown.insert(name);
+            }
+        }
+        for name in unknown {
+            info!(sandbox = name, "the directory of an unknown sandbox is removed");
+            remove_files(&parts.options.directory.join(name));
+        }
+    }
+}
+
+/// Writes down the variables of a sandbox for the next server. They may be secret, so they are in no table.
+pub(super) fn write_variables(directory: &Path, envs: &HashMap<String, String>) -> io::Result<()> {
+    let path = directory.join(VARIABLES);
+    let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(serde_json::json!(envs).to_string().as_bytes())
+}
+
+fn read_variables(directory: &Path) -> Option<HashMap<String, String>> {
+    serde_json::from_slice(&std::fs::read(directory.join(VARIABLES)).ok()?).ok()
+}
+
+/// The limits of a sandbox, as they were written down.
+fn limits_of(record: &SandboxRecord) -> Limits {
+    let all = record.config["limits"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let value = |name: &str| all.iter().find(|one| one["limit"] == name).and_then(|one| one["value"].as_str());
+    let number = |name: &str| value(name).and_then(|text| text.parse::<u64>().ok());
+    let default = Limits::default();
+    Limits {
+        cpus: value("cpu").and_then(|text| text.parse().ok()).unwrap_or(default.cpus),
+        memory_bytes: number("memory").unwrap_or(default.memory_bytes),
+        pids: number("pids").unwrap_or(default.pids),
+        disk_bytes: number("disk").unwrap_or(default.disk_bytes),
+        is_best_effort: record.config["bestEffort"] == Value::Bool(true),
+        ..default
+    }
+}

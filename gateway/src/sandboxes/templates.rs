@@ -1,0 +1,60 @@
+//! What sandboxes are started from: templates of the runtime, labels below `templates/`, and any snapshot.
+
+use amalgam_proto::{Failure, Reason, v1};
+use amalgam_sandbox::SandboxError;
+use tonic::{Code, Status};
+
+use super::workspace::StoreCalls;
+use super::{Sandboxes, sandbox_status};
+
+/// Labels that begin so are templates.
+const LABELS: &str = "templates/";
+/// The start of a template that is any snapshot.
+const SNAPSHOT: &str = "snapshot:";
+
+impl Sandboxes {
+    /// The snapshot with the root directory of a template, as people write it; nothing for a template of the runtime.
+    pub(super) async fn root_of(&self, calls: &StoreCalls, name: &str) -> Result<Option<String>, Status> {
+        if self.parts()?.runtime.templates().await.iter().any(|template| template.name == name) {
+            return Ok(None);
+        }
+        if let Some(revision) = name.strip_prefix(SNAPSHOT) {
+            return Ok(Some(revision.to_owned()));
+        }
+        let label = format!("{LABELS}{name}");
+        let found = calls.labels(&label).await?.into_iter().any(|found| label_id(&found) == label);
+        let unknown = || sandbox_status(&SandboxError::NoTemplate(name.to_owned()));
+        if found && !name.is_empty() { Ok(Some(label)) } else { Err(unknown()) }
+    }
+
+    /// All templates of a project.
+    pub(super) async fn all_templates(&self, calls: &StoreCalls) -> Result<Vec<v1::Template>, Status> {
+        let of_runtime = self.parts()?.runtime.templates().await.into_iter().map(|template| v1::Template {
+            name: template.name,
+            description: template.description,
+            tags: template.tags,
+            snapshot: String::new(),
+        });
+        let mut all: Vec<_> = of_runtime.collect();
+        for label in calls.labels(LABELS).await? {
+            let name = label_id(&label).strip_prefix(LABELS).unwrap_or_default().to_owned();
+            let description = format!("the files of the label {}", label_id(&label));
+            all.push(v1::Template { name, description, tags: vec!["snapshot".to_owned()], snapshot: label.snapshot });
+        }
+        Ok(all)
+    }
+}
+
+/// The name of a label without `labels/`.
+fn label_id(label: &v1::Label) -> &str {
+    label.name.strip_prefix("labels/").unwrap_or(&label.name)
+}
+
+/// A snapshot that is not there is a template that is not there.
+pub(super) fn no_snapshot(name: &str, status: Status) -> Status {
+    let is_missing = Failure::of_status(&status).is_some_and(|failure| failure.reason == Reason::NotFound);
+    match is_missing || status.code() == Code::NotFound {
+        true => sandbox_status(&SandboxError::NoTemplate(name.to_owned())),
+        false => status,
+    }
+}

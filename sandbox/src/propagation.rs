@@ -1,0 +1,96 @@
+//! Mounts that reach sandboxes which run already. The kernel passes a mount on to other namespaces where the directory is in a shared mount.
+
+use std::io;
+use std::path::Path;
+
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change};
+
+/// Whether a mount below a directory reaches sandboxes that were started before. Root makes it so if it is not.
+pub(crate) fn carries_mounts(directory: &Path, is_root: bool) -> bool {
+    is_shared(directory) || (is_root && share(directory).is_ok() && is_shared(directory))
+}
+
+fn is_shared(directory: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    directory.canonicalize().is_ok_and(|directory| is_shared_in(&table, &directory))
+}
+
+/// Whether the mount that a directory is in is shared, by the kernel's table of mounts.
+fn is_shared_in(table: &str, directory: &Path) -> bool {
+    let mut found: Option<(usize, bool)> = None;
+    for line in table.lines() {
+        let fields: Vec<_> = line.split(' ').collect();
+        let Some(point) = fields.get(4).map(|point| point.replace("\\040", " ")) else { continue };
+        if !directory.starts_with(&point) {
+            continue;
+        }
+        let is_shared =
+            fields.iter().skip(6).take_while(|field| **field != "-").any(|field| field.starts_with("shared:"));
+        let depth = Path::new(&point).components().count();
+        // Of several mounts at one point the last one is seen.
+        if found.is_none_or(|(deepest, _)| depth >= deepest) {
+            found = Some((depth, is_shared));
+        }
+    }
+    found.is_some_and(|(_, is_shared)| is_shared)
+}
+
+/// Makes a directory a shared mount of its own.
+fn share(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    mount_bind(directory, directory)?;
+    Ok(mount_change(directory, MountPropagationFlags::SHARED)?)
+}
+
+/// Takes back what [`carries_mounts`] did to a directory in which nothing is mounted any more.
+pub(crate) fn release(directory: &Path) {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let Ok(directory) = directory.canonicalize() else { return };
+    let points = || table.lines().filter_map(|line| Some(line.split(' ').nth(4)?.replace("\\040", " ")));
+    let has_mounts = points().any(|point| Path::new(&point) != directory && Path::new(&point).starts_with(&directory));
+    if !has_mounts && points().any(|point| Path::new(&point) == directory) {
+        // A mount that stays costs nothing, and is found again.
+        let _ = rustix::mount::unmount(&directory, UnmountFlags::DETACH);
+    }
+}
+
+/// Whether a process sees a FUSE mount at `/workspace`, without devices and set-user-ID programs.
+pub(crate) fn sees_workspace(pid: i32) -> bool {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    sees_workspace_in(&table)
+}
+
+fn sees_workspace_in(table: &str) -> bool {
+    let last = table.lines().rfind(|line| line.split(' ').nth(4) == Some("/workspace"));
+    last.is_some_and(|line| {
+        let options = line.split(' ').nth(5).unwrap_or_default();
+        let has = |word: &str| options.split(',').any(|option| option == word);
+        let is_fuse = line.split(" - ").nth(1).is_some_and(|kind| kind.starts_with("fuse"));
+        is_fuse && has("nosuid") && has("nodev")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_that_a_directory_is_in_decides() {
+        let table = "22 1 8:1 / / rw shared:1 - ext4 /dev/a rw\n\
+                     30 22 0:5 / /srv rw,nosuid - tmpfs none rw\n\
+                     31 30 0:5 /x /srv/my\\040data rw shared:7 master:1 - tmpfs none rw\n";
+        for (directory, is_shared) in [("/home", true), ("/srv/a", false), ("/srv/my data/s", true), ("/srvx", true)] {
+            assert_eq!(is_shared_in(table, Path::new(directory)), is_shared, "{directory}");
+        }
+        assert!(!is_shared_in("", Path::new("/")));
+    }
+
+    #[test]
+    fn a_workspace_is_seen_when_the_last_mount_there_is_fuse() {
+        let below = "99 86 8:1 /p /workspace ro,nosuid,nodev - ext4 /dev/a rw\n";
+        let above = |options: &str| format!("65 99 0:44 / /workspace {options} master:2 - fuse.amalgam amalgam rw\n");
+        assert!(!sees_workspace_in(below));
+        assert!(sees_workspace_in(&(below.to_owned() + &above("rw,nosuid,nodev"))));
+        assert!(!sees_workspace_in(&(below.to_owned() + &above("rw,nosuid"))), "devices");
+    }
+}
