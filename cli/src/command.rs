@@ -63,6 +63,7 @@ mod serve;
 mod server_backup;
 mod show;
 mod status;
+mod store;
 mod supervise;
 mod umount;
 mod unexport;
@@ -152,6 +153,7 @@ pub enum Command {
     Mcp(mcp::Mcp),
     Hooks(hooks::Hooks),
     Webhook(webhook::Webhook),
+    Store(store::StoreCommand),
     #[command(hide = true)]
     Supervise(supervise::Supervise),
 }
@@ -241,6 +243,7 @@ impl Command {
             | Self::Serve(_)
             | Self::Key(_)
             | Self::Webhook(_)
+            | Self::Store(_)
             | Self::Login(_)
             | Self::Context(_)
             | Self::Connection(_)
@@ -312,6 +315,7 @@ impl Command {
             Self::Mcp(mcp) => Box::pin(mcp.run(session)).await,
             Self::Hooks(hooks) => Box::pin(hooks.run(session)).await,
             Self::Webhook(webhook) => Box::pin(webhook.run(session)).await,
+            Self::Store(store) => Box::pin(store.run(session)).await,
             Self::Completions(_)
             | Self::Help(_)
             | Self::Man(_)

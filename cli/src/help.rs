@@ -20,7 +20,7 @@ const GROUPS: [(&str, &[&str]); 12] = [
     ("Mount workspaces and snapshots as file systems", &["mount", "umount", "mounts", "exports", "unexport"]),
     ("Run commands", &["run", "explore"]),
     ("Merge workspaces", &["merge", "complete", "publish", "queue", "review", "conflicts", "rules"]),
-    ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup"]),
+    ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup", "store"]),
     ("Archives, git repositories, container images", &["import", "export"]),
     ("Agents and other machines", &["policy", "login", "context", "clone", "push", "pull", "serve", "key", "webhook"]),
     ("Models and coding agents", &["mcp", "hooks"]),

@@ -3,6 +3,8 @@
 
 #[path = "server/access.rs"]
 mod access;
+#[path = "server/cluster.rs"]
+mod cluster;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]

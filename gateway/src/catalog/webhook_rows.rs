@@ -2,7 +2,7 @@
 
 use amalgam_engine::Time;
 use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::any::AnyRow;
 
 use super::{Catalog, CatalogError, Result, microseconds, time_of};
 use crate::project::ProjectName;
@@ -225,7 +225,7 @@ fn number(position: u64) -> i64 {
     i64::try_from(position).unwrap_or(i64::MAX)
 }
 
-fn webhook_of(row: &SqliteRow) -> Result<Webhook> {
+fn webhook_of(row: &AnyRow) -> Result<Webhook> {
     let id: String = row.try_get("id")?;
     let malformed = |why| CatalogError::Malformed { table: "webhooks", name: id.clone(), why };
     let words = |text: String, separator: char| {
@@ -244,7 +244,7 @@ fn webhook_of(row: &SqliteRow) -> Result<Webhook> {
     })
 }
 
-fn delivery_of(row: &SqliteRow) -> Result<Delivery> {
+fn delivery_of(row: &AnyRow) -> Result<Delivery> {
     let number: i64 = row.try_get("number")?;
     let state: String = row.try_get("state")?;
     let malformed =
