@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
+.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -27,10 +27,15 @@ demo-server: ## the server's first ten minutes, by curl, in a scratch directory
 	cargo build --locked -p amalgam-cli
 	scripts/demo-server "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
 
+demo-cluster: ## PostgreSQL, an S3 store and three nodes on this machine; one is killed on the way
+	@$(call ready,test cloud)
+	cargo build --locked -p amalgam-cli
+	scripts/test-cloud scripts/with-postgres scripts/demo-cluster "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+
 image: dist ## a container image of the server, from Debian packages: target/image/amalgam.tar
 	@scripts/image "$${CARGO_TARGET_DIR:-target}/dist/amalgam" target/image/amalgam.tar
 
-packaging: ## check the systemd unit and the compose file
+packaging: ## check the systemd unit, the compose files and the Kubernetes manifests
 	@scripts/check-packaging
 
 tour: ## the same through the engine's own interface, on a throw-away store

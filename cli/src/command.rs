@@ -72,6 +72,7 @@ mod server_backup;
 mod shell;
 mod show;
 mod status;
+mod store;
 mod supervise;
 mod umount;
 mod unexport;
@@ -170,6 +171,7 @@ pub enum Command {
     Shell(shell::Shell),
     Ps(ps::Ps),
     Attach(attach::Attach),
+    Store(store::StoreCommand),
     #[command(hide = true)]
     Supervise(supervise::Supervise),
 }
@@ -268,6 +270,7 @@ impl Command {
             | Self::Serve(_)
             | Self::Key(_)
             | Self::Webhook(_)
+            | Self::Store(_)
             | Self::Login(_)
             | Self::Context(_)
             | Self::Connection(_)
@@ -348,6 +351,7 @@ impl Command {
             Self::Shell(shell) => Box::pin(shell.run(session)).await,
             Self::Ps(ps) => Box::pin(ps.run(session)).await,
             Self::Attach(attach) => Box::pin(attach.run(session)).await,
+            Self::Store(store) => Box::pin(store.run(session)).await,
             Self::Completions(_)
             | Self::Help(_)
             | Self::Man(_)

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use amalgam_engine::Time;
+use amalgam_engine::backend::LiveTrees;
+use amalgam_engine::{Store, Time};
 use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::conflict_service_client::ConflictServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
@@ -29,7 +30,7 @@ use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
-use amalgam_server::{Clocks, Home, Service, Settings, api, serve};
+use amalgam_server::{Clocks, Home, Service, Settings, SettingsSource, api, serve};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -432,10 +433,32 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
 /// Opens a store in this process, with the settings in another directory.
 pub fn open_project(home: &Home, settings: &Path, runtime: &Path) -> amalgam_server::error::Result<Service> {
     let ours = amalgam_server::identity_of(runtime)?;
-    let place = settings.to_owned();
+    let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], settings_in(settings))?;
+    service.set_utc_offset(utc_offset);
+    Ok(service)
+}
+
+/// Opens a store that other nodes may have open, too, with the settings in another directory.
+pub fn open_shared(
+    store: Store,
+    live_trees: Arc<dyn LiveTrees>,
+    home: &Home,
+    settings: &Path,
+    runtime: &Path,
+) -> amalgam_server::error::Result<Service> {
+    let ours = amalgam_server::identity_of(runtime)?;
+    let (clocks, settings) = (Clocks { wall: now, uptime }, settings_in(settings));
+    let service = Service::open_shared(store, live_trees, home, clocks, &[ours], settings)?;
+    service.set_utc_offset(utc_offset);
+    Ok(service)
+}
+
+/// Returns the source of the settings in a directory.
+fn settings_in(place: &Path) -> SettingsSource {
+    let place = place.to_owned();
     let cached = Mutex::new(None::<(FileStamp, Settings)>);
     // Asked for whenever they are needed, so that a change applies at once. The file is read again when it has changed.
-    let settings = move || {
+    Arc::new(move || {
         let stamp = FileStamp::of(&place.join(CONFIG_FILE));
         let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, settings)) = &*cached
@@ -453,10 +476,7 @@ pub fn open_project(home: &Home, settings: &Path, runtime: &Path) -> amalgam_ser
         let settings = settings.map_err(|error| amalgam_server::Error::new(Reason::Invalid, error.to_string()))?;
         *cached = Some((stamp, settings.clone()));
         Ok(settings)
-    };
-    let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], Arc::new(settings))?;
-    service.set_utc_offset(utc_offset);
-    Ok(service)
+    })
 }
 
 /// The identity and the times of a file, by which a change is noticed. A file that does not exist has none.

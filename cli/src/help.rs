@@ -36,7 +36,7 @@ const GROUPS: [(&str, &[&str]); 13] = [
             "rules",
         ],
     ),
-    ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup"]),
+    ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup", "store"]),
     ("Archives, git repositories, container images", &["import", "export"]),
     ("Agents and other machines", &["policy", "login", "context", "clone", "push", "pull", "serve", "key", "webhook"]),
     ("Models and coding agents", &["mcp", "hooks"]),

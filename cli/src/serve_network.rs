@@ -11,8 +11,8 @@ use std::time::Duration;
 use amalgam_engine::StoreOptions;
 use amalgam_engine::backend::{RocksOptions, SharedMemory};
 use amalgam_gateway::{
-    Authentication, Catalog, CatalogError, KeyText, NewKey, OpenHome, Projects, RatePreset, SandboxOptions, Scopes,
-    Server, ServerOptions, TlsFiles, WebhookOptions,
+    Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, KeyText, NewKey, OpenHome, Projects,
+    RatePreset, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles, WebhookOptions,
 };
 use amalgam_proto::Reason;
 use amalgam_server::{Home, NfsListen, OpenStore, serve};
@@ -32,10 +32,14 @@ const LOCK: &str = "server.lock";
 const OPERATOR: &str = "operator.socket";
 /// The file of the audit log, at the same place.
 const AUDIT_LOG: &str = "audit.log";
+/// The directory with the files of a node of a cluster.
+const NODE: &str = "node";
 /// The directory of sandboxes.
 const SANDBOXES: &str = "sandboxes";
 /// The program of the agent in a sandbox.
 const AGENT: &str = "amalgam-agent";
+/// The environment variable with the database of the cluster.
+const CLUSTER: &str = "AMALGAM_CLUSTER";
 /// The environment variable with the text of the first admin key.
 const API_KEY: &str = "API_KEY";
 /// A server in the foreground never ends because it is idle.
@@ -55,6 +59,8 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 pub struct NetworkOptions {
     /// The directory of many projects; without one the local store is served as project `default`.
     pub data: Option<PathBuf>,
+    /// The cluster that the server is a node of, if it is.
+    pub cluster: Option<ClusterOptions>,
     /// The home of the local store.
     pub home: PathBuf,
     /// Where the exports of the local store are served over NFS, if they are.
@@ -78,9 +84,9 @@ pub struct NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// The directory of the catalog.
-    fn directory(&self) -> &Path {
-        self.data.as_deref().unwrap_or(&self.home)
+    /// The directory of the catalog, the lock and the audit log.
+    fn directory(&self) -> PathBuf {
+        self.data.clone().unwrap_or_else(|| self.home.clone())
     }
 }
 
@@ -88,6 +94,15 @@ impl NetworkOptions {
 pub async fn open_catalog(directory: &Path) -> Result<Catalog, CliError> {
     make_private(directory).map_err(|error| CliError::machine(directory.display(), &error))?;
     Catalog::open(&directory.join(CATALOG)).await.map_err(catalog_error)
+}
+
+/// Opens the catalog of a server: that of its cluster, by the flag or the environment, or the one in a directory.
+pub async fn open_server_catalog(cluster: Option<&str>, directory: &Path) -> Result<Catalog, CliError> {
+    let variable = std::env::var(CLUSTER).ok().filter(|value| !value.is_empty());
+    match cluster.or(variable.as_deref()) {
+        Some(database) => Catalog::connect(database).await.map_err(catalog_error),
+        None => open_catalog(directory).await,
+    }
 }
 
 /// The error of a catalog, for the command.
@@ -106,17 +121,25 @@ pub fn catalog_error(error: CatalogError) -> CliError {
 
 /// Serves until SIGTERM or Ctrl-C.
 pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
-    let catalog = open_catalog(options.directory()).await?;
-    let _lock = lock(options.directory())?;
+    let directory = options.directory();
+    let catalog = match &options.cluster {
+        Some(cluster) => {
+            make_private(&directory).map_err(|error| CliError::machine(directory.display(), &error))?;
+            Catalog::connect(&cluster.database).await.map_err(catalog_error)?
+        }
+        None => open_catalog(&directory).await?,
+    };
+    let _lock = lock(&directory)?;
     let has_keys = make_first_key(&catalog).await?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let (projects, beside) = match &options.data {
-        Some(data) => {
+    let (projects, beside) = match (&options.cluster, &options.data) {
+        (Some(cluster), _) => (cluster_projects(catalog.clone(), &directory, cluster.clone()).await?, None),
+        (None, Some(data)) => {
             let projects = data_projects(catalog.clone(), data)?;
             serve_operator(projects.clone(), data, stopped.clone())?;
             (projects, None)
         }
-        None => {
+        (None, None) => {
             let (projects, beside) =
                 local_project(&options.home, options.nfs.clone(), catalog.clone(), stopped.clone())?;
             (projects, Some(beside))
@@ -130,10 +153,14 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
         is_behind_tls_proxy: options.is_behind_tls_proxy,
         authentication: options.authentication,
         metrics_open: options.metrics_open,
-        audit_log: Some(options.directory().join(AUDIT_LOG)),
+        audit_log: Some(directory.join(AUDIT_LOG)),
         rates: options.rates,
         webhooks: options.webhooks.clone(),
-        sandboxes: Some(sandbox_options(options.data.as_deref(), &Home::new(&options.home))?),
+        // A sandbox mounts its workspace, which only the node that holds it can.
+        sandboxes: match options.cluster {
+            None => Some(sandbox_options(options.data.as_deref(), &Home::new(&options.home))?),
+            Some(_) => None,
+        },
         has_traces: options.otlp_endpoint.is_some(),
     };
     let usage = |error: amalgam_gateway::ServerError| CliError::new(Exit::USAGE, "INVALID", error.to_string());
@@ -229,7 +256,11 @@ fn announce(server: &Server, options: &NetworkOptions, has_keys: bool) {
             );
         }
         Authentication::Keys if !has_keys => {
-            let place = options.data.as_ref().map_or(String::new(), |data| format!(" --data {}", data.display()));
+            let place = match (&options.cluster, &options.data) {
+                (Some(_), _) => " --cluster URL".to_owned(),
+                (None, Some(data)) => format!(" --data {}", data.display()),
+                (None, None) => String::new(),
+            };
             lines.push(format!("there is no API key yet; `amalgam key create admin --scope admin{place}` makes one"));
         }
         Authentication::Keys | Authentication::SameUser => {}
@@ -267,6 +298,23 @@ fn data_projects(catalog: Catalog, data: &Path) -> Result<Projects, CliError> {
         connect::open_project(&home.clone().with_options(options.clone()), &place, &runtime)
     });
     Ok(Projects::in_directory(catalog, data, open_home))
+}
+
+/// The projects of a cluster. The directory has files of this node only.
+async fn cluster_projects(catalog: Catalog, directory: &Path, cluster: ClusterOptions) -> Result<Projects, CliError> {
+    let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
+    // Apart from the projects of a server that used the directory before: a node removes files that it finds in its own.
+    let files = directory.join(NODE);
+    make_private(&files.join("projects")).map_err(|error| CliError::machine(directory.display(), &error))?;
+    let connected = tokio::task::spawn_blocking(move || ClusterStores::connect(&cluster)).await;
+    let failed = |error: String| CliError::new(Exit::ERROR, "FAULT", format!("the cluster: {error}"));
+    let stores = connected.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+    let (place, opening) = (directory.to_owned(), stores.clone());
+    let open_home: OpenHome = Arc::new(move |home: &Home| {
+        let shared = opening.open(home)?;
+        connect::open_shared(shared.store, shared.live_trees, home, &place, &runtime)
+    });
+    Ok(Projects::in_cluster(catalog, &files, stores, open_home))
 }
 
 /// The local store as project `default`, with its Unix socket beside it.

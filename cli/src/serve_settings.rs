@@ -44,9 +44,21 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 17] = [
+pub const KEYS: [ServerSetting; 19] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
-    setting("data", "AMALGAM_DATA", "the local store", "directory of the projects"),
+    setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
+    setting(
+        "cluster",
+        "AMALGAM_CLUSTER",
+        "none",
+        "PostgreSQL database of a cluster, as `postgres://USER:PASSWORD@HOST/DATABASE`",
+    ),
+    setting(
+        "bucket",
+        "AMALGAM_BUCKET",
+        "none",
+        "bucket of a cluster: `s3://BUCKET`, or `file:///DIRECTORY` for a trial",
+    ),
     setting("tls-cert", "AMALGAM_TLS_CERT", "no TLS", "certificate with its chain, as PEM"),
     setting("tls-key", "AMALGAM_TLS_KEY", "no TLS", "private key of the certificate, as PEM"),
     setting("tls-client-ca", "AMALGAM_TLS_CLIENT_CA", "all clients", "authorities that clients need a certificate of"),
@@ -88,6 +100,12 @@ pub struct ServerArgs {
     /// The directory of the projects, made if it does not exist [env: AMALGAM_DATA]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
+    /// Serve the projects of a cluster, with other nodes: its PostgreSQL database [env: AMALGAM_CLUSTER]
+    #[arg(long, value_name = "URL")]
+    cluster: Option<String>,
+    /// The bucket of the cluster: s3://BUCKET, or file:///DIRECTORY for a trial [env: AMALGAM_BUCKET]
+    #[arg(long, value_name = "URL")]
+    bucket: Option<String>,
     /// The certificate for TLS with its chain, as PEM [env: AMALGAM_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
@@ -142,6 +160,8 @@ impl ServerArgs {
         match name {
             "listen" => self.listen.clone(),
             "data" => self.data.clone(),
+            "cluster" => self.cluster.clone(),
+            "bucket" => self.bucket.clone(),
             "tls-cert" => self.tls_cert.clone(),
             "tls-key" => self.tls_key.clone(),
             "tls-client-ca" => self.tls_client_ca.clone(),
@@ -326,6 +346,16 @@ impl ServerSettings {
     }
 }
 
+/// Returns the address of a database without its password, for people.
+pub fn without_password(value: &str) -> String {
+    let Some((scheme, rest)) = value.split_once("://") else { return value.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    match authority.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host))) {
+        Some((user, host)) => format!("{scheme}://{user}:***@{host}{path}"),
+        None => value.to_owned(),
+    }
+}
+
 /// A value of the file as text.
 fn plain(item: &Item) -> String {
     match item.as_array() {
@@ -413,6 +443,14 @@ mod tests {
         assert!(error.contains("listen (file s.toml)"), "{error}");
         let error = resolve(&ServerArgs::default(), &[], "port = 1").expect_err("unknown").to_string();
         assert!(error.contains("`port` is no setting"), "{error}");
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        assert_eq!(without_password("postgres://ann:s3cret@db:5432/x?a=b"), "postgres://ann:***@db:5432/x?a=b");
+        for plain in ["postgres://db/x", "postgres://ann@db/x", "postgres:///x?host=/run/a:b@c", "127.0.0.1:80"] {
+            assert_eq!(without_password(plain), plain);
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use amalgam_engine::{Error, Result};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::database::is_expulsion;
 use crate::identity::{Identity, signed, unsigned};
 use crate::index::Pack;
 use crate::node::Node;
@@ -138,7 +139,12 @@ impl Node {
                 let replies = (0..).zip(group);
                 replies.map(|(at, prepared)| self.outcome(prepared, &reply["replies"][at as usize])).collect()
             }
-            Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => {
+                if is_expulsion(&error) {
+                    self.pulse.is_expelled.store(true, Ordering::SeqCst);
+                }
+                group.iter().map(|_| Err(error.clone())).collect()
+            }
         }
     }
 
@@ -184,7 +190,10 @@ impl Node {
             return Err(Error::Stale { moved: moved.iter().map(read_moved).collect::<Result<_>>()? });
         }
         let sequence = reply["done"].as_u64().ok_or_else(wrong_reply)?;
-        self.pulse.note_operation(sequence);
+        if sequence > 0 {
+            self.pulse.note_operation(sequence);
+            self.hints.tell(self.identity.project, sequence);
+        }
         let Prepared { operation, expect, set, .. } = prepared;
         let Some(draft) = operation else { return Ok(Committed { operation: None, replayed: false }) };
         let mut changes = changes(expect, set);

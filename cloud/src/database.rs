@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::{Error, Result};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::calls::{Counters, count};
 
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(10);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The reason of errors after the node was expelled.
+const EXPELLED: &str =
+    "this node was expelled, because its lease had expired or PostgreSQL had crashed; open the store again";
 
 /// A pool of connections, and the runtime that drives them.
 #[derive(Clone)]
@@ -53,9 +57,13 @@ impl Database {
         Ok(database)
     }
 
-    /// Runs a future on the runtime. Must not be called by a thread of an asynchronous runtime.
+    /// Runs a future on the runtime. On a thread of another runtime, that runtime moves its other tasks away first; it must have
+    /// several threads.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
-        self.handle.block_on(work)
+        match Handle::try_current().map(|current| current.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| self.handle.block_on(work)),
+            _ => self.handle.block_on(work),
+        }
     }
 
     /// Calls PostgreSQL, again and again while the connection fails. The call must be idempotent.
@@ -101,6 +109,11 @@ fn is_transient(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Returns whether an error says that the node was expelled.
+pub(crate) fn is_expulsion(error: &Error) -> bool {
+    matches!(error, Error::Fault { why, .. } if why == EXPELLED)
+}
+
 /// Returns the engine's error for one of PostgreSQL.
 pub(crate) fn fault(action: &'static str, source: &sqlx::Error) -> Error {
     let code = match source {
@@ -108,12 +121,7 @@ pub(crate) fn fault(action: &'static str, source: &sqlx::Error) -> Error {
         _ => None,
     };
     match code.as_deref() {
-        Some("AM001") => Error::Fault {
-            action,
-            why:
-                "this node was expelled, because its lease had expired or PostgreSQL had crashed; open the store again"
-                    .to_owned(),
-        },
+        Some("AM001") => Error::Fault { action, why: EXPELLED.to_owned() },
         Some("AM004") => Error::Invalid {
             what: "collection",
             why: "another node collects this project; wait for its end".to_owned(),
@@ -122,6 +130,10 @@ pub(crate) fn fault(action: &'static str, source: &sqlx::Error) -> Error {
             let why = "other nodes have this project open; close it there first".to_owned();
             Error::Invalid { what: "collection", why }
         }
+        Some("AM006") => Error::Invalid {
+            what: "target of a migration",
+            why: "it has a history of its own; name a project without one".to_owned(),
+        },
         Some("53100") => Error::Full { action, why: source.to_string() },
         _ => Error::Fault { action, why: source.to_string() },
     }

@@ -18,6 +18,8 @@ pub(crate) struct Pulse {
     pub(crate) epoch: AtomicU64,
     /// The newest operation that this node has seen.
     pub(crate) operation: AtomicU64,
+    /// Whether this node was expelled.
+    pub(crate) is_expelled: AtomicBool,
     /// Whether this node collects the project.
     pub(crate) is_collecting: AtomicBool,
 }
@@ -30,6 +32,7 @@ impl Pulse {
             lease,
             epoch: AtomicU64::new(0),
             operation: AtomicU64::new(0),
+            is_expelled: AtomicBool::new(false),
             is_collecting: AtomicBool::new(false),
         }
     }
@@ -47,7 +50,11 @@ impl Pulse {
              WHERE node = $1 AND generation = $2",
         );
         let query = query.bind(node.to_vec()).bind(generation).bind(self.lease.as_secs_f64());
-        query.execute(&self.database.pool).await.map(drop)
+        let renewed = query.execute(&self.database.pool).await?;
+        if renewed.rows_affected() == 0 && !self.is_expelled.swap(true, Ordering::SeqCst) {
+            tracing::warn!("this node was expelled; it writes again after the project was opened anew");
+        }
+        Ok(())
     }
 
     /// Renews the lease of the collector, for the stages of a collection that delete nothing.

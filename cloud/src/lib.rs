@@ -11,13 +11,17 @@
 mod backend;
 mod bucket;
 mod calls;
+mod cluster;
 mod commit;
 mod database;
 mod fetch;
 mod heartbeat;
+mod hints;
 mod identity;
 mod index;
 mod inspect;
+mod live_trees;
+mod migrate;
 mod node;
 mod pack;
 mod prepared;
@@ -29,4 +33,6 @@ mod upload;
 
 pub use bucket::open_bucket;
 pub use calls::CloudCalls;
+pub use cluster::Cluster;
+pub use migrate::{Migrated, WatchMigration, migrate_from_cloud, migrate_to_cloud};
 pub use node::{Cloud, CloudOptions};

@@ -8,23 +8,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use amalgam_engine::backend::{Committed, Group};
-use amalgam_engine::{Error, Result};
+use amalgam_engine::{OperationWaker, Result};
 use object_store::ObjectStore;
 use parking_lot::{Mutex, RwLock};
-use tokio::runtime::Runtime;
 
 use crate::bucket::Bucket;
 use crate::calls::CloudCalls;
+use crate::cluster::Cluster;
 use crate::database::Database;
 use crate::fetch::Fetcher;
 use crate::heartbeat::{Pulse, beat};
+use crate::hints::{Hints, Registration};
 use crate::identity::{Identity, random_name, unsigned};
 use crate::index::Index;
 use crate::prepared::Prepared;
 use crate::upload::Uploader;
 
-/// Threads that drive connections.
-const RUNTIME_THREADS: usize = 2;
 /// Time that a closing node takes to say so.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -91,12 +90,15 @@ impl fmt::Debug for CloudOptions {
 pub struct Cloud {
     node: Arc<Node>,
     heartbeat: tokio::task::AbortHandle,
-    runtime: Option<Runtime>,
+    /// The store that hints of other nodes wake.
+    woken: Mutex<Option<Registration>>,
+    cluster: Cluster,
 }
 
 /// The state of an open project, shared with background threads. Not part of the interface.
 pub struct Node {
     pub(crate) database: Database,
+    pub(crate) hints: Hints,
     pub(crate) bucket: Bucket,
     pub(crate) identity: Identity,
     pub(crate) index: RwLock<Index>,
@@ -126,14 +128,13 @@ impl Deref for Cloud {
 impl Cloud {
     /// Opens a project, and creates it if it does not exist. Must not be called by a thread of an asynchronous runtime.
     pub fn open(options: &CloudOptions) -> Result<Self> {
-        let failed = |source: std::io::Error| Error::from_io("start the runtime", &source);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RUNTIME_THREADS)
-            .thread_name("cloud")
-            .enable_all()
-            .build()
-            .map_err(failed)?;
-        let database = Database::open(&options.database, options.connections, options.retry_time, runtime.handle())?;
+        Self::open_in(&Cluster::connect(&options.database, options.connections, options.retry_time)?, options)
+    }
+
+    /// Opens a project over connections that several projects share. The address of the database and the number of connections in
+    /// `options` do not count. Must not be called by a thread of an asynchronous runtime.
+    pub fn open_in(cluster: &Cluster, options: &CloudOptions) -> Result<Self> {
+        let database = cluster.database().clone();
         let identity = join(&database, options)?;
         let Identity { project, .. } = identity;
         let bucket = Bucket::new(Arc::clone(&options.bucket), project, Arc::clone(&database.counters));
@@ -150,16 +151,27 @@ impl Cloud {
             moving: Mutex::default(),
             packing: Mutex::default(),
             options: options.clone(),
+            hints: cluster.hints().clone(),
             database,
             bucket,
             identity,
         });
         node.refresh()?;
-        let heartbeat = runtime.spawn(beat(pulse)).abort_handle();
-        Ok(Self { node, heartbeat, runtime: Some(runtime) })
+        let heartbeat = cluster.handle().spawn(beat(pulse)).abort_handle();
+        Ok(Self { node, heartbeat, woken: Mutex::default(), cluster: cluster.clone() })
     }
 
-    /// Returns how many requests this node has sent.
+    /// Wakes the threads of a store that wait for operations when another node commits. Only the last store counts.
+    pub fn wake_by_hints(&self, waker: OperationWaker) {
+        *self.woken.lock() = Some(self.node.hints.register(self.node.identity.project, waker));
+    }
+
+    /// Returns whether this node was expelled: every write fails until the project is opened again.
+    pub fn is_expelled(&self) -> bool {
+        self.node.pulse.is_expelled.load(Ordering::SeqCst)
+    }
+
+    /// Returns how many requests the process has sent over the connections of this node.
     pub fn calls(&self) -> CloudCalls {
         self.node.database.counters.read()
     }
@@ -177,17 +189,15 @@ impl Drop for Cloud {
             tracing::warn!("moving inline packs ended early");
         }
         self.heartbeat.abort();
-        let Some(runtime) = self.runtime.take() else { return };
+        drop(self.woken.lock().take());
         let (done, left) = std::sync::mpsc::channel();
         let (pool, Identity { node, generation, .. }) = (self.node.database.pool.clone(), self.node.identity);
-        runtime.spawn(async move {
+        self.cluster.handle().spawn(async move {
             let query = sqlx::query("DELETE FROM nodes WHERE node = $1 AND generation = $2");
             let result = query.bind(node.to_vec()).bind(generation).execute(&pool).await;
-            pool.close().await;
             done.send(result.is_ok()).ok();
         });
         left.recv_timeout(LEAVE_TIMEOUT).ok();
-        runtime.shutdown_background();
     }
 }
 

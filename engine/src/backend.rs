@@ -10,6 +10,7 @@ mod group;
 #[cfg(feature = "rocksdb")]
 mod home;
 mod inspect;
+mod live_trees;
 mod memory;
 mod meter;
 mod numbers;
@@ -24,6 +25,7 @@ pub use group::Group;
 #[cfg(feature = "rocksdb")]
 pub use home::RESERVE_FILE;
 pub use inspect::{Family, Inspect, Page, PageEnd, RowEdit};
+pub use live_trees::{FilePart, LiveTrees, TakenTree};
 pub use memory::Memory;
 pub use meter::{Meter, Metered};
 pub use numbers::NumberSet;

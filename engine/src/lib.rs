@@ -106,7 +106,10 @@ pub use progress::{CancelFlag, Cancelled, Progress};
 pub use reference::{RefName, RequestId};
 pub use revision::{Now, Revision};
 pub use split_mix::SplitMix64;
-pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
+pub use store::{
+    OperationWaker, Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally,
+    WriteSession,
+};
 pub use time::{GAP_MAX, Jump, LivedTime, Time};
 pub use tombstone::Tombstone;
 pub use verify::{VerifyOptions, VerifyReport, repair, verify};

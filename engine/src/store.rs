@@ -20,7 +20,7 @@ pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, SweepScope, Swept, Tallies, Tally};
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -59,6 +59,21 @@ struct Inner {
     pins: Arc<PinTable>,
     sessions: Mutex<SessionTable>,
     waiting: Waiters,
+}
+
+/// Wakes the threads that wait for operations of a store. Does not keep the store open.
+#[derive(Clone)]
+pub struct OperationWaker {
+    inner: Weak<Inner>,
+}
+
+impl OperationWaker {
+    /// Wakes the waiting threads, which look at the log: another process may have added an operation.
+    pub fn wake(&self) {
+        if let Some(inner) = self.inner.upgrade() {
+            inner.waiting.tell();
+        }
+    }
 }
 
 /// Settings of a store.
@@ -466,6 +481,11 @@ impl Store {
     /// Returns rows of the object index, in hash order.
     pub(crate) fn scan_index(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         self.inner.backend.scan(after, limit)
+    }
+
+    /// Returns a handle by which a backend that several processes share tells of their operations.
+    pub fn operation_waker(&self) -> OperationWaker {
+        OperationWaker { inner: Arc::downgrade(&self.inner) }
     }
 
     /// Waits until the log has an operation after this one, or until the timeout.

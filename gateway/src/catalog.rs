@@ -1,19 +1,21 @@
 //! The catalog: the database of everything that exists once per server, beside the stores of its projects.
 //!
-//! SQLite today. The statements use only what PostgreSQL has too, so that it can take its place. Times are arguments.
+//! SQLite in a file for a server of its own, PostgreSQL for the nodes of a cluster. The statements use only features that both have.
+//! Times are arguments.
 
+mod leadership;
 mod sandboxes;
 mod webhook_rows;
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use amalgam_engine::Time;
-use sqlx::Row as _;
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
-};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use sqlx::any::{AnyPoolOptions, AnyRow};
+use sqlx::{AnyPool, Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::key::{KeyId, KeyText, Scopes, SecretHash};
 use crate::project::ProjectName;
@@ -22,9 +24,21 @@ pub(crate) use webhook_rows::Attempt;
 
 pub use sandboxes::{SandboxFilter, SandboxRecord};
 
-/// A writer that finds the database locked waits so long.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The settings of a connection to SQLite. A writer that finds the database locked waits for ten seconds. A key that was shown, or a
+/// revocation that was answered, survives a power cut.
+const SQLITE_SETTINGS: &str =
+    "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON";
+/// The tables are in a schema of their own in PostgreSQL, beside those of the stores.
+const POSTGRES_SETTINGS: &str = "SET search_path TO amalgam_catalog";
+const CREATE_SCHEMA: &str = "CREATE SCHEMA IF NOT EXISTS amalgam_catalog";
+/// Two nodes that start at once may both make the schema: one fails, and finds it when it tries again.
+const SCHEMA_ATTEMPTS_MAX: u32 = 5;
+const SCHEMA_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// A call that gets no connection for so long fails.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: u32 = 8;
+/// Bytes of a path that mean something else in the address of a database.
+const OUTSIDE_OF_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 const NANOSECONDS_IN_MICROSECOND: i64 = 1_000;
 
 /// Why the catalog refused or failed.
@@ -131,7 +145,8 @@ impl KeyRecord {
 /// The catalog. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Catalog {
-    pool: SqlitePool,
+    pool: AnyPool,
+    is_shared: bool,
 }
 
 impl Catalog {
@@ -143,17 +158,40 @@ impl Catalog {
         // SQLite gives its other files the mode of this one: only the server's user reads them.
         let made = std::fs::File::options().append(true).create(true).mode(0o600).open(path);
         made.map_err(sqlx::Error::Io)?;
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .foreign_keys(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            // A key that was shown, or a revocation that was answered, survives a power cut.
-            .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(BUSY_TIMEOUT);
-        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).connect_with(options).await?;
+        let path = percent_encode(path.as_os_str().as_bytes(), OUTSIDE_OF_PATHS);
+        Self::connect_with(&format!("sqlite://{path}?mode=rwc"), SQLITE_SETTINGS, false).await
+    }
+
+    /// Opens the catalog that the nodes of a cluster share in a PostgreSQL database, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// The database cannot be reached, or the catalog there is of a newer version.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let mut attempts = 0;
+        while let Err(error) = create_schema(url).await {
+            attempts += 1;
+            if attempts == SCHEMA_ATTEMPTS_MAX {
+                return Err(error.into());
+            }
+            tokio::time::sleep(SCHEMA_RETRY_DELAY).await;
+        }
+        Self::connect_with(url, POSTGRES_SETTINGS, true).await
+    }
+
+    async fn connect_with(url: &str, settings: &'static str, is_shared: bool) -> Result<Self> {
+        sqlx::any::install_default_drivers();
+        let options = AnyPoolOptions::new()
+            .max_connections(CONNECTIONS_MAX)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .after_connect(move |connection, _| Box::pin(async move { connection.execute(settings).await.map(drop) }));
+        let pool = options.connect(url).await?;
         sqlx::migrate!().run(&pool).await?;
-        Ok(Self { pool })
+        Ok(Self { pool, is_shared })
+    }
+
+    /// Whether several nodes share the catalog.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Closes all connections; the log goes into the file.
@@ -163,8 +201,11 @@ impl Catalog {
 
     /// Writes a copy of the catalog, as it is at one moment, into a new file. Others may change the catalog meanwhile.
     pub async fn copy_to(&self, path: &Path) -> Result<()> {
+        if self.is_shared {
+            let why = "the catalog of a cluster is backed up with the tools of PostgreSQL";
+            return Err(sqlx::Error::Configuration(why.into()).into());
+        }
         let path = path.to_str().ok_or_else(|| sqlx::Error::Configuration("the path is not UTF-8".into()))?;
-        // Of SQLite alone; a server with PostgreSQL is backed up by its own tools.
         sqlx::query("VACUUM INTO $1").bind(path).execute(&self.pool).await?;
         Ok(())
     }
@@ -295,7 +336,7 @@ impl Catalog {
             .bind(microseconds(since))
             .fetch_all(&self.pool)
             .await?;
-        let key = |row: &SqliteRow| {
+        let key = |row: &AnyRow| {
             let id: String = row.try_get("id")?;
             let malformed = |why| CatalogError::Malformed { table: "keys", name: id.clone(), why };
             Ok((id.parse().map_err(malformed)?, time_of(row.try_get("revoked_at")?)))
@@ -314,6 +355,12 @@ impl Catalog {
     }
 }
 
+async fn create_schema(url: &str) -> sqlx::Result<()> {
+    let mut connection = PgConnection::connect(url).await?;
+    connection.execute(CREATE_SCHEMA).await?;
+    connection.close().await
+}
+
 fn microseconds(time: Time) -> i64 {
     time.0.div_euclid(NANOSECONDS_IN_MICROSECOND)
 }
@@ -322,7 +369,7 @@ fn time_of(microseconds: i64) -> Time {
     Time(microseconds.saturating_mul(NANOSECONDS_IN_MICROSECOND))
 }
 
-fn project_of(row: &SqliteRow) -> Result<Project> {
+fn project_of(row: &AnyRow) -> Result<Project> {
     let name: String = row.try_get("name")?;
     let malformed = |why| CatalogError::Malformed { table: "projects", name: name.clone(), why };
     Ok(Project {
@@ -333,7 +380,7 @@ fn project_of(row: &SqliteRow) -> Result<Project> {
     })
 }
 
-fn key_of(row: &SqliteRow) -> Result<KeyRecord> {
+fn key_of(row: &AnyRow) -> Result<KeyRecord> {
     let id: String = row.try_get("id")?;
     let malformed = |why: &str| CatalogError::Malformed { table: "keys", name: id.clone(), why: why.to_owned() };
     let hash: String = row.try_get("secret_hash")?;

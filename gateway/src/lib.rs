@@ -4,6 +4,7 @@
 //! - [`serve_local`]: REST on a Unix socket, for programs of the same user.
 //! - [`Catalog`]: the database of projects and API keys.
 //! - [`Projects`]: the stores of projects, opened on first use.
+//! - [`ClusterStores`]: the stores of projects that several nodes serve at once.
 //! - [`KeyText`], [`Scopes`]: the text of a key, and the rights that it grants.
 //! - [`Method`]: every method of the API, with the scope that it needs and its place in the REST API.
 //! - [`Webhook`], [`WebhookOptions`]: events that are sent to HTTP addresses.
@@ -14,6 +15,7 @@
 
 mod audit;
 mod catalog;
+mod cluster;
 mod docs_page;
 mod error_code;
 mod gate;
@@ -42,6 +44,7 @@ mod webhook_service;
 mod webhooks;
 
 pub use catalog::{Catalog, CatalogError, KeyRecord, NewKey, Project, SandboxFilter, SandboxRecord};
+pub use cluster::{ClusterOptions, ClusterStores, SharedStore};
 pub use error_code::ErrorCode;
 pub use gate::{PROJECT_HEADER, REQUEST_ID_HEADER};
 pub use identity::{AuthError, Authentication};

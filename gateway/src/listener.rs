@@ -288,6 +288,9 @@ impl Front {
             return rest::failed(&status, headers);
         }
         let projects = self.gate.projects();
+        if let Some(calls) = projects.cluster_calls() {
+            self.gate.metrics().count_cluster(&calls);
+        }
         let text = self.gate.metrics().text(projects.open_count(), projects.nfs_statistics().as_ref());
         plain(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use amalgam_cloud::CloudCalls;
 use amalgam_server::NfsStatistics;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -53,6 +54,7 @@ pub(crate) struct Metrics {
     nfs_operations: Family<OperationLabels, Counter>,
     nfs_bytes: Family<DirectionLabels, Counter>,
     nfs_mounts: Gauge,
+    cluster_requests: Family<OperationLabels, Counter>,
     started: Gauge<f64, AtomicU64>,
 }
 
@@ -71,6 +73,7 @@ impl Metrics {
             nfs_operations: Family::default(),
             nfs_bytes: Family::default(),
             nfs_mounts: Gauge::default(),
+            cluster_requests: Family::default(),
             started: Gauge::default(),
             registry: Arc::default(),
         };
@@ -94,6 +97,11 @@ impl Metrics {
         registry.register("nfs_operations", "Calls of NFS clients by operation", metrics.nfs_operations.clone());
         registry.register("nfs_bytes", "Bytes from and to NFS clients", metrics.nfs_bytes.clone());
         registry.register("amalgam_nfs_mounts", "Mounts of NFS clients", metrics.nfs_mounts.clone());
+        registry.register(
+            "amalgam_cluster_requests",
+            "Requests to the database and the bucket of the cluster",
+            metrics.cluster_requests.clone(),
+        );
         registry.register(
             "process_start_time_seconds",
             "Start of the process, in seconds since 1970",
@@ -140,6 +148,15 @@ impl Metrics {
             raise(&self.nfs_bytes.get_or_create(&DirectionLabels { direction }), bytes);
         }
         self.nfs_mounts.set(i64::try_from(nfs.mounts).unwrap_or(i64::MAX));
+    }
+
+    /// Brings the counters of requests to the cluster's database and bucket up to date.
+    pub(crate) fn count_cluster(&self, calls: &CloudCalls) {
+        let CloudCalls { statements, puts, gets, deletes } = *calls;
+        for (op, count) in [("sql", statements), ("put", puts), ("get", gets), ("delete", deletes)] {
+            let counter = self.cluster_requests.get_or_create(&OperationLabels { op });
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
     }
 
     /// All metrics as text.
@@ -203,6 +220,7 @@ mod tests {
             mounts: 1,
             ..NfsStatistics::default()
         };
+        metrics.count_cluster(&CloudCalls { statements: 5, puts: 1, ..CloudCalls::default() });
         metrics.text(2, Some(&nfs));
         let text = metrics.text(2, Some(&nfs));
         assert!(
@@ -210,6 +228,7 @@ mod tests {
                 && text.contains("nfs_bytes_total{direction=\"out\"} 200"),
             "{text}"
         );
+        assert!(text.contains("amalgam_cluster_requests_total{op=\"sql\"} 5"), "{text}");
         let call = r#"api_request_total{endpoint="amalgam.v1.WorkspaceService/GetWorkspace",status="OK"} 1"#;
         assert!(text.contains(call), "{text}");
         assert!(text.contains("api_request_duration_seconds_bucket{le=\"0.005\","), "{text}");

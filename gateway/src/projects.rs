@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use amalgam_cloud::CloudCalls;
 use amalgam_proto::Reason;
 use amalgam_server::{Home, NfsStatistics, OpenStore, Service};
 use parking_lot::{Mutex, RwLock};
 use tracing::{info, warn};
 
 use crate::catalog::{Catalog, CatalogError, Project};
+use crate::cluster::ClusterStores;
 use crate::project::ProjectName;
 
 /// The name of the project that the local store is served as.
@@ -71,6 +73,8 @@ struct Inner {
     catalog: Catalog,
     place: Place,
     slots: Mutex<HashMap<ProjectName, Arc<Slot>>>,
+    /// The cluster that has the stores, if the server is a node of one.
+    cluster: OnceLock<ClusterStores>,
     /// Whether all projects were closed for good.
     is_closed: AtomicBool,
 }
@@ -87,13 +91,37 @@ impl Projects {
     /// The projects in a directory.
     pub fn in_directory(catalog: Catalog, data: &Path, open_home: OpenHome) -> Self {
         let place = Place::Data { projects: data.join("projects"), open_home };
-        Self { inner: Arc::new(Inner { catalog, place, slots: Mutex::default(), is_closed: AtomicBool::new(false) }) }
+        Self {
+            inner: Arc::new(Inner {
+                catalog,
+                place,
+                slots: Mutex::default(),
+                cluster: OnceLock::new(),
+                is_closed: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The projects of a cluster, which other nodes may serve, too. `open_home` opens their stores in it; the directory has files of
+    /// this node only.
+    pub fn in_cluster(catalog: Catalog, data: &Path, stores: ClusterStores, open_home: OpenHome) -> Self {
+        let projects = Self::in_directory(catalog, data, open_home);
+        projects.inner.cluster.get_or_init(|| stores);
+        projects
     }
 
     /// One project, `default`: a store that this process has open.
     pub fn local(catalog: Catalog, store: OpenStore) -> Self {
         let place = Place::Local(Arc::new(store));
-        Self { inner: Arc::new(Inner { catalog, place, slots: Mutex::default(), is_closed: AtomicBool::new(false) }) }
+        Self {
+            inner: Arc::new(Inner {
+                catalog,
+                place,
+                slots: Mutex::default(),
+                cluster: OnceLock::new(),
+                is_closed: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// Creates the project `default` on a server that has no project yet.
@@ -101,10 +129,14 @@ impl Projects {
     /// # Errors
     /// The catalog failed, or the store cannot be made.
     pub async fn create_default(&self, now: amalgam_engine::Time) -> Result<(), ProjectError> {
-        if self.list(None, 1, true).await?.is_empty() {
-            self.create(&ProjectName::new(DEFAULT_PROJECT).expect("the name is valid"), now).await?;
+        if !self.list(None, 1, true).await?.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        match self.create(&ProjectName::new(DEFAULT_PROJECT).expect("the name is valid"), now).await {
+            // Another node of the cluster was faster.
+            Err(ProjectError::Catalog(CatalogError::ProjectExists(_))) => Ok(()),
+            created => created.map(drop),
+        }
     }
 
     /// Creates a project with an empty store.
@@ -177,7 +209,8 @@ impl Projects {
             Place::Data { projects, open_home } => (projects, open_home),
         };
         let known = self.inner.slots.lock().get(name).cloned();
-        if let Some(store) = known.as_ref().and_then(|slot| slot.store.read().clone()) {
+        let open = known.as_ref().and_then(|slot| slot.store.read().clone());
+        if let Some(store) = open.filter(|store| !store.service().is_expelled()) {
             return Ok(store);
         }
         // Asked before a slot is made: names of projects that do not exist take no memory.
@@ -187,8 +220,16 @@ impl Projects {
         }
         let slot = self.slot(name);
         let _changing = slot.changing.lock().await;
-        if let Some(store) = slot.store.read().clone() {
-            return Ok(store);
+        let open = slot.store.read().clone();
+        match open {
+            Some(store) if !store.service().is_expelled() => return Ok(store),
+            Some(expelled) => {
+                // Its running calls can still read. It is closed when they have ended.
+                drop(slot.store.write().take());
+                let name = name.clone();
+                tokio::spawn(async move { close(&name, expelled).await });
+            }
+            None => {}
         }
         // It may have been closed for good or deleted while this call waited.
         if self.inner.is_closed.load(Ordering::SeqCst) {
@@ -227,6 +268,11 @@ impl Projects {
     /// The counters of the NFS server, if one runs: only a local store has exports.
     pub(crate) fn nfs_statistics(&self) -> Option<NfsStatistics> {
         self.local_store()?.service().nfs_statistics()
+    }
+
+    /// The number of requests to the database and the bucket of the cluster, if the server is a node of one.
+    pub(crate) fn cluster_calls(&self) -> Option<CloudCalls> {
+        self.inner.cluster.get().map(ClusterStores::calls)
     }
 
     /// The number of open projects.

@@ -64,8 +64,18 @@ impl Dispatcher {
         self.wake.notify_waiters();
     }
 
-    /// Serves all webhooks until the future is dropped.
+    /// Serves all webhooks until the future is dropped; in a cluster, while this node is the one that does.
     pub(crate) async fn run(&self) {
+        loop {
+            let mut leadership = self.catalog.lead().await;
+            tokio::select! {
+                () = self.serve_all() => {}
+                () = leadership.lost() => warn!("another node sends webhooks from now on"),
+            }
+        }
+    }
+
+    async fn serve_all(&self) {
         let mut tasks = JoinSet::new();
         let mut running: HashMap<WebhookId, AbortHandle> = HashMap::new();
         loop {
@@ -231,10 +241,10 @@ impl Work {
         self.queue_next().await
     }
 
-    /// Opens the events of the project. A project that is closed has no new ones.
+    /// Opens the events of the project. A project that is closed has no new ones, unless another node has it open.
     async fn follow(&mut self) -> Result<(), DispatchError> {
         let projects = &self.dispatcher.projects;
-        let opened = match self.is_new {
+        let opened = match self.is_new || self.dispatcher.catalog.is_shared() {
             true => Some(projects.open(&self.webhook.project).await?),
             false => projects.opened(&self.webhook.project),
         };

@@ -7,6 +7,8 @@ mod access;
 mod bounds;
 #[path = "server/canaries.rs"]
 mod canaries;
+#[path = "server/cluster.rs"]
+mod cluster;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]

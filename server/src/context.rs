@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use amalgam_engine::backend::LiveTrees;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::episode::Episodes;
 use amalgam_engine::history::History;
@@ -76,6 +77,8 @@ pub(crate) struct Context {
     /// Directories that are never captured: the home of the store, and the directory of its socket.
     pub(crate) ours: Vec<Identity>,
     pub(crate) operations: Arc<OperationFeed>,
+    /// The live trees of a store that several nodes have open; nothing for a store of this process.
+    pub(crate) live_trees: Option<Arc<dyn LiveTrees>>,
     pub(crate) requests: RunningRequests,
     pub(crate) started: Time,
     /// Returns the seconds by which local time is ahead of UTC at a time.
@@ -111,6 +114,7 @@ impl Context {
             settings,
             ours,
             operations: Arc::default(),
+            live_trees: None,
             requests: RunningRequests::default(),
             started: clock(),
             utc_offset: OnceLock::new(),

@@ -46,6 +46,9 @@ pub(crate) use watch::TreeWatch;
 /// Commits of edits to one workspace wait for each other. Workspaces share this many locks.
 const COMMIT_LOCKS: usize = 64;
 
+/// How often an edit is made anew because another node took the live tree.
+const EDIT_ATTEMPTS_MAX: usize = 5;
+
 /// The files of a store's workspaces.
 #[derive(Clone)]
 pub(crate) struct Files {
@@ -131,12 +134,20 @@ impl Files {
 
     /// Applies edits to a live tree, all or none. Returns the entries that they leave, in their order.
     pub(crate) fn edit(&self, workspace: &str, edits: &[v1::FileEdit]) -> Result<Vec<v1::FileStat>> {
-        let used = self.open_live(workspace)?;
-        used.edit(&mut [], |tree, _| {
-            let mut plan = self.plan(tree, workspace)?;
-            edits.iter().try_for_each(|edit| plan.add(edit))?;
-            plan.finish()
-        })
+        let mut attempts = 0;
+        loop {
+            let used = self.open_live(workspace)?;
+            let done = used.edit(&mut [], |tree, _| {
+                let mut plan = self.plan(tree, workspace)?;
+                edits.iter().try_for_each(|edit| plan.add(edit))?;
+                plan.finish()
+            });
+            attempts += 1;
+            // Another node took the tree in the middle of the edit, which was stored nowhere.
+            if done.is_ok() || !used.is_lost() || attempts == EDIT_ATTEMPTS_MAX {
+                return done;
+            }
+        }
     }
 
     /// Writes a file of a live tree from uploaded data.

@@ -88,8 +88,27 @@ impl Home {
         self.path.join("log")
     }
 
+    /// Makes the directories of a node whose store is elsewhere, and removes the journals and the book of views that an earlier
+    /// process left: the shared store has them.
+    pub(crate) fn make_for_node(&self) -> Result<()> {
+        self.make_directories()?;
+        let failed = |source| Error::io("clean the node's directory")(source);
+        if self.views_path().exists() {
+            amalgam_materializer::remove_tree(&self.views_path()).map_err(failed)?;
+        }
+        match std::fs::remove_file(self.mounts_path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the store, and creates it if needed. Only its user can read it: it holds everything that was ever captured.
     pub fn open(&self) -> Result<Store> {
+        self.make_directories()?;
+        Ok(Store::open_with(self.store_path(), &self.options)?)
+    }
+
+    fn make_directories(&self) -> Result<()> {
         let make = |path: &Path| {
             use std::os::unix::fs::DirBuilderExt;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -98,7 +117,7 @@ impl Home {
         make(&self.directories_path()).map_err(Error::io("make the store's directory"))?;
         make(&self.store_path()).map_err(Error::io("make the store's directory"))?;
         self.close_to_others().map_err(Error::io("close the store's directory to other users"))?;
-        Ok(Store::open_with(self.store_path(), &self.options)?)
+        Ok(())
     }
 
     /// Takes the rights of other users away from the home and the store in it, if they have any: both hold everything that was ever

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use amalgam_engine::backend::LiveTrees;
 use amalgam_engine::{Store, Time, operation};
 use amalgam_exchange::GitCache;
 use amalgam_materializer::Identity;
@@ -76,9 +77,34 @@ impl Service {
         Self::with_store(home.open()?, home, clocks, ours, settings)
     }
 
+    /// Opens a store that several nodes have open. `home` is a directory of this node, which holds nothing that another node needs;
+    /// files that an earlier process left there are removed.
+    pub fn open_shared(
+        store: Store,
+        live_trees: Arc<dyn LiveTrees>,
+        home: &Home,
+        clocks: Clocks,
+        ours: &[Identity],
+        settings: SettingsSource,
+    ) -> Result<Self> {
+        home.make_for_node()?;
+        Self::with_shared(store, Some(live_trees), home, clocks, ours, settings)
+    }
+
     /// Opens the parts of a service over an open store.
     pub(crate) fn with_store(
         store: Store,
+        home: &Home,
+        clocks: Clocks,
+        ours: &[Identity],
+        settings: SettingsSource,
+    ) -> Result<Self> {
+        Self::with_shared(store, None, home, clocks, ours, settings)
+    }
+
+    fn with_shared(
+        store: Store,
+        live_trees: Option<Arc<dyn LiveTrees>>,
         home: &Home,
         clocks: Clocks,
         ours: &[Identity],
@@ -88,7 +114,9 @@ impl Service {
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
         let (following, problem) = FollowBook::open(home)?;
         problems.extend(problem);
-        let context = Arc::new(Context::new(store, home, clocks.wall, ours, registry, following, settings));
+        let mut context = Context::new(store, home, clocks.wall, ours, registry, following, settings);
+        context.live_trees = live_trees;
+        let context = Arc::new(context);
         let quota = DiskQuota::new(&context);
         let rules = MergeRules::new(&context);
         let conflicts = Conflicts::new(&context, &rules);
@@ -144,6 +172,11 @@ impl Service {
     /// block for long. Only the first function counts.
     pub fn observe_nfs_mounts(&self, observe: MountWatcher) {
         self.exports.observe_mounts(observe);
+    }
+
+    /// Whether this node was expelled from a store that several nodes have open: it must be opened again.
+    pub fn is_expelled(&self) -> bool {
+        self.context.live_trees.as_ref().is_some_and(|trees| trees.is_expelled())
     }
 
     /// The store.

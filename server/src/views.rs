@@ -19,6 +19,7 @@ mod merged;
 mod mounting;
 mod on_demand;
 mod private;
+mod replica;
 mod revert;
 mod tree_changes;
 mod use_count;
@@ -35,14 +36,15 @@ use amalgam_engine::object::{Conflict, Owner};
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefChange;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{RefName, SnapshotId, TreePath};
+use amalgam_engine::{OperationContext, RefName, SnapshotId, Time, TreePath};
 use amalgam_fuse::Mount;
 use amalgam_proto::Reason;
 use amalgam_view::{RecoveryReport, StateVersion, View, ViewOptions};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex, RwLock};
 
+use crate::call_log::warn_failure;
 use crate::conflicts::Conflicts;
-use crate::context::Context;
+use crate::context::{Clock, Context};
 use crate::disk_quota::DiskQuota;
 use crate::error::{Error, Result};
 use crate::publishing::Publishing;
@@ -52,11 +54,14 @@ pub(crate) use book::{ExportRecord, Mode};
 pub(crate) use handover::answer as answer_handover;
 pub(crate) use mounting::mode_message;
 pub(crate) use on_demand::ViewUse;
+use replica::Replica;
 pub(crate) use revert::ViewRevert;
 use tree_changes::TreeChanges;
 use use_count::UseCount;
 pub(crate) use writer_rule::WriterRule;
 
+/// The actor in the operation log for checkpoints of uncommitted work.
+const KEEPER: &str = "amalgam";
 /// The prefix of the names of live views among those of directories.
 const VIEW: &str = "view-";
 /// The prefix of the names of mounts that only follow.
@@ -108,6 +113,8 @@ struct LiveView {
     behind: Mutex<Option<SnapshotId>>,
     /// The state in which there was no room for a checkpoint that would have made room.
     full_at: Mutex<Option<StateVersion>>,
+    /// The shared copy of the journal, in a store that several nodes have open.
+    replica: Option<Replica>,
 }
 
 /// A mount that is there.
@@ -140,6 +147,32 @@ pub(crate) struct LockedView {
     live: Arc<LiveView>,
     workspace: WorkspaceName,
     turn: ArcMutexGuard<RawMutex, bool>,
+    clock: Clock,
+}
+
+impl Drop for LockedView {
+    /// Stores the journal that the call leaves. If that fails, the next edit tries again.
+    fn drop(&mut self) {
+        if *self.turn {
+            return;
+        }
+        if let Err(failure) = self.live.store(self.id, (self.clock)()) {
+            warn_failure(&failure, "the journal of a live tree was not stored");
+        }
+    }
+}
+
+impl LiveView {
+    /// Stores the journal in the shared store, if there is one. Edits made before are safe when this returns.
+    fn store(&self, id: u64, now: Time) -> Result<()> {
+        let act = || OperationContext::new(KEEPER, now);
+        self.replica.as_ref().map_or(Ok(()), |replica| replica.store(&self.view, &checkpoint_reference(id), &act()))
+    }
+
+    /// Returns whether this node has the tree. It always has where no other node has the store open.
+    fn is_held(&self) -> Result<bool> {
+        self.replica.as_ref().map_or(Ok(true), Replica::is_held)
+    }
 }
 
 /// The meaning of a directory's name that is no directory of the host.
@@ -219,20 +252,29 @@ impl Views {
     }
 
     /// The view of a workspace, if it is open or exported, or has work that is in no snapshot.
-    pub(crate) fn find_view(&self, workspace: &WorkspaceName) -> Option<u64> {
-        let id = self.inner.book.view_of(workspace.as_str())?;
+    pub(crate) fn find_view(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
+        if let Some(trees) = &self.context.live_trees {
+            let Some(id) = trees.find(workspace.as_str())? else { return Ok(None) };
+            self.inner.book.set_view(id, workspace.as_str())?;
+            return Ok(Some(id));
+        }
+        let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(None) };
         let is_open = self.inner.state.lock().open.contains_key(&id);
-        (is_open || View::has_work(&self.view_directory(id)) || self.has_live_export(workspace)).then_some(id)
+        let is_live = is_open || View::has_work(&self.view_directory(id)) || self.has_live_export(workspace);
+        Ok(is_live.then_some(id))
     }
 
     /// The view of a workspace, if it ever had one.
-    pub(crate) fn numbered_view(&self, workspace: &WorkspaceName) -> Option<u64> {
-        self.inner.book.view_of(workspace.as_str())
+    pub(crate) fn numbered_view(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
+        match &self.context.live_trees {
+            Some(_) => self.find_view(workspace),
+            None => Ok(self.inner.book.view_of(workspace.as_str())),
+        }
     }
 
     /// Takes hold of the view of a workspace, if there is one now.
     pub(crate) fn lock_view_of(&self, workspace: &WorkspaceName) -> Result<Option<LockedView>> {
-        self.find_view(workspace).map(|id| self.lock_view(id)).transpose()
+        self.find_view(workspace)?.map(|id| self.lock_view(id)).transpose()
     }
 
     /// Takes hold of a view: opens it if need be, and waits for its turn.
@@ -243,7 +285,7 @@ impl Views {
             // The holder of the lock before may have closed it.
             if !*turn {
                 let workspace = self.view_workspace(id)?;
-                let locked = LockedView { id, live, workspace, turn };
+                let locked = LockedView { id, live, workspace, turn, clock: self.context.clock };
                 self.bring_in_step(&locked)?;
                 return Ok(locked);
             }
@@ -266,19 +308,32 @@ impl Views {
     /// The open view of this number. Opening one does again what its journal has.
     fn live_view(&self, id: u64) -> Result<Arc<LiveView>> {
         let workspace = self.view_workspace(id)?;
+        let replica = match &self.context.live_trees {
+            Some(trees) => {
+                let open = self.inner.state.lock().open.get(&id).cloned();
+                if let Some(live) = open {
+                    if live.is_held()? {
+                        return Ok(live);
+                    }
+                    self.abandon_view(id, &live);
+                }
+                self.refuse_while_ending()?;
+                Some(Replica::take(trees, workspace.as_str(), &self.context.home.views_path())?)
+            }
+            None => None,
+        };
         let mut state = self.inner.state.lock();
         if let Some(live) = state.open.get(&id) {
             return Ok(Arc::clone(live));
         }
-        if self.inner.is_ending() {
-            return Err(Error::new(Reason::Busy, "the background process is ending; try again"));
-        }
+        self.refuse_while_ending()?;
         let tree = self.context.workspaces.open(&workspace)?;
         let mut options = self.view_options(&workspace)?;
         options.journaled = self.context.workspaces.get(&workspace)?.journaled;
         let changes = self.inner.changes.clone();
         options.changed = Some(Arc::new(move || changes.notify(id)));
-        let (view, recovered) = View::open(tree, &self.view_directory(id), options)?;
+        let directory = replica.as_ref().map_or_else(|| self.view_directory(id), |taken| taken.directory().to_owned());
+        let (view, recovered) = View::open(tree, &directory, options)?;
         tracing::info!(%workspace, edits = recovered.edits, "view opened");
         let live = Arc::new(LiveView {
             view,
@@ -288,9 +343,37 @@ impl Views {
             edits: RwLock::default(),
             behind: Mutex::default(),
             full_at: Mutex::default(),
+            replica,
         });
         state.open.insert(id, Arc::clone(&live));
         Ok(live)
+    }
+
+    fn refuse_while_ending(&self) -> Result<()> {
+        match self.inner.is_ending() {
+            true => Err(Error::new(Reason::Busy, "the background process is ending; try again")),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets go of a view whose tree another node has taken. Its edits are there already.
+    fn abandon_view(&self, id: u64, live: &Arc<LiveView>) {
+        let mut state = self.inner.state.lock();
+        if state.open.get(&id).is_some_and(|open| Arc::ptr_eq(open, live)) {
+            tracing::info!(view = id, "another node has taken a live tree");
+            state.open.remove(&id);
+        }
+    }
+
+    /// Lets go of an open view if another node has taken its tree. Returns whether it did.
+    fn abandon_if_taken(&self, id: u64) -> Result<bool> {
+        let open = self.inner.state.lock().open.get(&id).cloned();
+        let Some(live) = open else { return Ok(false) };
+        let is_taken = !live.is_held()?;
+        if is_taken {
+            self.abandon_view(id, &live);
+        }
+        Ok(is_taken)
     }
 
     fn view_options(&self, workspace: &WorkspaceName) -> Result<ViewOptions> {
@@ -340,6 +423,9 @@ impl Views {
 
     /// A workspace got another name: its view belongs to that.
     pub(crate) fn rename_views(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
+        if let Some(trees) = &self.context.live_trees {
+            trees.rename(from.as_str(), to.as_str())?;
+        }
         self.inner.book.change(|pages| {
             for workspace in pages.views.values_mut().filter(|workspace| *workspace == from.as_str()) {
                 *workspace = to.to_string();
@@ -362,7 +448,7 @@ impl Views {
     /// Refuses what cannot be done to a workspace that is mounted, or whose mount left work behind.
     pub(crate) fn refuse_live(&self, workspace: &WorkspaceName, what: &str) -> Result<()> {
         self.refuse_exported(workspace, what)?;
-        let Some(id) = self.find_view(workspace) else { return Ok(()) };
+        let Some(id) = self.find_view(workspace)? else { return Ok(()) };
         self.await_ended_mounts(id)?;
         self.refuse_shown(id, workspace, what)?;
         let locked = self.lock_view(id)?;
@@ -422,7 +508,7 @@ impl Views {
 
     /// A name is given anew: the view of a workspace that had it before goes, unless it is in use or has work in no snapshot.
     pub(crate) fn forget_ended_view(&self, name: &WorkspaceName) -> Result<()> {
-        let Some(id) = self.inner.book.view_of(name.as_str()) else { return Ok(()) };
+        let Some(id) = self.numbered_view(name)? else { return Ok(()) };
         let what = "its name cannot be given to another one";
         self.refuse_exported(name, what)?;
         self.await_ended_mounts(id)?;
@@ -430,6 +516,7 @@ impl Views {
         let is_open = self.inner.state.lock().open.contains_key(&id);
         let has_work = match is_open {
             true => self.is_uncommitted(&self.lock_view(id)?)?,
+            false if self.context.live_trees.is_some() => true,
             false => View::has_work(&self.view_directory(id)),
         };
         if has_work {
@@ -459,7 +546,7 @@ impl Views {
     fn close_view_if_unused(&self, id: u64, unused_for: Duration) -> Result<()> {
         let open = self.inner.state.lock().open.get(&id).cloned();
         let is_unused = open.is_some_and(|live| live.uses.unused_for().is_some_and(|unused| unused >= unused_for));
-        if !is_unused || self.is_shown(id) {
+        if !is_unused || self.is_shown(id) || self.abandon_if_taken(id)? {
             return Ok(());
         }
         let locked = self.lock_view(id)?;
@@ -481,6 +568,9 @@ impl Views {
         }
         locked.live.view.close()?;
         *locked.turn = true;
+        if let Some(replica) = &locked.live.replica {
+            replica.close()?;
+        }
         tracing::info!(workspace = %locked.workspace, "view closed");
         self.inner.state.lock().open.remove(&locked.id);
         Ok(())
@@ -499,6 +589,9 @@ impl Views {
 
     /// Forgets the view of a workspace that goes. Nothing in it is uncommitted.
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
+        if let Some(trees) = &self.context.live_trees {
+            trees.forget(workspace.as_str())?;
+        }
         let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
         self.close_view_if_unused(id, Duration::ZERO)?;
         self.refuse_shown(id, workspace, "what it has cannot be put away")?;

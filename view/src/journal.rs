@@ -34,6 +34,7 @@ use amalgam_engine::{Error as EngineError, SnapshotId, Store, Time, WorkingTree}
 use crate::encoding::io_error;
 use crate::error::{Error, Result};
 use crate::options::MeasureDisk;
+pub use base::FILE_NAME as JOURNAL_BASE_FILE;
 pub(crate) use base::JournalBase;
 pub(crate) use edit::{Edit, JournalPart};
 use file::{
@@ -269,6 +270,12 @@ impl Journal {
             }
             Err(error) => self.fail(format!("what was refused could not be taken back: {error}")),
         }
+    }
+
+    /// Returns the names of the files that a recovery reads, and how many bytes of each.
+    pub(crate) fn files(&self) -> Vec<(String, u64)> {
+        let current = (self.number, self.end);
+        self.earlier.iter().copied().chain([current]).map(|(number, bytes)| (file_name(number), bytes)).collect()
     }
 
     /// Returns how many bytes a recovery would read.

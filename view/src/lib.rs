@@ -64,7 +64,7 @@ pub use file_data::{Seek, SizeChange};
 pub use file_system::StateVersion;
 pub use handles::Handle;
 pub use invalidation::{Invalidation, WatchId, Watcher};
-pub use journal::RecoveryReport;
+pub use journal::{JOURNAL_BASE_FILE, RecoveryReport};
 pub use listing::ListedEntry;
 pub use local_entries::LocalEntry;
 pub use locks::{Lock, LockKind};

@@ -528,6 +528,12 @@ impl View {
         self.shared.committer.checkpoint(&self.shared.fs, reference, act)
     }
 
+    /// Returns the names of the journal files that a recovery reads beside [`JOURNAL_BASE_FILE`](crate::JOURNAL_BASE_FILE), and how
+    /// many bytes of each. These bytes do not change any more.
+    pub fn journal_files(&self) -> Vec<(String, u64)> {
+        self.shared.fs.read().journal.as_ref().map_or_else(Vec::new, Journal::files)
+    }
+
     /// Returns how many bytes of journal a recovery would read; 0 for a read-only view.
     pub fn journal_bytes(&self) -> u64 {
         self.shared.fs.read().journal.as_ref().map_or(0, Journal::bytes)

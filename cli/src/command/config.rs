@@ -8,7 +8,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::serve_settings::{ServerArgs, ServerSettings, Source};
+use crate::serve_settings::{ServerArgs, ServerSettings, Source, without_password};
 use crate::session::Session;
 
 /// Show and change settings
@@ -100,6 +100,8 @@ impl ConfigCommand {
 fn list_server(session: &mut Session, options: &ServerArgs) -> Result<(), CliError> {
     let settings = ServerSettings::load(options, false)?;
     for (key, value, source) in settings.iter() {
+        let value = value.map(without_password);
+        let value = value.as_deref();
         let file = match source {
             Source::File(path) => path.display().to_string(),
             _ => String::new(),

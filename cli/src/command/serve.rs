@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_gateway::{Authentication, TlsFiles, WebhookOptions};
+use amalgam_gateway::{Authentication, ClusterOptions, TlsFiles, WebhookOptions};
 use amalgam_proto::v1;
 use amalgam_server::{Home, Network, NfsListen};
 use clap::Args;
@@ -20,6 +20,8 @@ use crate::session::Session;
 use crate::text;
 
 const IDLE_SECONDS: u64 = 600;
+/// Connections of a node to the database of its cluster, beside those of the catalog.
+const CLUSTER_CONNECTIONS: u32 = 16;
 const END_TIMEOUT: Duration = Duration::from_secs(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -27,6 +29,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 ///
 /// With --data the server has many projects, each a store of its own in DIR/projects. Without it the server has the local store as
 /// project `default`, and local commands go on working.
+///
+/// With --cluster and --bucket the projects are in a PostgreSQL database and an S3 bucket, and any number of such servers serve them
+/// at once: every node answers every call.
 ///
 /// Every call needs an API key (`amalgam key create`), except /health and /ready. An address that other machines can reach needs TLS.
 #[derive(Debug, Args)]
@@ -39,6 +44,7 @@ Settings come from flags, else the environment, else a file; `amalgam config ser
 Examples:
   amalgam serve --listen 127.0.0.1:8080
   amalgam serve --data /srv/amalgam --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
+  amalgam serve --cluster postgres://db/amalgam --bucket s3://amalgam --listen 127.0.0.1:8080
   curl -H \"Authorization: Bearer $KEY\" http://127.0.0.1:8080/api/v1/workspaces
   amalgam serve --nfs 10.8.0.1 --nfs-allow 10.8.0.0/24")]
 pub struct Serve {
@@ -56,10 +62,13 @@ impl Serve {
         let nfs = nfs(&settings)?;
         let Some(listen) = settings.listen()? else {
             settings.require("data", "listen")?;
+            settings.require("cluster", "listen")?;
             let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
             let code = crate::serve::run(&Home::new(session.home()), self.socket, idle, nfs, &session.connect.log);
             return Ok(Exit(u8::try_from(code).unwrap_or(1)));
         };
+        settings.require("cluster", "bucket")?;
+        settings.require("bucket", "cluster")?;
         settings.require("tls-cert", "tls-key")?;
         settings.require("tls-key", "tls-cert")?;
         settings.require("tls-client-ca", "tls-cert")?;
@@ -68,6 +77,7 @@ impl Serve {
         let is_open = settings.is_on("insecure-no-auth")?;
         let options = NetworkOptions {
             data: settings.path("data"),
+            cluster: cluster(&settings),
             home: session.home().to_owned(),
             nfs,
             listen,
@@ -84,6 +94,12 @@ impl Serve {
         serve_network::run_blocking(options, &log)?;
         Ok(Exit::OK)
     }
+}
+
+/// The cluster whose projects are served, if the server is a node of one.
+fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
+    let (database, bucket) = settings.text("cluster").zip(settings.text("bucket"))?;
+    Some(ClusterOptions { database: database.to_owned(), bucket: bucket.to_owned(), connections: CLUSTER_CONNECTIONS })
 }
 
 /// How events are sent to webhooks.
@@ -103,10 +119,9 @@ fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
 fn nfs(settings: &ServerSettings) -> Result<Option<NfsListen>, CliError> {
     settings.require("nfs-allow", "nfs")?;
     let allow = settings.list("nfs-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?;
-    match (settings.nfs()?, settings.text("data")) {
-        (Some(_), Some(_)) => {
-            Err(CliError::usage("NFS serves the local store, and data names projects").hint("leave out one of them"))
-        }
+    match (settings.nfs()?, settings.text("data").or(settings.text("cluster"))) {
+        (Some(_), Some(_)) => Err(CliError::usage("NFS serves the local store, and data or cluster names projects")
+            .hint("leave out one of them")),
         (address, _) => Ok(address.map(|address| NfsListen { address, allow })),
     }
 }

@@ -12,7 +12,7 @@ use crate::connect::now;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
-use crate::serve_network::{catalog_error, open_catalog};
+use crate::serve_network::{catalog_error, open_server_catalog};
 use crate::session::Session;
 use crate::text;
 
@@ -55,6 +55,9 @@ struct Place {
     /// The data directory of the server; without it the server of the local store
     #[arg(long, value_name = "DIR", env = "AMALGAM_DATA")]
     data: Option<PathBuf>,
+    /// The database of the cluster, for the nodes of one [env: AMALGAM_CLUSTER]
+    #[arg(long, value_name = "URL")]
+    cluster: Option<String>,
 }
 
 /// Create a webhook, and print its secret once
@@ -156,7 +159,7 @@ impl Webhook {
 
 impl Place {
     async fn catalog(&self, session: &Session) -> Result<Catalog, CliError> {
-        open_catalog(self.data.as_deref().unwrap_or(session.home())).await
+        open_server_catalog(self.cluster.as_deref(), self.data.as_deref().unwrap_or(session.home())).await
     }
 }
 

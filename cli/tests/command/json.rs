@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::scratch::{Scratch, can_sandbox};
 
 /// What only a damaged store, a misfortune or a large machine would print.
-const NOT_SEEN: [&str; 3] = ["problem", "verify_problem", "patch_omission"];
+const NOT_SEEN: [&str; 4] = ["migration", "problem", "verify_problem", "patch_omission"];
 
 const STORY: &[&str] = &[
     "amalgam status --json",

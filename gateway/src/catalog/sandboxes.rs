@@ -4,7 +4,7 @@ use amalgam_engine::Time;
 use amalgam_sandbox::{SandboxState, SecretHash};
 use serde_json::Value;
 use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::any::AnyRow;
 
 use super::{Catalog, CatalogError, Result, microseconds, time_of};
 use crate::project::ProjectName;
@@ -217,7 +217,7 @@ impl Catalog {
     }
 }
 
-fn sandbox_of(row: &SqliteRow) -> Result<SandboxRecord> {
+fn sandbox_of(row: &AnyRow) -> Result<SandboxRecord> {
     let id: String = row.try_get("id")?;
     let malformed = |why: String| CatalogError::Malformed { table: "sandboxes", name: id.clone(), why };
     let (project, state): (String, String) = (row.try_get("project")?, row.try_get("state")?);

@@ -4,7 +4,7 @@ use amalgam_engine::Time;
 use amalgam_server::EventFilter;
 use serde_json::{Value, json};
 use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::any::AnyRow;
 
 use super::{Catalog, CatalogError, Result, SandboxRecord, microseconds, time_of};
 use crate::project::ProjectName;
@@ -258,7 +258,7 @@ fn number(position: u64) -> i64 {
     i64::try_from(position).unwrap_or(i64::MAX)
 }
 
-fn webhook_of(row: &SqliteRow) -> Result<Webhook> {
+fn webhook_of(row: &AnyRow) -> Result<Webhook> {
     let id: String = row.try_get("id")?;
     let malformed = |why| CatalogError::Malformed { table: "webhooks", name: id.clone(), why };
     let words = |text: String, separator: char| {
@@ -277,7 +277,7 @@ fn webhook_of(row: &SqliteRow) -> Result<Webhook> {
     })
 }
 
-fn delivery_of(row: &SqliteRow) -> Result<Delivery> {
+fn delivery_of(row: &AnyRow) -> Result<Delivery> {
     let number: i64 = row.try_get("number")?;
     let state: String = row.try_get("state")?;
     let malformed =

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use amalgam_engine::Time;
 use amalgam_gateway::{
-    Authentication, Catalog, NewKey, OpenHome, ProjectName, Projects, RatePreset, SandboxOptions, Scopes, Server,
-    ServerOptions, TlsFiles, WebhookOptions,
+    Authentication, Catalog, ClusterOptions, ClusterStores, NewKey, OpenHome, ProjectName, Projects, RatePreset,
+    SandboxOptions, Scopes, Server, ServerOptions, SharedStore, TlsFiles, WebhookOptions,
 };
 use amalgam_server::Service;
 use bytes::Bytes;
@@ -45,11 +45,20 @@ pub struct Setup {
     pub tls: Option<TlsFiles>,
     pub sandboxes: Option<SandboxOptions>,
     pub now: fn() -> Time,
+    /// The cluster that the server is a node of.
+    pub cluster: Option<ClusterOptions>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { rates: RatePreset::DEFAULT, webhooks: WebhookOptions::default(), tls: None, sandboxes: None, now }
+        Self {
+            rates: RatePreset::DEFAULT,
+            webhooks: WebhookOptions::default(),
+            tls: None,
+            sandboxes: None,
+            cluster: None,
+            now,
+        }
     }
 }
 
@@ -78,9 +87,26 @@ impl Running {
 
     /// A server on data that another one may have left.
     pub async fn in_home(home: tempfile::TempDir, setup: Setup) -> Self {
-        let catalog = Catalog::open(&home.path().join("catalog.db")).await.unwrap();
         let clock = setup.now;
-        let open_home: OpenHome = Arc::new(move |home| Service::open(home, clock, &[]));
+        let (catalog, open_home) = match &setup.cluster {
+            Some(cluster) => {
+                let (catalog, options) = (Catalog::connect(&cluster.database).await.unwrap(), cluster.clone());
+                let stores = tokio::task::spawn_blocking(move || ClusterStores::connect(&options).unwrap());
+                let stores = stores.await.unwrap();
+                let open_home: OpenHome = Arc::new(move |home| {
+                    let SharedStore { store, live_trees } = stores.open(home)?;
+                    let settings = Arc::new(|| Ok(amalgam_server::Settings::default()));
+                    let clock: amalgam_server::Clock = clock;
+                    Service::open_shared(store, live_trees, home, clock.into(), &[], settings)
+                });
+                (catalog, open_home)
+            }
+            None => {
+                let catalog = Catalog::open(&home.path().join("catalog.db")).await.unwrap();
+                let open_home: OpenHome = Arc::new(move |home| Service::open(home, clock, &[]));
+                (catalog, open_home)
+            }
+        };
         let projects = Projects::in_directory(catalog.clone(), home.path(), open_home);
         std::fs::create_dir_all(home.path().join("projects")).unwrap();
         projects.create_default(now()).await.unwrap();

@@ -92,7 +92,7 @@ fn revert_live(
     act: &OperationContext,
 ) -> Result<Option<v1::Operation>> {
     let has_directory = service.context.registry.all().iter().any(|record| record.workspace == name.as_str());
-    let Some(id) = service.views.numbered_view(name).filter(|_| !has_directory) else { return Ok(None) };
+    let Some(id) = service.views.numbered_view(name)?.filter(|_| !has_directory) else { return Ok(None) };
     let done = match direction {
         Direction::Undo => service.views.undo_view(id, false, act)?,
         Direction::Redo => service.views.redo_view(id, false, act)?,

@@ -42,6 +42,10 @@ impl Collections {
     /// Collects automatically until the process ends. `idle` returns the time since the last call. A failure is logged once, kept for
     /// the status, and retried with a growing delay.
     pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration, tell: &dyn Fn(&str)) {
+        if self.context.live_trees.is_some() {
+            // A collection keeps other nodes from opening the store: its time is chosen by a person.
+            return;
+        }
         let collections = &self.inner;
         let mut looked = Instant::now();
         let mut failures = Failures::default();

@@ -196,6 +196,17 @@ impl Book {
         self.pages.lock().views.get(&id).cloned()
     }
 
+    /// Records the number of a workspace's view, which nodes that share the store agree on.
+    pub(super) fn set_view(&self, id: u64, workspace: &str) -> Result<()> {
+        if self.pages.lock().views.get(&id).is_some_and(|known| known == workspace) {
+            return Ok(());
+        }
+        self.change(|pages| {
+            pages.views.retain(|_, known| known != workspace);
+            pages.views.insert(id, workspace.to_owned());
+        })
+    }
+
     /// The number of a workspace's view; a new one if it never had one.
     pub(super) fn ensure_view(&self, workspace: &str) -> Result<u64> {
         if let Some(id) = self.view_of(workspace) {

@@ -13,14 +13,11 @@ use amalgam_view::{CommitRequest, ConflictFold, Difference, differences, holds_s
 use bytes::Bytes;
 
 use super::writer_rule::WriterRule;
-use super::{LockedView, MountedTree, Views, checkpoint_reference, view_name};
+use super::{KEEPER, LockedView, MountedTree, Views, checkpoint_reference, view_name};
 use crate::context::{HeldTree, Marks};
 use crate::error::{Error, Result};
 use crate::messages::{path_bytes, renamed_message};
 use crate::states::{CAPTURE, Tally, is_directory, without_holders_of_git};
-
-/// The actor in the operation log for checkpoints of uncommitted work.
-const KEEPER: &str = "amalgam";
 
 /// How often a commit is tried anew because another writer moved the head.
 const COMMIT_ATTEMPTS_MAX: usize = 16;

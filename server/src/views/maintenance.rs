@@ -101,6 +101,9 @@ impl Views {
         let found = self.context.workspaces.find(&workspace)?;
         let is_behind = found.is_some_and(|found| live.view.base() != found.head && *live.behind.lock() != found.head);
         if is_behind || live.view.is_checkpoint_due() {
+            if self.abandon_if_taken(id)? {
+                return Ok(());
+            }
             let locked = self.lock_view(id)?;
             if locked.live.view.is_checkpoint_due() {
                 self.checkpoint(&locked)?;

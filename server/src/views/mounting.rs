@@ -176,7 +176,14 @@ impl Views {
     pub(super) fn number_view(&self, workspace: &WorkspaceName) -> Result<u64> {
         self.context.workspaces.get(workspace)?;
         self.refuse_attached(workspace, &format!("mount the fork: `amalgam fork --from {workspace} --mount DIR`"))?;
-        self.inner.book.ensure_view(workspace.as_str())
+        match &self.context.live_trees {
+            Some(trees) => {
+                let id = trees.number(workspace.as_str())?;
+                self.inner.book.set_view(id, workspace.as_str())?;
+                Ok(id)
+            }
+            None => self.inner.book.ensure_view(workspace.as_str()),
+        }
     }
 
     /// Refuses a workspace whose live tree is a directory of the host. `instead` says what to do with a fork of it.
@@ -311,7 +318,7 @@ impl Views {
 
     /// The live tree of a workspace and where it is mounted, for the wire.
     pub(crate) fn live_of(&self, workspace: &WorkspaceName) -> (String, Vec<bytes::Bytes>) {
-        let Some(id) = self.find_view(workspace) else { return (String::new(), Vec::new()) };
+        let Ok(Some(id)) = self.find_view(workspace) else { return (String::new(), Vec::new()) };
         (view_name(id), self.mounts_of_view(id).iter().map(|path| path_bytes(path)).collect())
     }
 
@@ -569,6 +576,9 @@ impl Views {
 
     /// Closes a view, even with open files in it.
     fn end_view(&self, id: u64) -> Result<()> {
+        if self.abandon_if_taken(id)? {
+            return Ok(());
+        }
         let locked = self.lock_view(id)?;
         self.close_view(locked)
     }

@@ -8,7 +8,7 @@ use amalgam_engine::{TreePath, WorkingTree};
 use amalgam_proto::Reason;
 use amalgam_view::{StateVersion, TreeEdit, Upload, View, differences};
 
-use super::{LiveView, MountedTree, Views};
+use super::{LiveView, MountedTree, Replica, Views};
 use crate::error::{Error, Result};
 
 /// The most live views that are open at once.
@@ -51,16 +51,30 @@ impl ViewUse {
         &self.live.view
     }
 
+    /// Returns whether another node has taken the tree.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.live.replica.as_ref().is_some_and(Replica::is_lost)
+    }
+
     /// Changes the tree by a group of edits, all or none. Mounts of the workspace show the result when this returns.
     pub(crate) fn edit<T>(
         &self,
         uploads: &mut [&mut Upload],
         plan: impl FnOnce(WorkingTree, &[&mut Upload]) -> Result<(Vec<TreeEdit>, T)>,
     ) -> Result<T> {
-        let done = {
-            // A merge that replaces the tree would overrule edits made meanwhile.
-            let _gate = self.live.edits.read();
-            self.live.view.edit_group(uploads, plan)?
+        let done = match &self.live.replica {
+            // One edit at a time: it is acknowledged when the shared journal has it.
+            Some(_) => {
+                let _gate = self.live.edits.write();
+                let done = self.live.view.edit_group(uploads, plan)?;
+                self.live.store(self.id, self.views.context.now())?;
+                done
+            }
+            None => {
+                // A merge that replaces the tree would overrule edits made meanwhile.
+                let _gate = self.live.edits.read();
+                self.live.view.edit_group(uploads, plan)?
+            }
         };
         let id = self.id;
         self.views.await_told(|shows| matches!(shows, MountedTree::Live(shown) if *shown == id));
@@ -94,7 +108,7 @@ impl Views {
     /// Returns the live view of a workspace, if it is open or has work that is in no snapshot.
     pub(crate) fn use_view_if_live(&self, workspace: &WorkspaceName) -> Result<Option<ViewUse>> {
         loop {
-            let Some(id) = self.find_view(workspace) else { return Ok(None) };
+            let Some(id) = self.find_view(workspace)? else { return Ok(None) };
             self.make_place(id)?;
             if let Some(used) = self.enter(id, workspace)? {
                 return Ok(Some(used));

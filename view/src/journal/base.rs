@@ -9,8 +9,8 @@ use super::file::{Identity, MAGIC, new_identity, remove_files};
 use crate::encoding::{Reader, Writer, io_error, replace_file, seal, unseal};
 use crate::error::{Error, Result};
 
-/// Name of the base in the journal's directory.
-pub(super) const FILE_NAME: &str = "base";
+/// Name of the file in a view's directory that names the stored state its journal starts from.
+pub const FILE_NAME: &str = "base";
 
 /// The base of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

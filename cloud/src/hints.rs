@@ -1,0 +1,122 @@
+//! Hints between nodes: a node that commits tells the others the number of its operation by NOTIFY.
+//!
+//! A hint only wakes; readers take operations from the log. So a lost hint costs the time until the next look at the log. Hints are
+//! sent apart from commits, because commits with NOTIFY wait for each other in PostgreSQL, and many at once become one statement.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_engine::OperationWaker;
+use parking_lot::Mutex;
+use sqlx::AssertSqlSafe;
+use sqlx::postgres::{PgListener, PgPool};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// The channel of hints. A message is the number of a project and that of its newest operation.
+const CHANNEL: &str = "amalgam_operations";
+/// Delay before a connection that failed is made again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The stores that hints wake, by project.
+type Wakers = Arc<Mutex<HashMap<i64, Vec<(u64, OperationWaker)>>>>;
+
+/// Sends hints of this process, and wakes its stores when other processes send some.
+#[derive(Clone)]
+pub(crate) struct Hints {
+    sender: UnboundedSender<(i64, u64)>,
+    wakers: Wakers,
+}
+
+/// A store's registration, which ends when this is dropped.
+pub(crate) struct Registration {
+    wakers: Wakers,
+    project: i64,
+    key: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut wakers = self.wakers.lock();
+        if let Some(of_project) = wakers.get_mut(&self.project) {
+            of_project.retain(|(key, _)| *key != self.key);
+            if of_project.is_empty() {
+                wakers.remove(&self.project);
+            }
+        }
+    }
+}
+
+impl Hints {
+    /// Starts to send and to listen.
+    pub(crate) fn start(pool: &PgPool, handle: &Handle) -> Self {
+        let (sender, receiver) = unbounded_channel();
+        let wakers = Wakers::default();
+        handle.spawn(send(pool.clone(), receiver));
+        handle.spawn(listen(pool.clone(), Arc::clone(&wakers)));
+        Self { sender, wakers }
+    }
+
+    /// Tells other processes of an operation.
+    pub(crate) fn tell(&self, project: i64, sequence: u64) {
+        // Fails when the process ends.
+        let _ = self.sender.send((project, sequence));
+    }
+
+    /// Wakes a store whenever another process tells of an operation of its project.
+    pub(crate) fn register(&self, project: i64, waker: OperationWaker) -> Registration {
+        let mut wakers = self.wakers.lock();
+        let of_project = wakers.entry(project).or_default();
+        let key = of_project.last().map_or(0, |(last, _)| last + 1);
+        of_project.push((key, waker));
+        Registration { wakers: Arc::clone(&self.wakers), project, key }
+    }
+}
+
+/// Sends hints. Those that arrive while a statement is under way are sent together, one for each project.
+async fn send(pool: PgPool, mut receiver: UnboundedReceiver<(i64, u64)>) {
+    while let Some((project, sequence)) = receiver.recv().await {
+        let mut newest = HashMap::from([(project, sequence)]);
+        while let Ok((project, sequence)) = receiver.try_recv() {
+            let known = newest.entry(project).or_default();
+            *known = sequence.max(*known);
+        }
+        let mut statements = String::new();
+        for (project, sequence) in newest {
+            statements.push_str(&format!("NOTIFY {CHANNEL}, '{project}:{sequence}';"));
+        }
+        // Safe: a constant and two numbers.
+        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(statements)).execute(&pool).await {
+            tracing::debug!(%error, "a hint was not sent");
+        }
+    }
+}
+
+/// Wakes stores by the hints of other processes, for ever.
+async fn listen(pool: PgPool, wakers: Wakers) {
+    while !pool.is_closed() {
+        if let Err(error) = listen_once(&pool, &wakers).await {
+            tracing::debug!(%error, "hints of other nodes are not heard");
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+async fn listen_once(pool: &PgPool, wakers: &Wakers) -> sqlx::Result<()> {
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.listen(CHANNEL).await?;
+    loop {
+        let message = listener.try_recv().await?;
+        let project = message.as_ref().and_then(|message| message.payload().split_once(':')?.0.parse::<i64>().ok());
+        let woken: Vec<OperationWaker> = {
+            let wakers = wakers.lock();
+            // Without a message the connection was lost, and hints with it.
+            let is_meant = |of: &i64| message.is_none() || project == Some(*of);
+            let meant = wakers.iter().filter(|(of, _)| is_meant(of));
+            meant.flat_map(|(_, of_project)| of_project.iter().map(|(_, waker)| waker.clone())).collect()
+        };
+        // Waking takes a lock that a waiting thread holds while it asks PostgreSQL: not on a thread that drives connections.
+        tokio::task::spawn_blocking(move || woken.iter().for_each(OperationWaker::wake));
+    }
+}

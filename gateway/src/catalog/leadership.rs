@@ -1,0 +1,54 @@
+//! Work that one node of a cluster does for all: the node that holds an advisory lock of PostgreSQL. The lock ends with its connection.
+
+use std::time::Duration;
+
+use sqlx::{AnyConnection, Executor as _, Row as _};
+
+use super::Catalog;
+
+/// The lock. Others in the same database use other numbers.
+const TRY_LOCK: &str = "SELECT pg_try_advisory_lock(7018770163146187009) AS leads";
+/// How often a node that does not lead tries to.
+const TRY_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the connection of the leader is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The right to do the work. It ends when this is dropped, or when the connection is lost.
+pub(crate) struct Leadership {
+    /// Nothing for a catalog that only this server uses.
+    connection: Option<AnyConnection>,
+}
+
+impl Catalog {
+    /// Waits until this node leads. The only server of a catalog always leads.
+    pub(crate) async fn lead(&self) -> Leadership {
+        if !self.is_shared() {
+            return Leadership { connection: None };
+        }
+        loop {
+            match self.try_lead().await {
+                Ok(Some(connection)) => return Leadership { connection: Some(connection) },
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "which node sends webhooks cannot be decided"),
+            }
+            tokio::time::sleep(TRY_INTERVAL).await;
+        }
+    }
+
+    async fn try_lead(&self) -> sqlx::Result<Option<AnyConnection>> {
+        // Not given back to the pool: there it would keep the lock.
+        let mut connection = self.pool.acquire().await?.detach();
+        let leads: bool = connection.fetch_one(TRY_LOCK).await?.try_get("leads")?;
+        Ok(leads.then_some(connection))
+    }
+}
+
+impl Leadership {
+    /// Completes when this node leads no longer.
+    pub(crate) async fn lost(&mut self) {
+        let Some(connection) = &mut self.connection else { return std::future::pending().await };
+        while let Ok(Ok(_)) = tokio::time::timeout(CHECK_INTERVAL, connection.execute("SELECT 1")).await {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+}
