@@ -90,7 +90,9 @@ impl Api {
         &self,
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
     ) -> Result<tonic::Response<T>, Status> {
-        if let Some(using) = self.service.try_using() {
+        if !self.service.context.is_shared()
+            && let Some(using) = self.service.try_using()
+        {
             return self.run_here(using, work);
         }
         self.short(work).await
@@ -102,6 +104,9 @@ impl Api {
         &self,
         work: W,
     ) -> std::result::Result<Result<tonic::Response<T>, Status>, W> {
+        if self.service.context.is_shared() {
+            return Err(work);
+        }
         match (self.service.try_using(), RuntimePlace::take()) {
             (Some(using), Some(_place)) => Ok(self.run_here(using, work)),
             _ => Err(work),

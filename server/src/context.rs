@@ -88,6 +88,11 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Whether other nodes have the store open, too. Its calls then wait for the network, so they need a thread that may block.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.live_trees.is_some()
+    }
+
     /// Collects the handles of an open store.
     pub(crate) fn new(
         store: Store,

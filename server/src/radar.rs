@@ -121,7 +121,7 @@ impl Radar {
     fn refresh_live(&self, index: &mut Index) -> Result<()> {
         let (open, now) = (self.views.open_trees(), self.context.now());
         for name in index.live_workspaces() {
-            if !open.iter().any(|tree| tree.workspace == name) && !self.views.has_uncommitted(&name) {
+            if !open.iter().any(|tree| tree.workspace == name) && !self.views.has_uncommitted(&name)? {
                 index.set_live(&name, None, [], now);
             }
         }

@@ -44,11 +44,11 @@ fn is_brief_commit(service: &Service, request: &v1::CommitEditsRequest) -> bool 
         request.edits.len() <= BRIEF_EDITS_MAX && bytes.is_some_and(|bytes| bytes <= BRIEF_EDIT_BYTES_MAX)
     };
     let has_view = || match amalgam_proto::workspace_id(&request.workspace) {
-        Ok(name) => service.views.numbered_view(&name).is_some(),
+        Ok(name) => service.views.numbered_view(&name).is_ok_and(|view| view.is_some()),
         Err(_) => true,
     };
     let is_plain = request.buffered && !request.with_changes && !request.with_summary && request.revision.is_empty();
-    is_plain && is_small() && service.context.registry.is_empty() && !has_view()
+    !service.context.is_shared() && is_plain && is_small() && service.context.registry.is_empty() && !has_view()
 }
 
 /// Makes one edit of a live tree, and returns the entry that it leaves.

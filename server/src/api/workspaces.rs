@@ -42,9 +42,13 @@ fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorks
 fn is_brief_fork(service: &Service, request: &v1::ForkWorkspaceRequest) -> bool {
     let has_view = |name: &str| {
         let name = amalgam_proto::workspace_id(name);
-        name.map_or(true, |name| service.views.numbered_view(&name).is_some())
+        name.map_or(true, |name| service.views.numbered_view(&name).is_ok_and(|view| view.is_some()))
     };
-    request.workspace_ids.len() <= BRIEF_FORKS_MAX && service.context.registry.is_empty() && !has_view(&request.name)
+    let is_local = !service.context.is_shared();
+    is_local
+        && request.workspace_ids.len() <= BRIEF_FORKS_MAX
+        && service.context.registry.is_empty()
+        && !has_view(&request.name)
 }
 
 fn fork(service: &Service, actor: &str, request: &v1::ForkWorkspaceRequest) -> Result<v1::ForkWorkspaceResponse> {

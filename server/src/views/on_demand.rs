@@ -169,8 +169,8 @@ impl Views {
     }
 
     /// Whether a workspace has a live tree, open or not. A closed one may have uncommitted changes.
-    pub(crate) fn has_uncommitted(&self, workspace: &WorkspaceName) -> bool {
-        self.find_view(workspace).is_some()
+    pub(crate) fn has_uncommitted(&self, workspace: &WorkspaceName) -> Result<bool> {
+        Ok(self.find_view(workspace)?.is_some())
     }
 
     /// Returns the paths in which an open live tree differs from the snapshot that it follows.

@@ -49,7 +49,7 @@ fn service(bench: &Bench, place: &str, files: usize, forks: usize) -> Result<(Se
     let home = Home::new(bench.directory(place).join("home"));
     let service = Service::open(&home, now, &[]).map_err(|error| error.to_string())?;
     let store = service.store();
-    let (_, snapshot) = Plan { shape: Shape::Nested, files }.build(store, &reference("head/built"))?;
+    let (_, snapshot) = Plan { shape: Shape::Nested, files: files as u64 }.build(store, &reference("head/built"))?;
     let workspaces = Workspaces::of(store);
     let main = name("main")?;
     workspaces.create(&main, &NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() }, &act())?;
