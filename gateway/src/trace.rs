@@ -9,7 +9,8 @@ use tracing::field::Empty;
 use tracing::{Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-const TRACEPARENT: &str = "traceparent";
+/// The header with the trace of the caller.
+pub(crate) const TRACEPARENT: &str = "traceparent";
 
 /// The span of a call.
 pub(crate) fn span(method: &'static str, headers: &HeaderMap) -> Span {

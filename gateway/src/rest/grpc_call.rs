@@ -9,6 +9,7 @@ use prost::Message;
 use tonic::body::Body;
 
 use crate::gate::{PROJECT_HEADER, REQUEST_ID_HEADER};
+use crate::trace::TRACEPARENT;
 
 /// Headers that go on to the gate.
 const PASSED_ON: [HeaderName; 7] = [
@@ -19,6 +20,7 @@ const PASSED_ON: [HeaderName; 7] = [
     HeaderName::from_static(PROJECT_HEADER),
     HeaderName::from_static(REQUEST_ID_HEADER),
     HeaderName::from_static("grpc-timeout"),
+    HeaderName::from_static(TRACEPARENT),
 ];
 
 /// A call of a method, `package.Service/Method`, with the headers of a REST request.

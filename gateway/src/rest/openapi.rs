@@ -217,9 +217,9 @@ fn kind_schema(field: &FieldDescriptor, schemas: &mut Map<String, Value>) -> Val
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => json!({"type": "integer", "format": "int32"}),
         Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => json!({"type": "integer", "format": "int64"}),
         Kind::Uint32 | Kind::Fixed32 => {
-            json!({"type": "integer", "format": "int32", "minimum": 0, "maximum": u32::MAX})
+            json!({"type": "integer", "format": "uint32", "minimum": 0, "maximum": u32::MAX})
         }
-        Kind::Uint64 | Kind::Fixed64 => json!({"type": "integer", "format": "int64", "minimum": 0}),
+        Kind::Uint64 | Kind::Fixed64 => json!({"type": "integer", "format": "uint64", "minimum": 0}),
         Kind::Enum(values) => {
             let names: Vec<_> = values.values().map(|value| value.name().to_owned()).collect();
             json!({"type": "string", "enum": names})
