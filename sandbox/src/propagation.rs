@@ -1,4 +1,5 @@
-//! Mounts that reach sandboxes which run already. The kernel passes a mount on to other namespaces where the directory is in a shared mount.
+//! Mounts that reach sandboxes which run already. The kernel passes a mount on to other namespaces where the directory is in a
+//! shared mount.
 
 use std::io;
 use std::path::Path;
