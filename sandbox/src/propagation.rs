@@ -1,4 +1,5 @@
-//! Mounts that reach sandboxes which run already. The kernel passes a mount on to other namespaces where the directory is in a shared mount.
+//! Mounts that reach sandboxes which run already. The kernel passes a mount on to other namespaces where the directory is in a
+//! shared mount.
 
 use std::io;
 use std::path::Path;
@@ -54,7 +55,7 @@ pub(crate) fn release(directory: &Path) {
     }
 }
 
-/// Whether a process sees a FUSE mount at `/workspace`, without devices and set-user-ID programs.
+/// Whether a process sees a FUSE mount at `/workspace` that it can write, without devices and set-user-ID programs.
 pub(crate) fn sees_workspace(pid: i32) -> bool {
     let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     sees_workspace_in(&table)
@@ -66,7 +67,7 @@ fn sees_workspace_in(table: &str) -> bool {
         let options = line.split(' ').nth(5).unwrap_or_default();
         let has = |word: &str| options.split(',').any(|option| option == word);
         let is_fuse = line.split(" - ").nth(1).is_some_and(|kind| kind.starts_with("fuse"));
-        is_fuse && has("nosuid") && has("nodev")
+        is_fuse && has("rw") && has("nosuid") && has("nodev")
     })
 }
 
@@ -92,5 +93,6 @@ mod tests {
         assert!(!sees_workspace_in(below));
         assert!(sees_workspace_in(&(below.to_owned() + &above("rw,nosuid,nodev"))));
         assert!(!sees_workspace_in(&(below.to_owned() + &above("rw,nosuid"))), "devices");
+        assert!(!sees_workspace_in(&above("ro,nosuid,nodev")), "the mount itself, instead of the directory below it");
     }
 }

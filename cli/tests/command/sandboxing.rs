@@ -50,7 +50,7 @@ fn a_command_in_a_sandbox_has_the_input_output_and_exit_code_of_one_here() {
     // Words stay words, and bytes stay bytes.
     assert_eq!(run("amalgam exec try -- printf '%s|' 'a b' '$HOME' \"it's\""), "a b|$HOME|it's|");
     let sums =
-        run("head -c 3000000 /dev/urandom > ../data; sha256sum < ../data; amalgam exec try -- sha256sum < ../data");
+        run("head -c 3000000 /dev/urandom > ../bytes; sha256sum < ../bytes; amalgam exec try -- sha256sum < ../bytes");
     let sums: Vec<_> = sums.lines().collect();
     assert_eq!(sums[0], sums[1]);
     run("amalgam exec try -- head -c 2000000 /dev/zero > ../zeros; test $(wc -c < ../zeros) = 2000000");

@@ -332,9 +332,6 @@ impl Sandboxes {
             Living { link: link.clone(), handle: started.handle.clone(), envs: plan.envs, limits: plan.limits };
         self.inner.living.lock().insert(record.id.clone(), living);
         catalog.set_sandbox_handle(&record.id, &started.handle, &record.config).await?;
-        if is_mounted_later {
-            calls.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
-        }
         let ready = tokio::select! {
             ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
             () = parts.runtime.ended(&started.handle) => false,
@@ -346,6 +343,10 @@ impl Sandboxes {
             warn!(sandbox = record.id, said, "the agent did not register");
             let message = "the agent of the sandbox did not register; the server's log says more".to_owned();
             return Err(sandbox_status(&SandboxError::NotStarted(message)));
+        }
+        if is_mounted_later {
+            // The agent runs, so the sandbox has its empty directory: an earlier mount would be taken in its place, read-only.
+            calls.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
         }
         if is_mounted_later && !parts.runtime.sees_workspace(&started.handle) {
             let message = "the sandbox does not see the mount of its workspace".to_owned();
