@@ -48,6 +48,9 @@ const TRIALS_MAX: usize = 1_024;
 const PAGE_MAX: i32 = 1_000;
 const PAGE_DEFAULT: usize = 100;
 
+/// The paths that conflict if the second head is merged into the first.
+type Trials = HashMap<(SnapshotId, SnapshotId), Arc<Vec<TreePath>>>;
+
 /// The conflict radar of a store.
 #[derive(Clone)]
 pub(crate) struct Radar {
@@ -61,8 +64,7 @@ pub(crate) struct Radar {
 #[derive(Default)]
 struct Inner {
     scan: Mutex<Scan>,
-    /// The paths that conflict if one head is merged into another.
-    trials: Mutex<HashMap<(SnapshotId, SnapshotId), Arc<Vec<TreePath>>>>,
+    trials: Mutex<Trials>,
     ending: Mutex<bool>,
     changed: Condvar,
 }

@@ -344,7 +344,7 @@ impl Index {
     ) -> Vec<TreePath> {
         let has_others = |path: &TreePath| self.by_path.get(path).is_some_and(|sides| sides.len() > 1);
         let is_after = |path: &TreePath| after.is_none_or(|after| path > after);
-        let is_one = |path: &&TreePath| is_after(*path) && has_others(*path) && is_wanted(*path);
+        let is_one = |path: &&TreePath| is_after(path) && has_others(path) && is_wanted(path);
         match workspace {
             Some(workspace) => {
                 let Some(tracked) = self.workspaces.get(workspace) else { return Vec::new() };
