@@ -12,7 +12,7 @@ use crate::gate::{PROJECT_HEADER, REQUEST_ID_HEADER};
 use crate::trace::TRACEPARENT;
 
 /// Headers that go on to the gate.
-const PASSED_ON: [HeaderName; 7] = [
+const PASSED_ON: [HeaderName; 8] = [
     HeaderName::from_static(ACTOR_HEADER),
     AUTHORIZATION,
     HOST,
