@@ -121,14 +121,19 @@ fn common_keys(left: &[String], right: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// One common range of lines.
+    fn lines(start: usize, end: usize) -> Common {
+        Common::Lines([Range { start, end }].to_vec())
+    }
+
     #[test]
     fn lines_that_both_sides_change_are_found() {
         let base = b"1\n2\n3\n4\n5\n6\n";
         for (left, right, expected) in [
-            ("1\nX\n3\n4\n5\n6\n", "1\nY\n3\n4\n5\n6\n", Common::Lines(vec![1..2])),
+            ("1\nX\n3\n4\n5\n6\n", "1\nY\n3\n4\n5\n6\n", lines(1, 2)),
             ("1\nX\n3\n4\n5\n6\n", "1\n2\n3\n4\nY\n6\n", Common::File),
-            ("1\nX\nX\n4\n5\n6\n", "1\n2\nY\nY\n5\n6\n", Common::Lines(vec![2..3])),
-            ("1\n2\n3\n4\n5\n6\nX\n", "1\n2\n3\n4\n5\n6\nY\n", Common::Lines(vec![6..6])),
+            ("1\nX\nX\n4\n5\n6\n", "1\n2\nY\nY\n5\n6\n", lines(2, 3)),
+            ("1\n2\n3\n4\n5\n6\nX\n", "1\n2\n3\n4\n5\n6\nY\n", lines(6, 6)),
             ("1\n2\n", "1\n2\n", Common::Same),
         ] {
             assert_eq!(
