@@ -15,7 +15,7 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use sqlx::any::{AnyPoolOptions, AnyRow};
-use sqlx::{AnyPool, Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::key::{KeyId, KeyText, Scopes, SecretHash};
 use crate::project::ProjectName;
@@ -180,6 +180,10 @@ impl Catalog {
 
     async fn connect_with(url: &str, settings: &'static str, is_shared: bool) -> Result<Self> {
         sqlx::any::install_default_drivers();
+        // A pool tries again and again; a file that is no database, or a wrong password, is told at once.
+        let mut first = AnyConnection::connect(url).await?;
+        first.execute(settings).await?;
+        first.close().await?;
         let options = AnyPoolOptions::new()
             .max_connections(CONNECTIONS_MAX)
             .acquire_timeout(ACQUIRE_TIMEOUT)
