@@ -47,7 +47,7 @@ test: ## build, then every test, doc tests and SDKs included; lists the skipped 
 	$(call title,build)
 	cargo build --workspace --locked
 	$(call title,test)
-	export AMALGAM_SKIPPED="$$PWD/target/skipped"
+	export AMALGAM_SKIPPED="$$PWD/target/skipped" AMALGAM_AGENT_BUILT=1
 	rm -f "$$AMALGAM_SKIPPED"
 	failed=0
 	cargo test --workspace --locked --no-fail-fast || failed=$$?

@@ -1,12 +1,33 @@
 //! Sandboxes by commands: on a server, and beside the store of this machine.
 
 use std::io::Write as _;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::scratch::{Scratch, can_sandbox};
+use crate::scratch::{Scratch, can_mount};
 use crate::served::{Served, key};
+
+/// Whether sandboxes can be started here; says so if not. Builds the agent, because cargo builds no program of another package for a test.
+fn can_sandbox() -> bool {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
+        if std::env::var_os("AMALGAM_AGENT_BUILT").is_some() {
+            return;
+        }
+        let program = Path::new(env!("CARGO_BIN_EXE_amalgam"));
+        let target = program.parent().and_then(Path::parent).expect("target/debug/amalgam");
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", "amalgam-agent", "--target-dir"]).arg(target);
+        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.expect("cargo").success(), "the agent is built");
+    });
+    let tried = Command::new("bwrap").args(["--unshare-all", "--ro-bind", "/", "/", "true"]).output();
+    let can = tried.is_ok_and(|tried| tried.status.success()) && can_mount();
+    amalgam_test_support::has_or_skip("bwrap", can, "bubblewrap is not installed, or user namespaces are forbidden")
+}
 
 /// A server with the workspace `main` of one file, to which the user has logged in and which commands use.
 fn logged_in() -> (Scratch, Served) {

@@ -389,7 +389,7 @@ fn a_full_disk_refuses_writes_keeps_what_was_acknowledged_and_lets_others_read()
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let home = tempfile::tempdir_in(&directory).unwrap();
-        let mut server = Running::in_home(home, Setup::default()).await;
+        let server = Running::in_home(home, Setup::default()).await;
         let key = server.key("write", &[], false).await;
         let auth = [("x-api-key", key.as_str())];
         call(&server, &key, Method::POST, "/workspaces", json!({"workspaceId": "main"})).await;
