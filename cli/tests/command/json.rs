@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::scratch::{Scratch, can_sandbox};
+use crate::sandboxing::can_sandbox;
+use crate::scratch::Scratch;
 
 /// What only a damaged store, a misfortune or a large machine would print.
 const NOT_SEEN: [&str; 4] = ["migration", "problem", "verify_problem", "patch_omission"];

@@ -10,7 +10,7 @@ use crate::scratch::{Scratch, can_mount};
 use crate::served::{Served, key};
 
 /// Whether sandboxes can be started here; says so if not. Builds the agent, because cargo builds no program of another package for a test.
-fn can_sandbox() -> bool {
+pub fn can_sandbox() -> bool {
     static BUILT: std::sync::Once = std::sync::Once::new();
     BUILT.call_once(|| {
         if std::env::var_os("AMALGAM_AGENT_BUILT").is_some() {

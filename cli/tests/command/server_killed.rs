@@ -90,12 +90,12 @@ impl Writer {
             workspace: self.name(),
             edits: vec![v1::FileEdit { edit: Some(v1::file_edit::Edit::Write(write)) }],
             message: format!("commit {number}"),
-            buffered: number % 2 == 0,
+            buffered: number.is_multiple_of(2),
             request_id: self.request_id(number),
             ..Default::default()
         };
         clients.files.commit_edits(commit).await?;
-        if number % FORK_EVERY == 0 {
+        if number.is_multiple_of(FORK_EVERY) {
             let fork = v1::ForkWorkspaceRequest {
                 name: self.name(),
                 workspace_ids: vec![format!("{}-fork-{number}", self.workspace)],

@@ -120,7 +120,7 @@ pub(crate) async fn answer(
     let accept = accept_of(request.headers())?;
     let upgrade = hyper::upgrade::on(&mut request);
     let connection = Connection {
-        link: living.link.clone(),
+        link: living.link,
         terminal,
         offset: place.offset,
         times: sandboxes.parts()?.options.terminal_times,

@@ -301,7 +301,7 @@ async fn an_exported_archive_leaves_hidden_paths_out_and_layers_are_refused() {
     };
     let tar = || {
         let compression = v1::ArchiveCompression::None.into();
-        v1::export_tree_request::Target::Tar(v1::TarTarget { compression, ..Default::default() })
+        v1::export_tree_request::Target::Tar(v1::TarTarget { compression })
     };
     let all = export(&house.admin, tar()).await.unwrap();
     assert!(all.contains(HIDDEN) && all.contains("shut/file"));

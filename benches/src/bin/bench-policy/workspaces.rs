@@ -75,7 +75,7 @@ fn radar(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Result<()> {
         edit(&workspaces, fork, &paths, &format!("{number}"))?;
     }
     let before = peak_memory_bytes()?;
-    let channel = runtime.block_on(amalgam_server::serve::in_process(service.clone()))?;
+    let channel = runtime.block_on(amalgam_server::serve::in_process(service))?;
     let mut client = RadarServiceClient::new(channel);
     let all = v1::GetRadarRequest { paths_only: true, page_size: 1, ..Default::default() };
     runtime.block_on(client.get_radar(all))?;
@@ -106,7 +106,7 @@ fn following(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Result<()>
     let (files, count, rounds) = bench.size((1_000_000, 100, 3), (1_000, 5, 2));
     let (service, forks) = service(bench, "following", files, count)?;
     let workspaces = Workspaces::of(service.store());
-    let channel = runtime.block_on(amalgam_server::serve::in_process(service.clone()))?;
+    let channel = runtime.block_on(amalgam_server::serve::in_process(service))?;
     let mut client = FollowServiceClient::new(channel);
     for (number, fork) in forks.iter().enumerate() {
         // Half of them have changes of their own, so that the update is a merge.
