@@ -44,9 +44,6 @@ const SIDES_MAX: usize = 100;
 const PAIRS_MAX: usize = 10;
 /// The most trial merges that are remembered.
 const TRIALS_MAX: usize = 1_024;
-/// The most overlaps in a response.
-const PAGE_MAX: i32 = 1_000;
-const PAGE_DEFAULT: usize = 100;
 
 /// The paths that conflict if the second head is merged into the first.
 type Trials = HashMap<(SnapshotId, SnapshotId), Arc<Vec<TreePath>>>;
@@ -137,18 +134,19 @@ impl Radar {
         Ok(())
     }
 
-    /// Returns the overlaps that a request asks for.
-    pub(crate) fn get(&self, request: &v1::GetRadarRequest, act: &OperationContext) -> Result<v1::GetRadarResponse> {
+    /// Returns the overlaps that a request asks for, at most `limit`.
+    pub(crate) fn get(
+        &self,
+        request: &v1::GetRadarRequest,
+        limit: usize,
+        act: &OperationContext,
+    ) -> Result<v1::GetRadarResponse> {
         let workspace = self.context.here(&request.workspace)?;
         let after = match request.page_token.as_str() {
             "" => None,
             token => Some(
                 TreePath::new(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?,
             ),
-        };
-        let limit = match request.page_size.clamp(0, PAGE_MAX) {
-            0 => PAGE_DEFAULT,
-            size => usize::try_from(size).unwrap_or(PAGE_DEFAULT),
         };
         let guard = self.context.permissions.reading(workspace.as_ref())?;
         let is_wanted = |path: &TreePath| {

@@ -238,10 +238,14 @@ def test_all_files_are_sent_where_the_program_is_missing(
         assert [snapshot.message for snapshot in ws.log()] == [f"files of {source}"]
 
 
-def test_sandboxes_of_the_local_store_are_refused_with_the_next_step(store: Store) -> None:
-    with store.client() as client, pytest.raises(errors.UnsupportedError, match="no sandboxes") as caught:
-        client.sandboxes.create()
-    assert "amalgam serve" in caught.value.suggestion
+def test_a_sandbox_of_the_local_store_runs_commands(store: Store) -> None:
+    with store.client() as client:
+        try:
+            sandbox = client.sandboxes.create()
+        except errors.NotIsolatedError as error:
+            pytest.skip(str(error))
+        with sandbox:
+            assert sandbox.commands.run("echo from the sandbox").stdout == "from the sandbox\n"
 
 
 def test_a_workspace_is_mounted_for_a_block(store: Store, server: Server, name: str, tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -205,7 +206,10 @@ def test_an_expired_key_a_large_request_and_the_rate_limit_are_refused(own_serve
         with pytest.raises(errors.TooLargeError) as large:
             ws.files.apply([edits.write("a", "x" * (17 << 20))])
         assert large.value.status == 413
-        expired = client.keys.create("old", scopes=["read"], expires=datetime(2020, 1, 1, tzinfo=timezone.utc))
+        with pytest.raises(errors.InvalidArgumentError):
+            client.keys.create("past", scopes=["read"], expires=datetime(2020, 1, 1, tzinfo=timezone.utc))
+        expired = client.keys.create("old", scopes=["read"], expires=datetime.now(timezone.utc) + timedelta(seconds=1))
+        time.sleep(1.1)
     with own_server.client(api_key=expired.text) as late, pytest.raises(errors.KeyExpiredError):
         late.workspaces.get("w")
     own_server.stop()

@@ -322,6 +322,7 @@ const BY_NAME: Record<string, ErrorClass> = {
   RATE_LIMITED: RateLimitedError,
   INVALID_ARGUMENT: InvalidArgumentError,
   TOO_LARGE: TooLargeError,
+  UNSUPPORTED_MEDIA: InvalidArgumentError,
   UNAVAILABLE: UnavailableError,
   NO_SPACE: NoSpaceError,
   DEADLINE_EXCEEDED: ServerTimeoutError,

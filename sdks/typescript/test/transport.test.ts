@@ -120,7 +120,10 @@ test("a client works after the server was restarted", async () => {
     const [text] = await Promise.all([ws.files.readText("a"), own.start()]);
     assert.equal(text, "1");
     assert.ok((await ws.commit("after")).isChanged);
-    const old = await patient.keys.create("old", { scopes: ["read"], expires: new Date("2020-01-01T00:00:00Z") });
+    const past = { scopes: ["read" as const], expires: new Date("2020-01-01T00:00:00Z") };
+    await assert.rejects(patient.keys.create("past", past), errors.InvalidArgumentError);
+    const old = await patient.keys.create("old", { scopes: ["read"], expires: new Date(Date.now() + 1000) });
+    await new Promise((passed) => setTimeout(passed, 1100));
     await assert.rejects(own.client({ apiKey: old.text }).workspaces.get("w"), errors.KeyExpiredError);
     await assert.rejects(own.client({ apiKey: "" }).workspaces.get("w"), errors.AuthenticationError);
     await assert.rejects(ws.files.apply([edits.write("a", "x".repeat(17 << 20))]), errors.TooLargeError);

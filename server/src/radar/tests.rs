@@ -51,7 +51,7 @@ impl House {
 
     fn overlaps(&self) -> Vec<v1::Overlap> {
         let act = self.service.context.act("root");
-        self.service.radar.get(&v1::GetRadarRequest::default(), &act).expect("read").overlaps
+        self.service.radar.get(&v1::GetRadarRequest::default(), 100, &act).expect("read").overlaps
     }
 
     /// Each overlap as its path, its workspaces, and the first pair's kind and advice.
@@ -199,7 +199,7 @@ fn the_index_is_bounded() {
     }
     let act = house.service.context.act("ann");
     workspaces.commit(&name("ann"), &mut tree, &Change::new("many"), &act).expect("committed");
-    let response = house.service.radar.get(&v1::GetRadarRequest::default(), &act).expect("read");
+    let response = house.service.radar.get(&v1::GetRadarRequest::default(), 100, &act).expect("read");
     assert_eq!(response.incomplete, ["workspaces/ann"]);
     assert!(house.service.radar.inner.scan.lock().index.len() <= 10_000);
 }

@@ -367,6 +367,7 @@ BY_NAME: dict[str, type[AmalgamError]] = {
     "RATE_LIMITED": RateLimitedError,
     "INVALID_ARGUMENT": InvalidArgumentError,
     "TOO_LARGE": TooLargeError,
+    "UNSUPPORTED_MEDIA": InvalidArgumentError,
     "UNAVAILABLE": UnavailableError,
     "NO_SPACE": NoSpaceError,
     "DEADLINE_EXCEEDED": ServerTimeoutError,
