@@ -23,6 +23,7 @@ mod replica;
 mod revert;
 mod tree_changes;
 mod use_count;
+mod workspace_message;
 mod writer_rule;
 
 use std::collections::{BTreeMap, HashMap};

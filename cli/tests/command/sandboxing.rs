@@ -295,11 +295,11 @@ fn a_snapshot_is_a_template() {
     let run = |line: &str| scratch.run(line);
     // A root directory of a few programs, and the libraries that they and the agent need.
     run(
-        "set -e; agent=$(dirname $(command -v amalgam))/amalgam-agent; mkdir -p ../root/bin ../root/etc; echo mini > ../root/etc/name; \
-         for f in /bin/sh /bin/cat /bin/ls; do cp $f ../root/bin; done; \
+        "set -e; agent=$(dirname $(command -v amalgam))/amalgam-agent; mkdir -p ../image/bin ../image/etc; echo mini > ../image/etc/name; \
+         for f in /bin/sh /bin/cat /bin/ls; do cp $f ../image/bin; done; \
          for l in $(ldd /bin/sh /bin/cat /bin/ls $agent | grep -o '/[^ :)]*\\.so[^ ]*' | sort -u); do \
-           mkdir -p ../root$(dirname $l); cp -L $l ../root$l; done; \
-         tar -cf ../root.tar -C ../root .; amalgam import tar -q ../root.tar -w images/mini; \
+           mkdir -p ../image$(dirname $l); cp -L $l ../image$l; done; \
+         tar -cf ../image.tar -C ../image .; amalgam import tar -q ../image.tar -w images/mini; \
          amalgam label -q templates/mini images/mini@",
     );
     let listed = run("amalgam sandbox templates");
