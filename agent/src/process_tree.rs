@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The environment variable with the id of the command that a process belongs to.
 pub(crate) const COMMAND_VARIABLE: &str = "AMALGAM_COMMAND_ID";
-/// A process may fork while it is looked for, so it is looked for again.
+/// The most scans: a process may fork during one, and the next finds its child.
 const ROUNDS_MAX: u32 = 400;
-/// Delay between two looks.
+/// Delay between two scans.
 const ROUND_DELAY: Duration = Duration::from_millis(5);
 
 /// A process as `/proc` shows it.
