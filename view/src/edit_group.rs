@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::work::{MemorySegments, RenameMode, SegmentRange};
-use amalgam_engine::{Name, Result as EngineResult, Time, TreePath, WorkingTree};
+use amalgam_engine::workspace::take_entries;
+use amalgam_engine::{Name, Result as EngineResult, SnapshotId, Time, TreePath, WorkingTree};
 use bytes::Bytes;
 
 use crate::access::Caller;
@@ -124,6 +125,15 @@ pub enum TreeEdit {
         /// The value as JSON text; `None` removes it.
         value: Option<String>,
     },
+    /// Takes the entries of some paths from a snapshot, without what is below them. See [`take_entries`].
+    TakeEntries {
+        /// The snapshot, which is kept until the next commit or checkpoint of the view.
+        snapshot: SnapshotId,
+        /// The snapshot that the next commit follows, if that changes.
+        head: Option<SnapshotId>,
+        /// The paths, sorted.
+        paths: Vec<TreePath>,
+    },
 }
 
 /// Data that is in the journal of a view and in no file yet: see [`View::upload`](crate::View::upload).
@@ -214,6 +224,22 @@ impl TreeEdit {
             Self::RemoveXattr { path, name } => tree.remove_xattr(path, name).map(drop),
             Self::SetState { key, value: Some(value) } => tree.set_state(key, value),
             Self::SetState { key, value: None } => tree.remove_state(key).map(drop),
+            Self::TakeEntries { snapshot, head, paths } => {
+                let root = tree.store().snapshot(*snapshot)?.root;
+                take_entries(tree, root, paths)?;
+                if head.is_some() {
+                    tree.rebase(*head);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the paths that the edit takes from a snapshot.
+    pub fn taken_paths(&self) -> &[TreePath] {
+        match self {
+            Self::TakeEntries { paths, .. } => paths,
+            _ => &[],
         }
     }
 
@@ -246,6 +272,9 @@ impl TreeEdit {
             }
             Self::RemoveXattr { path, name } => Edit::RemoveXattr { path: path.clone(), name: name.clone() },
             Self::SetState { key, value } => Edit::SetState { key: key.clone(), value: value.clone() },
+            Self::TakeEntries { snapshot, head, paths } => {
+                Edit::TakeEntries { snapshot: *snapshot, head: *head, paths: paths.clone() }
+            }
         };
         (edit, &[])
     }
@@ -268,12 +297,15 @@ impl TreeEdit {
             | Self::SetXattr { path, .. }
             | Self::RemoveXattr { path, .. } => permissions.read(path).and_then(|()| permissions.change(path)),
             Self::SetState { .. } => permissions.change_state(),
+            Self::TakeEntries { paths, .. } => {
+                paths.iter().try_for_each(|path| permissions.read(path).and_then(|()| permissions.change(path)))
+            }
         }
     }
 
     /// Reports the paths that the edit changes, and whether their inodes stay.
     fn report_paths(&self, report: &mut dyn FnMut(&TreePath, InodeFate)) {
-        use InodeFate::{Kept, Replaced};
+        use InodeFate::{Kept, Replaced, Taken};
         match self {
             Self::Create { path, .. }
             | Self::CreateDirectory { path, .. }
@@ -292,6 +324,8 @@ impl TreeEdit {
             | Self::SetXattr { path, .. }
             | Self::RemoveXattr { path, .. } => report(path, Kept),
             Self::SetState { .. } => {}
+            // Directories stay, see `take_entries`.
+            Self::TakeEntries { paths, .. } => paths.iter().for_each(|path| report(path, Taken)),
         }
     }
 }
@@ -370,6 +404,11 @@ fn apply(fs: &mut FileSystem, edits: &[TreeEdit], now: Time) -> Result<()> {
         (journal.end(), journal.current_file())
     };
     let range = fs.append_to_journal(&record, now, data)?;
+    for edit in edits {
+        if let (TreeEdit::TakeEntries { head, .. }, Some(journal)) = (edit, &mut fs.journal) {
+            journal.refer_to_store(head.is_some());
+        }
+    }
     let mut after = fs.tree.fork();
     let prepared = group
         .apply(&mut after, now, range, &file)
@@ -418,7 +457,7 @@ fn refuse_local(fs: &FileSystem, path: &TreePath, fate: InodeFate) -> Result<()>
     if fs.local.contains(path) || fs.local.covers(path) {
         return Err(Error::Local { path: path.clone() });
     }
-    if fate == InodeFate::Replaced { fs.ensure_none_local_below(path) } else { Ok(()) }
+    if fate != InodeFate::Kept { fs.ensure_none_local_below(path) } else { Ok(()) }
 }
 
 /// Forks the tree for the plan of a group, at a time.

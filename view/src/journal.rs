@@ -79,7 +79,7 @@ pub(crate) struct Journal {
     checkpointed_bytes: u64,
     /// Whether the base is the snapshot that the next commit follows, not a checkpoint.
     is_at_head: bool,
-    /// Number of restores, and how many of their snapshots are on disk for certain.
+    /// Number of records that need a snapshot of the store, and how many of these snapshots are on disk for certain.
     restores: u64,
     restores_synced: u64,
     /// Why the journal failed, if it did.
@@ -198,7 +198,7 @@ impl Journal {
         journal.unsynced = unsynced;
         journal.is_at_head = base.state == base.head;
         journal.checkpointed_bytes = base.checkpointed_bytes;
-        journal.restores = u64::from(report.restored);
+        journal.restores = u64::from(report.needs_store);
         Ok((journal, tree, report))
     }
 
@@ -306,6 +306,13 @@ impl Journal {
         self.restores += 1;
         self.is_at_head = false;
         Ok(())
+    }
+
+    /// Records that the journal needs a snapshot of the store: a sync then syncs the store first. `moves_head` tells whether the next commit
+    /// follows another snapshot.
+    pub(crate) fn refer_to_store(&mut self, moves_head: bool) {
+        self.restores += 1;
+        self.is_at_head &= !moves_head;
     }
 
     /// Returns whether the base is the snapshot that the next commit follows.

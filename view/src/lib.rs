@@ -72,5 +72,5 @@ pub use metadata::XattrSet;
 pub use options::{Clock, DiskSpace, MeasureDisk, ShowConflict, ViewOptions};
 pub use permission::TreePermissions;
 pub use prefetch::{PendingRead, ReadOutcome};
-pub use tree_switch::Restored;
+pub use tree_switch::{Captured, Restored};
 pub use view::View;

@@ -6,16 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use amalgam_engine::object::{Entry, EntryKind, Node};
+use amalgam_engine::object::{Entry, EntryKind, Node, Root};
 use amalgam_engine::work::Stat;
-use amalgam_engine::{Change, DiffOptions, Name, SnapshotId, TreePath, WorkingTree, diff_entries};
+use amalgam_engine::{Change, DiffOptions, Name, RootId, SnapshotId, TreePath, WorkingTree, diff_entries, entry_at};
 use amalgam_policy::Guard;
 use foldhash::HashMap;
 
 use crate::attributes::{Attributes, Ino, Kind, ROOT};
 use crate::dentry::Dentry;
 use crate::error::{Error, Result};
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, StateVersion};
 use crate::inodes::Location;
 use crate::invalidation::Invalidation;
 use crate::local_entries::{LocalEntries, LocalEntry};
@@ -27,11 +27,23 @@ pub struct Restored {
     pub changed: usize,
 }
 
+/// The tree of a view in stored form.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured {
+    /// The version of the view before its tree was read.
+    pub version: StateVersion,
+    /// The stored tree.
+    pub root: RootId,
+}
+
 /// Replaces the tree by that of a snapshot. Returns the earlier tree. `head` is the snapshot that the next commit follows.
+/// `captured` is the stored form of the present tree, if the caller has it: files with edits whose data is that of the snapshot
+/// then keep their inodes.
 pub(crate) fn restore(
     fs: &mut FileSystem,
     state: SnapshotId,
     head: Option<SnapshotId>,
+    captured: Option<RootId>,
 ) -> Result<(WorkingTree, Restored)> {
     fs.ensure_writable()?;
     let before = fs.tree.fork();
@@ -39,7 +51,8 @@ pub(crate) fn restore(
     let mut after = WorkingTree::open(before.store(), state)?;
     let changed = ChangedPath::between(&before, &after)?;
     let restored = Restored { changed: changed.len() };
-    let switch = InodeSwitch::prepare(fs, &after, changed)?;
+    let captured = captured.map(|root| before.store().root(root)).transpose()?;
+    let switch = InodeSwitch::prepare(fs, &after, changed, captured.as_deref())?;
     // From here on nothing may fail, because the journal has the restore.
     fs.journal.as_mut().ok_or(Error::ReadOnly)?.record_restore(state, head, now)?;
     fs.report_change();
@@ -58,7 +71,7 @@ pub(crate) fn show(fs: &mut FileSystem, snapshot: SnapshotId) -> Result<Restored
     let after = WorkingTree::open(fs.tree.store(), snapshot)?;
     let changed = ChangedPath::between(&fs.tree, &after)?;
     let restored = Restored { changed: changed.len() };
-    InodeSwitch::prepare(fs, &after, changed)?.apply(fs);
+    InodeSwitch::prepare(fs, &after, changed, None)?.apply(fs);
     fs.tree = after;
     fs.inodes.invalidate_all();
     Ok(restored)
@@ -126,6 +139,8 @@ pub(crate) fn set_guard(fs: &mut FileSystem, guard: Arc<Guard>) -> Result<()> {
 pub(crate) enum InodeFate {
     /// The inode stays, with other data or attributes.
     Kept,
+    /// A directory stays, with other attributes; everything else is replaced.
+    Taken,
     /// The inode at the path and all below it are detached.
     Replaced,
 }
@@ -149,11 +164,18 @@ pub(crate) fn prepare_group(
         if let Some(ino) = fs.inodes.ino_of(&path) {
             let kind = fs.inodes.get(ino)?.kind;
             // A conflict that is shown as a file is replaced by that file.
-            let is_kept = fate == InodeFate::Kept && after.stat(&path)?.is_some_and(|stat| stat.kind == kind);
+            let may_stay = match fate {
+                InodeFate::Kept => true,
+                InodeFate::Taken => kind == Kind::Directory,
+                InodeFate::Replaced => false,
+            };
+            let is_kept = may_stay && after.stat(&path)?.is_some_and(|stat| stat.kind == kind);
+            fate = if is_kept { InodeFate::Kept } else { InodeFate::Replaced };
             if ino != ROOT && !is_kept {
-                fate = InodeFate::Replaced;
                 detachment.prepare(fs, ino, None)?;
             }
+        } else if fate == InodeFate::Taken {
+            fate = InodeFate::Replaced;
         }
         changes.push((path, fate, existed));
     }
@@ -292,10 +314,15 @@ enum InodeChange {
 
 impl InodeSwitch {
     /// Computes the changes at these paths, which are sorted.
-    fn prepare(fs: &FileSystem, after: &WorkingTree, changed: Vec<ChangedPath>) -> Result<Self> {
+    fn prepare(
+        fs: &FileSystem,
+        after: &WorkingTree,
+        changed: Vec<ChangedPath>,
+        captured: Option<&Root>,
+    ) -> Result<Self> {
         let mut switch = Self { changes: Vec::with_capacity(changed.len()), detachment: Detachment::default() };
         for changed in changed {
-            if let Some(change) = switch.change_at(fs, after, &changed)? {
+            if let Some(change) = switch.change_at(fs, after, &changed, captured)? {
                 switch.changes.push((changed.path, change));
             }
         }
@@ -308,6 +335,7 @@ impl InodeSwitch {
         fs: &FileSystem,
         after: &WorkingTree,
         changed: &ChangedPath,
+        captured: Option<&Root>,
     ) -> Result<Option<InodeChange>> {
         let path = &changed.path;
         let Some((above, name)) = path.split_last() else { return Ok(Some(InodeChange::Kept { links: Vec::new() })) };
@@ -316,7 +344,13 @@ impl InodeSwitch {
         }
         let Some(parent) = fs.inodes.ino_of(&above) else { return Ok(None) };
         let ino = fs.inodes.ino_at(&Dentry { parent, name });
-        let [old, new] = changed.sides(&fs.tree, after)?;
+        let [mut old, new] = changed.sides(&fs.tree, after)?;
+        if let (Some(old), Some(captured)) = (&mut old, captured)
+            && old.entry.is_none()
+            && new.is_some()
+        {
+            old.entry = entry_at(fs.tree.store(), captured, path)?;
+        }
         if old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.has_same_inode(new)) {
             let Some(ino) = ino else { return Ok(None) };
             let links = if fs.inodes.has_several_dentries(ino) { after.names_of(path)? } else { Vec::new() };

@@ -103,23 +103,30 @@ pub fn with_paths_of(
 /// separate file.
 pub fn with_entries_of(store: &Store, tree: RootId, other: RootId, paths: &[TreePath]) -> Result<WorkingTree> {
     let mut made = WorkingTree::open_root(store, tree)?;
-    made.keep(other)?;
+    take_entries(&mut made, other, paths)?;
+    Ok(made)
+}
+
+/// Takes the entries of some paths from another tree, as [`with_entries_of`] does, into a tree that may have edits.
+pub fn take_entries(tree: &mut WorkingTree, other: RootId, paths: &[TreePath]) -> Result<()> {
+    let store = tree.store().clone();
+    tree.keep(other)?;
     let after = store.root(other)?;
     for path in paths {
         let parent = path.split_last().map(|(parent, _)| parent).unwrap_or_default();
-        let time = match made.stat(parent.as_bytes()) {
+        let time = match tree.stat(parent.as_bytes()) {
             Ok(Some(found)) if found.kind == EntryKind::Directory => found.mtime,
             Ok(_) | Err(Error::NotADirectory { .. }) => continue,
             Err(error) => return Err(error),
         };
-        match entry_at(store, &after, path)? {
-            Some(entry) => made.put_entry(path, &entry, entry.mtime)?,
-            None if made.exists(path.as_bytes())? => made.remove_all(path.as_bytes())?,
+        match entry_at(&store, &after, path)? {
+            Some(entry) => tree.put_entry(path, &entry, entry.mtime)?,
+            None if tree.exists(path.as_bytes())? => tree.remove_all(path.as_bytes())?,
             None => continue,
         }
-        made.set_mtime(parent.as_bytes(), time)?;
+        tree.set_mtime(parent.as_bytes(), time)?;
     }
-    Ok(made)
+    Ok(())
 }
 
 /// The times of paths that are taken from another tree.

@@ -9,7 +9,7 @@ use amalgam_engine::{
     DiffOptions, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
 use amalgam_proto::{Reason, v1};
-use amalgam_view::{CommitRequest, ConflictFold, Difference, differences, holds_same};
+use amalgam_view::{Captured, CommitRequest, ConflictFold, Difference, differences, holds_same};
 use bytes::Bytes;
 
 use super::writer_rule::WriterRule;
@@ -123,7 +123,7 @@ impl Views {
         let held = self.hold_live(locked)?;
         let secured = held.root.expect("a live tree has a root");
         // A write at this moment is a new change; the next capture finds it.
-        let gone = view.restore_if_unchanged(moment, head, Some(head))?;
+        let gone = view.restore_if_unchanged(Captured { version: moment, root: secured }, head, Some(head))?;
         let Some((before, _)) = gone else { return Ok(()) };
         self.record_late_edits(locked, &before, secured, &OperationContext::new(KEEPER, self.context.now()))?;
         view.finish_restore(head)?;

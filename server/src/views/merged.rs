@@ -79,6 +79,9 @@ impl Views {
                 secured = Secured { snapshot: secured.snapshot, root, _held: held };
             }
             done = self.follow_head_since(locked, &secured, Some(moment), act)?;
+            if done.is_none() {
+                done = self.take_head(locked, &secured, act)?;
+            }
             if done.is_some() {
                 break;
             }

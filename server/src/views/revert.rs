@@ -2,11 +2,14 @@
 //! view goes to it while it is in use.
 
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
-use amalgam_engine::{OperationContext, RootId, TreePath, WorkingTree, entry_at};
+use amalgam_engine::{
+    DiffOptions, Entry, EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkingTree, diff_entries, entry_at,
+};
 use amalgam_proto::{Reason, v1};
-use amalgam_view::{Difference, StateVersion, differences};
+use amalgam_view::{Captured, Difference, StateVersion, TreeEdit, differences};
 
 use super::live::Secured;
+use super::writer_rule::WriterRule;
 use super::{LockedView, MountedTree, Views};
 use crate::context::{HeldTree, Marks};
 use crate::error::{Error, Result};
@@ -15,6 +18,9 @@ use crate::states::{Direction, EDIT, GitScope, Renaming, Reverted, cleared_actio
 
 /// How many changes of a plan go into one message.
 const PLAN_PART: usize = 500;
+
+/// One record of the journal takes about so many bytes of paths.
+const TAKEN_PATHS_BYTES: usize = 64 << 10;
 
 /// The result of an undo or a redo in a mounted workspace.
 pub(crate) enum ViewRevert {
@@ -29,11 +35,27 @@ pub(super) struct Live {
     pub(super) held: HeldTree,
     /// The tree with conflict entries in the place of their files.
     pub(super) edited: RootId,
+    /// The version of the view before its tree was read, if it is known.
+    version: Option<StateVersion>,
+}
+
+/// A snapshot that a mount is going to show.
+#[derive(Clone, Copy)]
+struct ShownSnapshot {
+    snapshot: SnapshotId,
+    /// The head of the workspace.
+    head: SnapshotId,
+    /// Whether it was made for this, and nothing else refers to it.
+    is_aside: bool,
 }
 
 impl Live {
     fn root(&self) -> RootId {
         self.held.root.expect("a live tree has a root")
+    }
+
+    fn captured(&self) -> Option<Captured> {
+        self.version.map(|version| Captured { version, root: self.root() })
     }
 }
 
@@ -78,7 +100,10 @@ impl Views {
         self.states.refuse_git_locks(live.edited, scope)?;
         let safety = self.record_view_edits(&locked, &live, &words, scope, act)?;
         let is_new = self.record_restored_view(&locked, root, &paths, &words, scope, act)?;
-        let mut result = self.show_tree(&locked, root, &live, act)?;
+        let mut result = match paths.is_empty() {
+            true => self.show_tree(&locked, root, &live, act)?,
+            false => self.show_paths(&locked, root, &live, act)?,
+        };
         result.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         result.changed |= is_new;
         result.left_alone = left_alone;
@@ -88,8 +113,9 @@ impl Views {
 
     /// The present tree of a mount, as a commit would take it.
     pub(super) fn look_at(&self, locked: &LockedView) -> Result<Live> {
+        let version = Some(locked.live.view.version());
         let (held, edited) = self.hold_edited(locked)?;
-        Ok(Live { held, edited })
+        Ok(Live { held, edited, version })
     }
 
     /// The tree that a mount shows after a restore.
@@ -129,7 +155,7 @@ impl Views {
         before: &str,
         git: GitScope,
         act: &OperationContext,
-    ) -> Result<Option<amalgam_engine::SnapshotId>> {
+    ) -> Result<Option<SnapshotId>> {
         if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(live.edited), git)? {
             return Ok(None);
         }
@@ -304,72 +330,138 @@ impl Views {
         live: &Live,
         act: &OperationContext,
     ) -> Result<v1::RestoreResult> {
-        let shown = self.show_tree_since(locked, root, live, None, act)?;
-        Ok(shown.expect("without a version the tree is shown in any case"))
+        let shown = self.show_tree_unless(locked, root, live, WriterRule::Overrule, act)?;
+        Ok(shown.expect("writers are overruled"))
     }
 
-    /// Lets a mount show a tree, unless it was changed since a version: then returns `None`.
-    fn show_tree_since(
+    /// Lets a mount show a tree that differs from its own at some paths. Files elsewhere that others write at this moment stay as they
+    /// are.
+    fn show_paths(
         &self,
         locked: &LockedView,
         root: RootId,
         live: &Live,
-        since: Option<StateVersion>,
         act: &OperationContext,
-    ) -> Result<Option<v1::RestoreResult>> {
-        let (workspaces, name, view) = (&self.context.workspaces, &locked.workspace, &locked.live.view);
-        let workspace = workspaces.get(name)?;
-        let Some(head) = workspace.head else { return Err(no_snapshot()) };
-        let mut shown = None;
-        for snapshot in [Some(head), workspace.working].into_iter().flatten() {
-            if self.context.store.snapshot(snapshot)?.root == root {
-                shown = Some(snapshot);
-                break;
+    ) -> Result<v1::RestoreResult> {
+        if let Some(shown) = self.show_tree_unless(locked, root, live, WriterRule::LetWrite, act)? {
+            return Ok(shown);
+        }
+        let shown = self.snapshot_to_show(locked, root, act)?;
+        let edits = self.entries_to_take(
+            live.edited,
+            root,
+            shown.snapshot,
+            None,
+            DiffOptions { times: true, ..DiffOptions::default() },
+        )?;
+        let before = locked.live.view.edit_group(&mut [], |mut tree, _| {
+            let before = tree.fork();
+            edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
+            Ok::<_, Error>((edits, before))
+        })?;
+        self.record_late_edits(locked, &before, live.root(), act)?;
+        // The journal has a reference of its own, independent of the workspace.
+        self.checkpoint(locked)?;
+        self.tell_shown(locked, shown, live, root, act)
+    }
+
+    /// Returns the edits that take the entries at which two trees differ from a snapshot of the second one.
+    fn entries_to_take(
+        &self,
+        before: RootId,
+        after: RootId,
+        snapshot: SnapshotId,
+        head: Option<SnapshotId>,
+        options: DiffOptions,
+    ) -> Result<Vec<TreeEdit>> {
+        let store = &self.context.store;
+        let [before, after] = [store.root(before)?, store.root(after)?].map(|root| Some(root.directory.clone()));
+        let (mut edits, mut paths, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for change in diff_entries(store, TreePath::root(), before, after, options)? {
+            let path = change?.path;
+            bytes += path.as_bytes().len();
+            paths.push(path);
+            if bytes >= TAKEN_PATHS_BYTES {
+                bytes = 0;
+                edits.push(TreeEdit::TakeEntries { snapshot, head, paths: std::mem::take(&mut paths) });
             }
         }
-        let is_aside = shown.is_none();
-        let shown = match shown {
-            Some(shown) => shown,
-            None => {
-                let tree = WorkingTree::open_root(&self.context.store, root)?;
-                workspaces.keep_aside(name, &tree, "shown by a mount", act)?
+        if !paths.is_empty() || edits.is_empty() {
+            edits.push(TreeEdit::TakeEntries { snapshot, head, paths });
+        }
+        Ok(edits)
+    }
+
+    /// Finds the snapshot of the workspace that has a tree, or makes one aside.
+    fn snapshot_to_show(&self, locked: &LockedView, root: RootId, act: &OperationContext) -> Result<ShownSnapshot> {
+        let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
+        let workspace = workspaces.get(name)?;
+        let Some(head) = workspace.head else { return Err(no_snapshot()) };
+        for snapshot in [Some(head), workspace.working].into_iter().flatten() {
+            if self.context.store.snapshot(snapshot)?.root == root {
+                return Ok(ShownSnapshot { snapshot, head, is_aside: false });
             }
-        };
-        let restored = match since {
-            Some(since) => view.restore_if_unchanged(since, shown, Some(head))?,
-            None => Some(view.restore(shown, Some(head))?),
+        }
+        let tree = WorkingTree::open_root(&self.context.store, root)?;
+        let snapshot = workspaces.keep_aside(name, &tree, "shown by a mount", act)?;
+        Ok(ShownSnapshot { snapshot, head, is_aside: true })
+    }
+
+    /// Lets a mount show a tree. Writers since the live tree was read are overruled, or else nothing is done and `None` returned.
+    fn show_tree_unless(
+        &self,
+        locked: &LockedView,
+        root: RootId,
+        live: &Live,
+        writers: WriterRule,
+        act: &OperationContext,
+    ) -> Result<Option<v1::RestoreResult>> {
+        let view = &locked.live.view;
+        let shown = self.snapshot_to_show(locked, root, act)?;
+        let (state, head) = (shown.snapshot, shown.head);
+        let restored = match (live.captured(), writers) {
+            (Some(captured), WriterRule::LetWrite) => view.restore_if_unchanged(captured, state, Some(head))?,
+            (Some(captured), WriterRule::Overrule) => Some(view.restore_captured(captured, state, Some(head))?),
+            (None, _) => Some(view.restore(state, Some(head))?),
         };
         let Some((before, _)) = restored else {
-            if is_aside {
-                self.states.drop_aside(name, act)?;
+            if shown.is_aside {
+                self.states.drop_aside(&locked.workspace, act)?;
             }
             return Ok(None);
         };
         self.record_late_edits(locked, &before, live.root(), act)?;
-        if shown == head {
+        if state == head {
             view.finish_restore(head)?;
             self.drop_checkpoint(locked)?;
         } else {
             // The journal has a reference of its own, independent of the workspace.
             self.checkpoint(locked)?;
         }
-        if is_aside {
-            self.states.drop_aside(name, act)?;
+        self.tell_shown(locked, shown, live, root, act).map(Some)
+    }
+
+    /// Waits until all mounts show a tree, and returns the result of showing it.
+    fn tell_shown(
+        &self,
+        locked: &LockedView,
+        shown: ShownSnapshot,
+        live: &Live,
+        root: RootId,
+        act: &OperationContext,
+    ) -> Result<v1::RestoreResult> {
+        if shown.is_aside {
+            self.states.drop_aside(&locked.workspace, act)?;
         }
         self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let tally = self.states.tally(Some(live.edited), Some(root))?;
-        Ok(Some(v1::RestoreResult {
-            safety: None,
-            snapshot: Some(self.context.snapshot_message(head, &Marks::default())?),
+        Ok(v1::RestoreResult {
+            snapshot: Some(self.context.snapshot_message(shown.head, &Marks::default())?),
             written: tally.added + tally.modified,
             removed: tally.removed,
-            bytes: 0,
-            notices: Vec::new(),
             changed: tally.added + tally.modified + tally.removed > 0,
-            conflicts: None,
-            left_alone: 0,
-            warnings: Vec::new(),
-        }))
+            ..v1::RestoreResult::default()
+        })
     }
 
     /// Records the writes between the last capture and the moment a view went to another tree, and then the state that the
@@ -402,7 +494,7 @@ impl Views {
         act: &OperationContext,
     ) -> Result<v1::RestoreResult> {
         let shown = self.follow_head_since(locked, secured, None, act)?;
-        Ok(shown.expect("without a version the head is shown in any case"))
+        Ok(shown.expect("without a version writers are overruled"))
     }
 
     /// Brings a view to its workspace's head, unless it was changed since a version: then returns `None`.
@@ -420,8 +512,58 @@ impl Views {
         let made = self.hold_with_git_of(head, secured.root, git)?;
         let pin = self.context.store.hold(secured.root)?;
         let held = HeldTree { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
-        let live = Live { held, edited: secured.root };
-        self.show_tree_since(locked, made.root.expect("it was written"), &live, since, act)
+        let live = Live { held, edited: secured.root, version: since };
+        let writers = if since.is_some() { WriterRule::LetWrite } else { WriterRule::Overrule };
+        self.show_tree_unless(locked, made.root.expect("it was written"), &live, writers, act)
+    }
+
+    /// Brings a view to its workspace's head by taking the entries that the head has changed, while others write elsewhere. Returns `None`
+    /// if one of these entries has edits that are not secured.
+    pub(super) fn take_head(
+        &self,
+        locked: &LockedView,
+        secured: &Secured,
+        act: &OperationContext,
+    ) -> Result<Option<v1::RestoreResult>> {
+        let Some(wanted) = self.context.head_root(self.context.head(&locked.workspace)?)? else {
+            return Err(no_snapshot());
+        };
+        let git = self.states.default_git_scope(&locked.workspace)?;
+        let made = self.hold_with_git_of(wanted, secured.root, git)?;
+        let root = made.root.expect("it was written");
+        let shown = self.snapshot_to_show(locked, root, act)?;
+        // A merge gives its files other times; files that differ in nothing else stay.
+        let edits =
+            self.entries_to_take(secured.root, root, shown.snapshot, Some(shown.head), DiffOptions::default())?;
+        let store = &self.context.store;
+        let (before, after) = (store.root(secured.root)?, store.root(root)?);
+        let taken = locked.live.view.edit_group(&mut [], |mut tree, _| {
+            let edited = tree.edited();
+            for path in edits.iter().flat_map(TreeEdit::taken_paths) {
+                let (old, new) = (entry_at(store, &before, path)?, entry_at(store, &after, path)?);
+                let is_directory =
+                    |entry: &Option<Entry>| entry.as_ref().map(Entry::kind) == Some(EntryKind::Directory);
+                let goes = is_directory(&old) && !is_directory(&new);
+                if !is_stored_as(&tree, path, old.as_ref())?
+                    || goes && edited.iter().any(|edited| edited.below(path).is_some())
+                {
+                    return Ok((Vec::new(), false));
+                }
+            }
+            edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
+            Ok::<_, Error>((edits, true))
+        })?;
+        if !taken {
+            if shown.is_aside {
+                self.states.drop_aside(&locked.workspace, act)?;
+            }
+            return Ok(None);
+        }
+        self.checkpoint(locked)?;
+        let pin = self.context.store.hold(secured.root)?;
+        let held = HeldTree { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
+        let live = Live { held, edited: secured.root, version: None };
+        self.tell_shown(locked, shown, &live, root, act).map(Some)
     }
 
     /// Moves the head of a workspace that may be mounted: what the mount holds is recorded first, and afterwards it shows the new head.
@@ -440,6 +582,20 @@ impl Views {
         self.show_tree(&locked, head, &live, act)?;
         Ok(done)
     }
+}
+
+/// Returns whether a tree has a stored entry at a path, without edits. The contents of directories are not compared.
+fn is_stored_as(tree: &WorkingTree, path: &TreePath, entry: Option<&Entry>) -> Result<bool> {
+    let found = match tree.stat(path) {
+        Err(amalgam_engine::Error::NotADirectory { .. }) => None,
+        found => found?,
+    };
+    Ok(match (found, entry) {
+        (None, None) => true,
+        (Some(found), Some(entry)) if entry.kind() == EntryKind::Directory => found.kind == EntryKind::Directory,
+        (Some(found), Some(entry)) => found.entry.as_ref() == Some(entry),
+        _ => false,
+    })
 }
 
 fn no_snapshot() -> Error {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::{RenameMode, SegmentRange, Special};
+use amalgam_engine::workspace::take_entries;
 use amalgam_engine::{Result, SnapshotId, Time, TreePath, WorkingTree};
 
 use crate::encoding::{Reader, Writer};
@@ -122,6 +123,13 @@ pub(crate) enum Edit {
         key: String,
         value: Option<String>,
     },
+    /// Takes the entries of some paths from a snapshot: see [`take_entries`].
+    TakeEntries {
+        snapshot: SnapshotId,
+        /// The snapshot that the next commit follows, if that changes.
+        head: Option<SnapshotId>,
+        paths: Vec<TreePath>,
+    },
 }
 
 /// A range of bytes in a journal file.
@@ -198,6 +206,14 @@ impl Edit {
             Self::RemoveAll { path } => tree.remove_all(path),
             Self::SetState { key, value: Some(value) } => tree.set_state(key, value),
             Self::SetState { key, value: None } => tree.remove_state(key).map(drop),
+            Self::TakeEntries { snapshot, head, paths } => {
+                let root = tree.store().snapshot(*snapshot)?.root;
+                take_entries(tree, root, paths)?;
+                if head.is_some() {
+                    tree.rebase(*head);
+                }
+                Ok(())
+            }
             Self::Committed { snapshot } => {
                 // A power cut may lose a commit that was not synced; then its edits are uncommitted again.
                 if tree.store().snapshot(*snapshot).is_ok() {
@@ -263,6 +279,14 @@ impl Edit {
             Self::SetState { key, value: Some(value) } => {
                 out.u8(23).bytes(key.as_bytes()).u8(1).bytes(value.as_bytes())
             }
+            Self::TakeEntries { snapshot, head, paths } => {
+                let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
+                out.u8(24).bytes(snapshot.as_bytes()).bytes(head).u32(paths.len() as u32);
+                for path in paths {
+                    out.path(path);
+                }
+                &mut out
+            }
             Self::Restore { snapshot, head } => {
                 let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
                 out.u8(18).bytes(snapshot.as_bytes()).bytes(head)
@@ -272,7 +296,7 @@ impl Edit {
 
     /// Returns whether an encoded edit can begin with this byte.
     pub(super) fn is_kind(byte: u8) -> bool {
-        (1..=23).contains(&byte)
+        (1..=24).contains(&byte)
     }
 
     /// Decodes an edit. Returns `None` for invalid bytes.
@@ -320,10 +344,7 @@ impl Edit {
             19 => Self::Committed { snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?) },
             18 => Self::Restore {
                 snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?),
-                head: match from.bytes()? {
-                    [] => None,
-                    bytes => Some(SnapshotId::from_bytes(bytes.try_into().ok()?)),
-                },
+                head: decode_head(&mut from)?,
             },
             GROUP => Self::Group { length: from.u64()? },
             21 => {
@@ -340,10 +361,24 @@ impl Edit {
                     _ => return None,
                 },
             },
+            24 => {
+                let snapshot = SnapshotId::from_bytes(from.bytes()?.try_into().ok()?);
+                let (head, count) = (decode_head(&mut from)?, from.u32()?);
+                let paths = (0..count).map(|_| from.path()).collect::<Option<_>>()?;
+                Self::TakeEntries { snapshot, head, paths }
+            }
             _ => return None,
         };
         from.0.is_empty().then_some(edit)
     }
+}
+
+/// Decodes a snapshot id that may be absent.
+fn decode_head(from: &mut Reader<'_>) -> Option<Option<SnapshotId>> {
+    Some(match from.bytes()? {
+        [] => None,
+        bytes => Some(SnapshotId::from_bytes(bytes.try_into().ok()?)),
+    })
 }
 
 fn set_new_owner(tree: &mut WorkingTree, path: &TreePath, owner: Option<Owner>) -> Result<()> {
@@ -413,6 +448,11 @@ mod tests {
             Edit::RemoveAll { path: path() },
             Edit::SetState { key: "k".to_owned(), value: None },
             Edit::SetState { key: "k".to_owned(), value: Some("[1]".to_owned()) },
+            Edit::TakeEntries {
+                snapshot: SnapshotId::from_bytes([7; 32]),
+                head: Some(SnapshotId::from_bytes([8; 32])),
+                paths: vec![path(), path()],
+            },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: None },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: Some(SnapshotId::from_bytes([8; 32])) },
         ];

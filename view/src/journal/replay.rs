@@ -31,6 +31,8 @@ pub struct RecoveryReport {
     pub cut_bytes: u64,
     /// Whether the journal has a restore whose earlier tree was not committed.
     pub restored: bool,
+    /// Whether a replay of the journal may read a snapshot other than its base.
+    pub(crate) needs_store: bool,
     /// Number of complete edits that could not be applied. Edits behind them were.
     pub skipped_edits: u64,
     /// The error of the first skipped edit.
@@ -107,6 +109,8 @@ pub(super) fn replay(
         let segment: Arc<dyn Segment> = file.clone();
         let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
         report.restored |= matches!(edit, Edit::Restore { .. });
+        // A group may take entries of a snapshot.
+        report.needs_store |= matches!(edit, Edit::Restore { .. } | Edit::TakeEntries { .. } | Edit::Group { .. });
         let applied = match (&edit, range) {
             (Edit::Group { length }, Some(range)) => group::replay(file, *length, &range, tree, time),
             (edit, range) => edit.apply(tree, time, range),

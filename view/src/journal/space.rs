@@ -79,6 +79,7 @@ fn takes_space(edit: &Edit) -> bool {
             | Edit::Group { .. }
             | Edit::WriteParts { .. }
             | Edit::SetState { .. }
+            | Edit::TakeEntries { .. }
     )
 }
 
@@ -107,7 +108,8 @@ fn frees_space(edit: &Edit) -> bool {
         | Edit::UnlinkedData { .. }
         | Edit::Group { .. }
         | Edit::WriteParts { .. }
-        | Edit::SetState { .. } => false,
+        | Edit::SetState { .. }
+        | Edit::TakeEntries { .. } => false,
     }
 }
 

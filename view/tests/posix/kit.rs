@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
-use amalgam_view::{Attributes, Caller, Ino, Kind, ROOT, RecoveryReport, RenameMode, View, ViewOptions};
+use amalgam_view::{Attributes, Caller, Captured, Ino, Kind, ROOT, RecoveryReport, RenameMode, View, ViewOptions};
 
 static NOW: AtomicI64 = AtomicI64::new(1_000_000_000_000);
 
@@ -103,6 +103,14 @@ impl Kit {
         let act = OperationContext::new("test", now());
         let done = self.view.commit(&self.workspaces, &main_workspace(), &Change::new("test"), &act, "commit");
         done.expect("commit").snapshot
+    }
+
+    /// The tree in stored form, which is kept as long as the process lives.
+    pub(crate) fn captured(&self) -> Captured {
+        let version = self.view.version();
+        let (root, pin) = self.view.fork().freeze().hold().expect("stored");
+        std::mem::forget(pin);
+        Captured { version, root }
     }
 
     /// What is at a path; held once more.

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use amalgam_engine::backend::{Fault, FaultPlan, Memory};
-use amalgam_engine::{Store, StoreOptions, Time, WorkingTree};
-use amalgam_view::{Caller, Ino, Invalidation, ROOT, RenameMode, SetAttributes, TimeSet, View};
+use amalgam_engine::workspace::Change;
+use amalgam_engine::{OperationContext, Store, StoreOptions, Time, TreePath, WorkingTree};
+use amalgam_view::{Caller, Ino, Invalidation, ROOT, RenameMode, SetAttributes, TimeSet, TreeEdit, Upload, View};
 
-use crate::kit::{ENOENT, Kit, errno, options};
+use crate::kit::{ENOENT, Kit, errno, main_workspace, options};
 
 #[test]
 fn a_file_whose_bytes_differ_becomes_another_inode_and_the_old_one_lives_on() {
@@ -68,20 +69,81 @@ fn what_was_changed_meanwhile_is_not_left_behind_unasked() {
     kit.write(file, 0, b"now!");
     let later = kit.commit();
     for name in ["new", "file"] {
-        let moment = kit.view.version();
+        let captured = kit.captured();
         match kit.look(name) {
             Some(_) => kit.write(file, 0, b"N"),
             None => drop(kit.file(name, b"")),
         }
-        let gone = kit.view.restore_if_unchanged(moment, then, Some(later)).expect("asked");
+        let gone = kit.view.restore_if_unchanged(captured, then, Some(later)).expect("asked");
         assert!(gone.is_none(), "something was changed");
     }
     assert_eq!(kit.read_path("file"), b"Now!");
-    let moment = kit.view.version();
+    let captured = kit.captured();
     kit.read_path("file");
-    let gone = kit.view.restore_if_unchanged(moment, then, Some(later)).expect("asked");
+    let gone = kit.view.restore_if_unchanged(captured, then, Some(later)).expect("asked");
     assert!(gone.is_some(), "reading is no change");
     assert_eq!(kit.read_path("file"), b"then");
+}
+
+#[test]
+fn an_uncommitted_file_with_the_restored_bytes_stays_for_whoever_has_it_open() {
+    let kit = Kit::new();
+    let (log, other) = (kit.file("log", b"first "), kit.file("other", b"then"));
+    let head = kit.commit();
+    kit.write(log, 6, b"second ");
+    kit.write(other, 0, b"now!");
+    // The uncommitted log, and the other file as it was.
+    let captured = kit.captured();
+    let mut wanted = kit.view.fork();
+    wanted.write("other", b"then").expect("written");
+    let act = OperationContext::new("test", Time::EPOCH);
+    let recorded = kit.workspaces.record_working(&main_workspace(), &wanted, &Change::new("wanted"), &act, "test");
+    let wanted = recorded.expect("recorded");
+    kit.view.restore_captured(captured, wanted, Some(head)).expect("go");
+    assert_eq!(kit.read_path("other"), b"then");
+    assert_ne!(kit.ino("other"), other);
+    assert_eq!(kit.ino("log"), log, "its bytes are the same");
+    kit.write(log, 13, b"third");
+    assert_eq!(kit.read_path("log"), b"first second third");
+    // A capture of an earlier version says nothing about the present one.
+    let captured = kit.captured();
+    kit.write(log, 18, b"!");
+    kit.view.restore_captured(captured, wanted, Some(head)).expect("go");
+    assert_eq!(kit.read_path("log"), b"first second ");
+    assert_eq!(kit.read(log), b"first second third!", "whoever holds the old file goes on with it");
+    let everything = kit.everything();
+    assert_eq!(kit.kill_and_reopen().everything(), everything);
+}
+
+#[test]
+fn entries_taken_from_a_snapshot_leave_everything_else_to_its_writers() {
+    let kit = Kit::new();
+    kit.directory("d");
+    let (log, kept) = (kit.file("log", b"first "), kit.file("d/kept", b"kept"));
+    let gone = kit.file("d/gone", b"gone");
+    let directory = kit.ino("d");
+    let head = kit.commit();
+    kit.unlink("d/gone").expect("unlink");
+    kit.file("d/new", b"new");
+    kit.write(kept, 0, b"KEPT");
+    kit.write(log, 6, b"second ");
+    let paths = ["d", "d/gone", "d/kept", "d/new"].map(|path| TreePath::new(path).expect("a path"));
+    let edit = TreeEdit::TakeEntries { snapshot: head, head: None, paths: paths.to_vec() };
+    let plan = |mut tree: WorkingTree, _: &[&mut Upload]| {
+        edit.apply(&mut tree)?;
+        Ok::<_, amalgam_view::Error>((vec![edit.clone()], ()))
+    };
+    kit.view.edit_group(&mut [], plan).expect("taken");
+    assert_eq!(kit.read_path("d/gone"), b"gone");
+    assert_eq!(kit.read_path("d/kept"), b"kept");
+    assert_eq!(kit.look("d/new"), None);
+    assert_eq!(kit.ino("d"), directory, "a directory keeps its number");
+    assert_eq!(kit.ino("log"), log, "and so does what was not taken");
+    kit.write(log, 13, b"third");
+    assert_eq!(kit.read_path("log"), b"first second third");
+    assert_eq!(kit.read(gone), b"gone");
+    let everything = kit.everything();
+    assert_eq!(kit.kill_and_reopen().everything(), everything, "the journal repeats it");
 }
 
 #[test]
