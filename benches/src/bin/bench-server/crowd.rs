@@ -33,6 +33,8 @@ type Intercepted = InterceptedService<Channel, WithKey>;
 
 /// Connections that the clients of a crowd share.
 const CONNECTIONS: usize = 100;
+/// Agents that the idle subscriptions belong to.
+const AGENTS: usize = 10;
 /// The header of a gRPC message, and that of the HTTP/2 frame around it.
 const FRAMING_BYTES: usize = 5 + 9;
 
@@ -157,9 +159,14 @@ fn run_idle(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Result<()> 
         let without = read_times(&mut client, reads).await?;
         let before = megabytes()?;
         let position = position(&channels[0], &key).await?;
+        // One caller may have 4,096 streams.
+        let mut keys = Vec::with_capacity(AGENTS);
+        for number in 0..AGENTS {
+            keys.push(served.with_key_of(&format!("agent-{number}")).await?);
+        }
         let mut open = Vec::with_capacity(count);
         for number in 0..count {
-            open.push(subscribe(&channels[number % CONNECTIONS], &key, position).await?);
+            open.push(subscribe(&channels[number % CONNECTIONS], &keys[number % AGENTS], position).await?);
         }
         let memory = megabytes()? - before;
         let with = read_times(&mut client, reads).await?;
@@ -168,7 +175,7 @@ fn run_idle(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Result<()> 
     });
     runtime.block_on(served.stop())?;
     let (without, with, memory) = found?;
-    let how = format!("{count} streams on {CONNECTIONS} connections, server and clients together");
+    let how = format!("{count} streams of {AGENTS} agents on {CONNECTIONS} connections, server and clients together");
     bench.add(FIGURES[3], (memory, "MB"), Bar::AtMost(500.0), how);
     let how = format!("GetWorkspace: {}; without {}", with.describe("us"), without.describe("us"));
     bench.add(FIGURES[4], (with.p50() / without.p50(), "times"), Bar::AtMost(1.2), how.clone());

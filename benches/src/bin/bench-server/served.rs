@@ -25,6 +25,7 @@ pub struct Served {
     pub address: SocketAddr,
     pub key: String,
     pub projects: Projects,
+    catalog: Catalog,
     stop: oneshot::Sender<()>,
     served: tokio::task::JoinHandle<()>,
 }
@@ -63,8 +64,7 @@ impl Served {
             Arc::new(move |home| Service::open(&home.clone().with_options(options.clone()), now, &[]));
         let projects = Projects::in_directory(catalog.clone(), directory, open_home);
         projects.create_default(now()).await?;
-        let key = NewKey { agent: "bench".to_owned(), scopes: Scopes::ALL, projects: Vec::new(), expires: None };
-        let key = catalog.create_key(&key, now()).await?.0.reveal();
+        let key = create_key(&catalog, "bench").await?;
         let options = ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             tls: None,
@@ -77,13 +77,13 @@ impl Served {
             sandboxes: None,
             has_traces: false,
         };
-        let server = Server::bind(catalog, projects.clone(), options, now).await?;
+        let server = Server::bind(catalog.clone(), projects.clone(), options, now).await?;
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Ok(Self { address, key, projects, stop, served })
+        Ok(Self { address, key, projects, catalog, stop, served })
     }
 
     /// A new connection.
@@ -96,11 +96,21 @@ impl Served {
         Ok(WithKey(self.key.parse()?))
     }
 
+    /// Adds the key of another agent to calls.
+    pub async fn with_key_of(&self, agent: &str) -> Result<WithKey> {
+        Ok(WithKey(create_key(&self.catalog, agent).await?.parse()?))
+    }
+
     /// Stops the server.
     pub async fn stop(self) -> Result<()> {
         let _ = self.stop.send(());
         Ok(self.served.await?)
     }
+}
+
+async fn create_key(catalog: &Catalog, agent: &str) -> Result<String> {
+    let key = NewKey { agent: agent.to_owned(), scopes: Scopes::ALL, projects: Vec::new(), expires: None };
+    Ok(catalog.create_key(&key, now()).await?.0.reveal())
 }
 
 /// A runtime for a server and its clients.
