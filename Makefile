@@ -4,9 +4,11 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
+.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
+# The agent as a static program, which runs in every image. Arguments choose the profile.
+static_agent = cargo rustc --locked -p amalgam-agent --bin amalgam-agent $(1) -- -C target-feature=+crt-static
 title = printf '\n== %s\n' $(1)
 # Installed once, and again when the package asks for other libraries.
 python_sdk = [[ -x $$venv/bin/python ]] || python3 -m venv "$$venv"; \
@@ -78,7 +80,8 @@ landed: ## take the .proto files as the landed API, which later changes are comp
 
 dist: ## the programs as they are installed, stripped: target/dist
 	@$(call ready)
-	cargo build --profile dist --locked -p amalgam-cli -p amalgam-gc -p amalgam-agent
+	cargo build --profile dist --locked -p amalgam-cli -p amalgam-gc
+	$(call static_agent,--profile dist)
 	scripts/stage "$${CARGO_TARGET_DIR:-target}/dist" target/dist-root
 
 PREFIX ?= /usr/local
@@ -95,7 +98,7 @@ deb: dist ## a Debian package: target/debian
 	@$(call ready,deb)
 	cargo deb --locked --no-build --profile dist -p amalgam-cli --output target/debian/
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy ## every benchmark
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -126,6 +129,14 @@ bench-server: ## the network server and its clients on loopback (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-server -- $(ARGS)
 
+# The peers of the rows about containers are `docker` itself and bare processes. An engine is started for the run where root can.
+bench-sandbox: ## sandboxes: start, commands, streams, terminals, forks, many at once; local and in containers (ARGS=...)
+	@$(call ready,bench integration)
+	$(call static_agent,--release)
+	cargo build --release --locked -q -p amalgam-benches --bin bench-sandbox
+	target="$${CARGO_TARGET_DIR:-target}"
+	scripts/with-docker "$$target/release/bench-sandbox" $(ARGS)
+
 bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-transfer -- $(ARGS)
@@ -155,9 +166,11 @@ conformance-nfs: ## a workspace under a kernel's NFS client, in an emulated mach
 	target="$${CARGO_TARGET_DIR:-target}"
 	AMALGAM="$$target/debug/amalgam" NFS_SERVE="$$target/debug/examples/serve" scripts/conformance-nfs $(ARGS)
 
-integration: ## images in and out of a real Docker engine, which is started and ended (needs root)
+integration: ## images and sandboxes with a real Docker engine, which is started and ended (needs root)
 	@$(call ready,integration)
 	cargo build --locked -p amalgam-cli
+	$(call static_agent)
+	cargo test --locked -p amalgam-gateway --test server --no-run
 	scripts/integration "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
 
 schemathesis: ## generated requests to every operation of the OpenAPI document, valid and not (CASES=20000 SEED=...)

@@ -8,6 +8,7 @@ pub mod linux;
 pub mod machine;
 pub mod options;
 pub mod random;
+pub mod served;
 pub mod svg;
 pub mod trees;
 

@@ -12,7 +12,7 @@ use amalgam_engine::StoreOptions;
 use amalgam_engine::backend::{RocksOptions, SharedMemory};
 use amalgam_gateway::{
     Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, KeyText, NewKey, OpenHome, Projects,
-    RatePreset, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles, WebhookOptions,
+    RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles, WebhookOptions,
 };
 use amalgam_proto::Reason;
 use amalgam_server::{Home, NfsListen, OpenStore, serve};
@@ -79,8 +79,30 @@ pub struct NetworkOptions {
     pub rates: RatePreset,
     /// How events are sent to webhooks.
     pub webhooks: WebhookOptions,
+    /// How sandboxes are started.
+    pub sandboxes: SandboxSettings,
     /// The collector that gets traces, if there is one.
     pub otlp_endpoint: Option<String>,
+}
+
+/// How sandboxes are started, as the operator says.
+#[derive(Clone, Debug)]
+pub struct SandboxSettings {
+    /// The runtimes.
+    pub runtimes: Vec<RuntimeChoice>,
+    /// Sandboxes at a time.
+    pub total_max: Option<u32>,
+    /// Sandboxes of one key at a time.
+    pub per_key_max: Option<u32>,
+}
+
+impl SandboxSettings {
+    fn apply(&self, options: &mut SandboxOptions) {
+        options.runtimes.clone_from(&self.runtimes);
+        let number = |value: Option<u32>| value.and_then(|value| usize::try_from(value).ok());
+        options.total_max = number(self.total_max).unwrap_or(options.total_max);
+        options.per_key_max = number(self.per_key_max).unwrap_or(options.per_key_max);
+    }
 }
 
 impl NetworkOptions {
@@ -158,7 +180,11 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
         webhooks: options.webhooks.clone(),
         // A sandbox mounts its workspace, which only the node that holds it can.
         sandboxes: match options.cluster {
-            None => Some(sandbox_options(options.data.as_deref(), &Home::new(&options.home))?),
+            None => {
+                let mut sandboxes = sandbox_options(options.data.as_deref(), &Home::new(&options.home))?;
+                options.sandboxes.apply(&mut sandboxes);
+                Some(sandboxes)
+            }
             Some(_) => None,
         },
         has_traces: options.otlp_endpoint.is_some(),

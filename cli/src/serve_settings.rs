@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 19] = [
+pub const KEYS: [ServerSetting; 25] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
     setting(
@@ -82,6 +82,17 @@ pub const KEYS: [ServerSetting; 19] = [
         "those of the system",
         "authorities of the receivers of webhooks, as PEM",
     ),
+    setting(
+        "sandbox-runtimes",
+        "AMALGAM_SANDBOX_RUNTIMES",
+        "local",
+        "what starts sandboxes: `local`, `docker`, or both, separated by commas; the first that has the template",
+    ),
+    setting("docker-host", "DOCKER_HOST", "unix:///var/run/docker.sock", "Unix socket of the Docker engine"),
+    setting("docker-network", "DOCKER_NETWORK", "none", "network of containers that ask for `bridge`"),
+    setting("docker-pull", "AMALGAM_DOCKER_PULL", "false", "pull images that the Docker engine does not have"),
+    setting("max-sandboxes", "AMALGAM_MAX_SANDBOXES", "100", "sandboxes at a time"),
+    setting("max-sandboxes-per-key", "AMALGAM_MAX_SANDBOXES_PER_KEY", "10", "sandboxes of one key at a time"),
     setting("log", "AMALGAM_LOG", "info", "filter of the log"),
     setting(
         "otlp-endpoint",
@@ -145,6 +156,24 @@ pub struct ServerArgs {
     /// The authorities that receivers of webhooks have certificates of, as PEM [env: AMALGAM_WEBHOOK_CA]
     #[arg(long, value_name = "FILE")]
     webhook_ca: Option<String>,
+    /// What starts sandboxes: local or docker; repeatable, the first that has the template [env: AMALGAM_SANDBOX_RUNTIMES]
+    #[arg(long, value_name = "RUNTIME")]
+    sandbox_runtimes: Vec<String>,
+    /// The Unix socket of the Docker engine [env: DOCKER_HOST] [default: unix:///var/run/docker.sock]
+    #[arg(long, value_name = "URL")]
+    docker_host: Option<String>,
+    /// The network of containers that ask for `bridge` [env: DOCKER_NETWORK] [default: they are refused]
+    #[arg(long, value_name = "NAME")]
+    docker_network: Option<String>,
+    /// Pull images that the Docker engine does not have [env: AMALGAM_DOCKER_PULL]
+    #[arg(long)]
+    docker_pull: bool,
+    /// Sandboxes at a time [env: AMALGAM_MAX_SANDBOXES] [default: 100]
+    #[arg(long, value_name = "NUMBER")]
+    max_sandboxes: Option<String>,
+    /// Sandboxes of one key at a time [env: AMALGAM_MAX_SANDBOXES_PER_KEY] [default: 10]
+    #[arg(long, value_name = "NUMBER")]
+    max_sandboxes_per_key: Option<String>,
     /// Send traces of all calls to this collector, by OTLP over gRPC [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
@@ -175,6 +204,12 @@ impl ServerArgs {
             "webhook-timeout" => self.webhook_timeout.clone(),
             "webhook-retries" => self.webhook_retries.clone(),
             "webhook-ca" => self.webhook_ca.clone(),
+            "sandbox-runtimes" => (!self.sandbox_runtimes.is_empty()).then(|| self.sandbox_runtimes.join(",")),
+            "docker-host" => self.docker_host.clone(),
+            "docker-network" => self.docker_network.clone(),
+            "docker-pull" => is_set(self.docker_pull),
+            "max-sandboxes" => self.max_sandboxes.clone(),
+            "max-sandboxes-per-key" => self.max_sandboxes_per_key.clone(),
             "otlp-endpoint" => self.otlp_endpoint.clone(),
             _ => None,
         }
@@ -387,11 +422,11 @@ mod tests {
         ("METRICS_PORT", "`listen`: /metrics has the same port; `open-metrics` lets it be read without a key"),
         ("API_KEY", "`API_KEY`, in the environment only: the text of the first admin key"),
         ("WORKSPACE_ROOT", "`data`"),
-        ("DOCKER_HOST", "none: the server starts no containers"),
-        ("DOCKER_NETWORK", "none: the server starts no containers"),
-        ("DEFAULT_SANDBOX_TIMEOUT", "none: the server starts no containers"),
-        ("MAX_SANDBOXES", "none: the server starts no containers"),
-        ("MAX_CONCURRENT_CREATIONS", "none: the server starts no containers"),
+        ("DOCKER_HOST", "`docker-host`, with `docker` among `sandbox-runtimes`; a Unix socket"),
+        ("DOCKER_NETWORK", "`docker-network`; without it containers have no network"),
+        ("DEFAULT_SANDBOX_TIMEOUT", "none: 3,600 seconds, unless the creation says otherwise"),
+        ("MAX_SANDBOXES", "`max-sandboxes`"),
+        ("MAX_CONCURRENT_CREATIONS", "none: 10"),
         ("RUST_LOG", "`log`"),
         ("WEBHOOK_URL", "none: `amalgam webhook create URL`, any number of them"),
         ("WEBHOOK_SECRET", "none: each webhook has a secret of its own"),

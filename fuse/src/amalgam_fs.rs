@@ -20,7 +20,7 @@ use fuser::{
 use rustix::fs::OFlags;
 
 use crate::busy_poll::BusyPoll;
-use crate::convert::{attr, caller, errno, kind, special, time_set};
+use crate::convert::{OwnerMap, attr, caller, errno, kind, special, time_set};
 use crate::relist::RecentReads;
 use crate::stale_retries::StaleRetries;
 use crate::worker_pool::WorkerPool;
@@ -58,6 +58,7 @@ pub(crate) enum KernelMessage {
 pub(crate) struct AmalgamFs {
     pub(crate) view: View,
     pub(crate) id: WatchId,
+    pub(crate) owners: OwnerMap,
     pub(crate) writeback: bool,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) workers: WorkerPool,
@@ -71,9 +72,13 @@ pub(crate) struct AmalgamFs {
 impl AmalgamFs {
     fn reply_entry(&self, found: Result<Attributes>, reply: ReplyEntry) {
         match found {
-            Ok(attributes) => reply.entry(&CACHE_TIMEOUT, &attr(&attributes), GENERATION),
+            Ok(attributes) => reply.entry(&CACHE_TIMEOUT, &attr(self.owners, &attributes), GENERATION),
             Err(error) => reply.error(errno(&error)),
         }
+    }
+
+    fn changing_user(&self, request: &Request) -> ChangingUser {
+        ChangingUser { caller: caller(request, self.id, self.owners), is_root: request.uid() == ROOT_USER }
     }
 
     /// Called when a process begins to read a file.
@@ -102,9 +107,15 @@ fn drop_privilege(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, i
     Ok(())
 }
 
+/// A caller, and whether it is root on the host. The view may know a user of a mount as the server's own, which can be root.
+struct ChangingUser {
+    caller: Caller,
+    is_root: bool,
+}
+
 /// Removes the set-ID bits of a changed file, unless root changed it.
-fn drop_privilege_unless_root(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, ino: Ino) -> Result<()> {
-    if caller.uid == ROOT_USER { Ok(()) } else { drop_privilege(view, notifier, caller, ino) }
+fn drop_privilege_unless_root(view: &View, notifier: &OnceLock<Notifier>, user: &ChangingUser, ino: Ino) -> Result<()> {
+    if user.is_root { Ok(()) } else { drop_privilege(view, notifier, &user.caller, ino) }
 }
 
 fn reply_empty(done: Result<()>, reply: ReplyEmpty) {
@@ -161,11 +172,11 @@ impl Filesystem for AmalgamFs {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.busy_poll.request_arrived();
-        let found = self.view.lookup(&caller(request, self.id), parent.0, name.as_bytes());
+        let found = self.view.lookup(&caller(request, self.id, self.owners), parent.0, name.as_bytes());
         match found {
             Err(error) if errno(&error) == Errno::ENOENT => {
                 // An entry with inode 0: the kernel caches that the name does not exist.
-                let mut negative = attr(&negative_entry());
+                let mut negative = attr(self.owners, &negative_entry());
                 negative.ino = INodeNo(0);
                 reply.entry(&CACHE_TIMEOUT, &negative, GENERATION);
             }
@@ -183,7 +194,7 @@ impl Filesystem for AmalgamFs {
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.busy_poll.request_arrived();
         match self.view.attributes(ino.0) {
-            Ok(attributes) => reply.attr(&CACHE_TIMEOUT, &attr(&attributes)),
+            Ok(attributes) => reply.attr(&CACHE_TIMEOUT, &attr(self.owners, &attributes)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -207,9 +218,10 @@ impl Filesystem for AmalgamFs {
         reply: ReplyAttr,
     ) {
         self.busy_poll.request_arrived();
+        let (uid, gid) = (uid.map(|uid| self.owners.uid(uid)), gid.map(|gid| self.owners.gid(gid)));
         let set = SetAttributes { mode, uid, gid, size, atime: atime.map(time_set), mtime: mtime.map(time_set) };
-        match self.view.set_attributes(&caller(request, self.id), ino.0, &set) {
-            Ok(attributes) => reply.attr(&CACHE_TIMEOUT, &attr(&attributes)),
+        match self.view.set_attributes(&caller(request, self.id, self.owners), ino.0, &set) {
+            Ok(attributes) => reply.attr(&CACHE_TIMEOUT, &attr(self.owners, &attributes)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -233,7 +245,7 @@ impl Filesystem for AmalgamFs {
         reply: ReplyEntry,
     ) {
         self.busy_poll.request_arrived();
-        let caller = Caller { umask, ..caller(request, self.id) };
+        let caller = Caller { umask, ..caller(request, self.id, self.owners) };
         let made = match special(mode, number) {
             Ok(None) => match self.view.create(&caller, parent.0, name.as_bytes(), mode) {
                 // The kernel may create a file that another mount has just created, because it has cached that the name does not exist.
@@ -254,25 +266,31 @@ impl Filesystem for AmalgamFs {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         self.busy_poll.request_arrived();
-        let caller = Caller { umask, ..caller(request, self.id) };
+        let caller = Caller { umask, ..caller(request, self.id, self.owners) };
         let made = self.view.create_directory(&caller, parent.0, name.as_bytes(), mode);
         self.reply_entry(made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.busy_poll.request_arrived();
-        reply_empty(self.view.unlink(&caller(request, self.id), parent.0, name.as_bytes()), reply);
+        reply_empty(self.view.unlink(&caller(request, self.id, self.owners), parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.busy_poll.request_arrived();
-        reply_empty(self.view.remove_directory(&caller(request, self.id), parent.0, name.as_bytes()), reply);
+        reply_empty(
+            self.view.remove_directory(&caller(request, self.id, self.owners), parent.0, name.as_bytes()),
+            reply,
+        );
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         self.busy_poll.request_arrived();
         let target = target.as_os_str().as_bytes();
-        self.reply_entry(self.view.create_symlink(&caller(request, self.id), parent.0, name.as_bytes(), target), reply);
+        self.reply_entry(
+            self.view.create_symlink(&caller(request, self.id, self.owners), parent.0, name.as_bytes(), target),
+            reply,
+        );
     }
 
     fn rename(
@@ -296,12 +314,15 @@ impl Filesystem for AmalgamFs {
             return reply.error(Errno::EINVAL);
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        reply_empty(self.view.rename(&caller(request, self.id), from, to, mode), reply);
+        reply_empty(self.view.rename(&caller(request, self.id, self.owners), from, to, mode), reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.busy_poll.request_arrived();
-        self.reply_entry(self.view.link(&caller(request, self.id), ino.0, parent.0, name.as_bytes()), reply);
+        self.reply_entry(
+            self.view.link(&caller(request, self.id, self.owners), ino.0, parent.0, name.as_bytes()),
+            reply,
+        );
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -360,7 +381,7 @@ impl Filesystem for AmalgamFs {
         reply: ReplyWrite,
     ) {
         self.busy_poll.request_arrived();
-        let caller = caller(request, self.id);
+        let caller = caller(request, self.id, self.owners);
         // The kernel appends at the end that it has cached, and another mount may have appended since. Delayed writes are for their
         // offset, independent of the flags of the open file.
         let is_append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
@@ -389,7 +410,7 @@ impl Filesystem for AmalgamFs {
 
     fn readdir(&self, request: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.busy_poll.request_arrived();
-        let caller = caller(request, self.id);
+        let caller = caller(request, self.id, self.owners);
         let read = self.view.read_directory(&caller, ino.0, offset, |listed| {
             let name = OsStr::from_bytes(listed.name);
             !reply.add(INodeNo(listed.attributes.ino), listed.cookie, kind(listed.attributes.kind), name)
@@ -402,10 +423,10 @@ impl Filesystem for AmalgamFs {
 
     fn readdirplus(&self, request: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.busy_poll.request_arrived();
-        let caller = caller(request, self.id);
+        let caller = caller(request, self.id, self.owners);
         let read = self.view.read_directory_plus(&caller, ino.0, offset, |listed| {
             let name = OsStr::from_bytes(listed.name);
-            let attr = attr(&listed.attributes);
+            let attr = attr(self.owners, &listed.attributes);
             !reply.add(attr.ino, listed.cookie, name, &CACHE_TIMEOUT, &attr, GENERATION)
         });
         match read {
@@ -441,7 +462,10 @@ impl Filesystem for AmalgamFs {
             XATTR_REPLACE => XattrSet::Replace,
             _ => return reply.error(Errno::EINVAL),
         };
-        reply_empty(self.view.set_xattr(&caller(request, self.id), ino.0, name.as_bytes(), value, mode), reply);
+        reply_empty(
+            self.view.set_xattr(&caller(request, self.id, self.owners), ino.0, name.as_bytes(), value, mode),
+            reply,
+        );
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -464,7 +488,7 @@ impl Filesystem for AmalgamFs {
         if is_system_xattr(name.as_bytes()) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        reply_empty(self.view.remove_xattr(&caller(request, self.id), ino.0, name.as_bytes()), reply);
+        reply_empty(self.view.remove_xattr(&caller(request, self.id, self.owners), ino.0, name.as_bytes()), reply);
     }
 
     /// Not implemented: with ENOSYS the kernel creates files with MKNOD and opens them without a message.
@@ -496,18 +520,19 @@ impl Filesystem for AmalgamFs {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let caller = caller(request, self.id);
+        let user = self.changing_user(request);
+        let caller = &user.caller;
         let size_change = if mode & KEEP_SIZE != 0 { SizeChange::Keep } else { SizeChange::Extend };
         let done = match mode & !KEEP_SIZE {
-            0 => self.view.allocate(&caller, ino.0, offset, length, size_change),
+            0 => self.view.allocate(caller, ino.0, offset, length, size_change),
             PUNCH_HOLE if size_change == SizeChange::Keep => {
-                self.view.punch(&caller, ino.0, offset, length, SizeChange::Keep)
+                self.view.punch(caller, ino.0, offset, length, SizeChange::Keep)
             }
-            ZERO_RANGE => self.view.punch(&caller, ino.0, offset, length, size_change),
+            ZERO_RANGE => self.view.punch(caller, ino.0, offset, length, size_change),
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         // Unlike for a write, the kernel does not say whether set-ID bits must be removed.
-        reply_empty(done.and_then(|()| drop_privilege_unless_root(&self.view, &self.notifier, &caller, ino.0)), reply);
+        reply_empty(done.and_then(|()| drop_privilege_unless_root(&self.view, &self.notifier, &user, ino.0)), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -536,11 +561,10 @@ impl Filesystem for AmalgamFs {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (caller, view, notifier) = (caller(request, self.id), self.view.clone(), Arc::clone(&self.notifier));
+        let (user, view, notifier) = (self.changing_user(request), self.view.clone(), Arc::clone(&self.notifier));
         self.workers.spawn(move || {
-            let copied = view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length);
-            match copied.and_then(|copied| drop_privilege_unless_root(&view, &notifier, &caller, to.0).map(|()| copied))
-            {
+            let copied = view.copy_range(&user.caller, (from.0, from_offset), (to.0, to_offset), length);
+            match copied.and_then(|copied| drop_privilege_unless_root(&view, &notifier, &user, to.0).map(|()| copied)) {
                 Ok(copied) => reply.written(copied as u32),
                 Err(error) => reply.error(errno(&error)),
             }

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use amalgam_engine::Time;
+use amalgam_engine::object::Owner;
 use amalgam_engine::work::Special;
 use amalgam_view::{Attributes, Caller, Device, Error, Kind, TimeSet, WatchId};
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
@@ -11,7 +12,47 @@ use tracing::warn;
 /// The number of an input/output error on Linux.
 const EIO: i32 = 5;
 
-pub(crate) fn attr(from: &Attributes) -> FileAttr {
+/// The user and the group of the server, and those that a mount shows in their place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnerMap {
+    server: Owner,
+    shown: Owner,
+}
+
+impl OwnerMap {
+    /// A mount that shows another owner in place of the server's user.
+    pub(crate) fn new(shown: Option<Owner>) -> Self {
+        let server = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        Self { server, shown: shown.unwrap_or(server) }
+    }
+
+    /// The ids that the mount shows for ids of the view.
+    fn show(self, uid: u32, gid: u32) -> (u32, u32) {
+        (swap(uid, self.server.uid, self.shown.uid), swap(gid, self.server.gid, self.shown.gid))
+    }
+
+    /// The user of the view for one who uses the mount.
+    pub(crate) fn uid(self, uid: u32) -> u32 {
+        swap(uid, self.server.uid, self.shown.uid)
+    }
+
+    /// The group of the view for one who uses the mount.
+    pub(crate) fn gid(self, gid: u32) -> u32 {
+        swap(gid, self.server.gid, self.shown.gid)
+    }
+}
+
+/// Exchanges two ids, so that no two users become one.
+fn swap(id: u32, one: u32, other: u32) -> u32 {
+    match id {
+        _ if id == one => other,
+        _ if id == other => one,
+        _ => id,
+    }
+}
+
+pub(crate) fn attr(owners: OwnerMap, from: &Attributes) -> FileAttr {
+    let (uid, gid) = owners.show(from.uid, from.gid);
     FileAttr {
         ino: INodeNo(from.ino),
         size: from.size,
@@ -23,8 +64,8 @@ pub(crate) fn attr(from: &Attributes) -> FileAttr {
         kind: kind(from.kind),
         perm: from.mode as u16,
         nlink: from.links,
-        uid: from.uid,
-        gid: from.gid,
+        uid,
+        gid,
         rdev: from.device.map_or(0, device_number),
         blksize: 4096,
         flags: 0,
@@ -93,11 +134,11 @@ pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_i32(number)
 }
 
-pub(crate) fn caller(request: &Request, origin: WatchId) -> Caller {
+pub(crate) fn caller(request: &Request, origin: WatchId, owners: OwnerMap) -> Caller {
     // The kernel checks permissions.
     Caller {
-        uid: request.uid(),
-        gid: request.gid(),
+        uid: owners.uid(request.uid()),
+        gid: owners.gid(request.gid()),
         groups: Vec::new(),
         enforce: false,
         origin: Some(origin),
@@ -108,6 +149,18 @@ pub(crate) fn caller(request: &Request, origin: WatchId) -> Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shown_owner_and_the_server_user_change_places() {
+        let (server, shown) = (Owner { uid: 0, gid: 5 }, Owner { uid: 1_000, gid: 1_001 });
+        let map = OwnerMap { server, shown };
+        assert_eq!(map.show(0, 5), (1_000, 1_001));
+        assert_eq!(map.show(1_000, 1_001), (0, 5), "no two users become one");
+        assert_eq!(map.show(7, 7), (7, 7));
+        assert_eq!((map.uid(1_000), map.gid(1_001)), (0, 5));
+        let same = OwnerMap::new(None);
+        assert_eq!(same.show(0, 1_000), (0, 1_000));
+    }
 
     #[test]
     fn device_numbers_and_times_come_back() {

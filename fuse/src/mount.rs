@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use crate::amalgam_fs::{ATTRIBUTES_ONLY, AmalgamFs, KernelMessage};
 use crate::busy_poll::BusyPoll;
+use crate::convert::OwnerMap;
 pub use crate::mount_device::MountOptions;
 use crate::mount_device::{self, MountAccess};
 use crate::relist::RecentReads;
@@ -115,6 +116,7 @@ impl Mount {
         let file_system = AmalgamFs {
             view: view.clone(),
             id,
+            owners: OwnerMap::new(options.shown_owner),
             writeback: options.writeback,
             busy_poll: BusyPoll::new(device.try_clone().ok()),
             workers: WorkerPool::new(options.threads),

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use amalgam_engine::object::Owner;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -32,11 +33,20 @@ pub struct MountOptions {
     pub writeback: bool,
     /// Whether device files and set-user-ID bits are effective, as on a local disk; needs root.
     pub privileged: bool,
+    /// The owner to show in place of the server's user, whose files in turn are stored as the server's.
+    pub shown_owner: Option<Owner>,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { name: "amalgam".to_owned(), allow_other: false, threads: 2, writeback: false, privileged: false }
+        Self {
+            name: "amalgam".to_owned(),
+            allow_other: false,
+            threads: 2,
+            writeback: false,
+            privileged: false,
+            shown_owner: None,
+        }
     }
 }
 

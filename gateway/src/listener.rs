@@ -291,6 +291,7 @@ impl Front {
         if let Some(calls) = projects.cluster_calls() {
             self.gate.metrics().count_cluster(&calls);
         }
+        self.sandboxes.measure().await;
         let text = self.gate.metrics().text(projects.open_count(), projects.nfs_statistics().as_ref());
         plain(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
     }

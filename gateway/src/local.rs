@@ -125,7 +125,7 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         projects,
         limits: RateLimits::new(RatePreset::DEFAULT),
         audit: Audit::off(),
-        metrics: Metrics::new(seconds(now())),
+        metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
         // No process sends deliveries for a socket that comes and goes.
         own: own_routes(own, None, has_sandboxes.then(|| sandboxes.clone())).await,
         git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),

@@ -15,6 +15,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
+use crate::sandboxes::SandboxMetrics;
+
 /// The upper bounds of the buckets of durations, in seconds.
 const SECONDS: [f64; 14] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
@@ -59,9 +61,10 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics without any call yet.
-    pub(crate) fn new(started_seconds: f64) -> Self {
+    /// Metrics without any call yet, and those of sandboxes.
+    pub(crate) fn new(started_seconds: f64, sandboxes: &SandboxMetrics) -> Self {
         let mut registry = Registry::default();
+        sandboxes.register(&mut registry);
         let metrics = Self {
             calls: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
@@ -210,7 +213,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_dashboards_expect() {
-        let metrics = Metrics::new(5.0);
+        let metrics = Metrics::new(5.0, &SandboxMetrics::new());
         metrics.call_began();
         metrics.call_ended("amalgam.v1.WorkspaceService/GetWorkspace", Code::Ok, Duration::from_millis(3));
         let nfs = NfsStatistics {
@@ -233,5 +236,37 @@ mod tests {
         assert!(text.contains(call), "{text}");
         assert!(text.contains("api_request_duration_seconds_bucket{le=\"0.005\","), "{text}");
         assert!(text.contains("amalgam_calls_running 0") && text.contains("amalgam_projects_open 2"), "{text}");
+    }
+
+    /// The names of metrics in a text: what stands before the labels or the range, or is in no function.
+    fn names_in(text: &str) -> std::collections::BTreeSet<String> {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let words = text.split(|letter: char| !is_name(letter));
+        let prefixes = ["amalgam_", "api_", "sandbox_", "nfs_", "process_"];
+        let ours = words.filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix)));
+        ours.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn alerts_and_dashboards_use_only_metrics_that_are_exported() {
+        let sandboxes = SandboxMetrics::new();
+        sandboxes.created(true, Duration::from_millis(3));
+        let metrics = Metrics::new(5.0, &sandboxes);
+        metrics.call_began();
+        metrics.call_ended("amalgam.v1.WorkspaceService/GetWorkspace", Code::Ok, Duration::from_millis(3));
+        metrics.count_cluster(&CloudCalls::default());
+        let exported = metrics.text(0, Some(&NfsStatistics::default()));
+        let described = |name: &str| {
+            let bare = name.strip_suffix("_total").unwrap_or(name).trim_end_matches("_bucket");
+            exported.contains(&format!("# TYPE {bare} ")) || exported.contains(&format!("# TYPE {name} "))
+        };
+        let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+        for (file, least) in [("prometheus-alerts.yaml", 8), ("grafana-dashboard.json", 14)] {
+            let text = std::fs::read_to_string(packaging.join(file)).expect("the file");
+            let names = names_in(&text);
+            assert!(names.len() >= least, "{file}: {names:?}");
+            let missing: Vec<_> = names.iter().filter(|name| !described(name)).collect();
+            assert!(missing.is_empty(), "{file} uses metrics that nothing exports: {missing:?}");
+        }
     }
 }

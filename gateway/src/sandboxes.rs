@@ -4,7 +4,9 @@ mod creation;
 mod events;
 mod log;
 mod messages;
+mod metrics;
 mod recovery;
+mod runtimes;
 mod service;
 mod streams;
 mod templates;
@@ -19,7 +21,7 @@ use std::time::Duration;
 
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason};
-use amalgam_sandbox::{Limits, Link, LocalOptions, LocalRuntime, Runtime, SandboxError, SandboxState};
+use amalgam_sandbox::{Limits, Link, SandboxError, SandboxState};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -28,6 +30,9 @@ use tracing::{info, warn};
 use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
+pub(crate) use metrics::SandboxMetrics;
+use runtimes::RuntimeSlot;
+pub use runtimes::{DockerSettings, RuntimeChoice};
 use ticket::Tickets;
 pub use websocket::TerminalTimes;
 use workspace::StoreCalls;
@@ -44,7 +49,9 @@ pub struct SandboxOptions {
     pub directory: PathBuf,
     /// The program of the agent.
     pub agent: PathBuf,
-    /// Whether a sandbox may have the network of the host.
+    /// The runtimes; the first one that has the template of a sandbox starts it.
+    pub runtimes: Vec<RuntimeChoice>,
+    /// Whether a sandbox of the local runtime may have the network of the host.
     pub allows_host_network: bool,
     /// Sandboxes of one key at a time.
     pub per_key_max: usize,
@@ -62,6 +69,7 @@ impl SandboxOptions {
         Self {
             directory,
             agent,
+            runtimes: vec![RuntimeChoice::Local],
             allows_host_network: false,
             per_key_max: 10,
             total_max: 100,
@@ -85,20 +93,17 @@ struct Inner {
     now: fn() -> Time,
     /// Whether clients reach the server by TLS.
     is_tls: bool,
+    metrics: SandboxMetrics,
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
 }
 
 struct Parts {
     options: SandboxOptions,
-    runtime: Arc<dyn Runtime>,
+    runtimes: Vec<RuntimeSlot>,
     creations: Semaphore,
     /// Held while sandboxes are counted and one more is written down.
     reserving: tokio::sync::Mutex<()>,
-    /// Set when the runtime was found to work.
-    probed: tokio::sync::OnceCell<()>,
-    /// Whether sandboxes outlive a server that is killed.
-    carries_mounts: std::sync::OnceLock<bool>,
 }
 
 /// A sandbox that this process has started.
@@ -119,14 +124,12 @@ impl Sandboxes {
         now: fn() -> Time,
     ) -> Self {
         let parts = options.map(|options| {
-            let (agent, allows_host_network) = (options.agent.clone(), options.allows_host_network);
-            let runtime = Arc::new(LocalRuntime::new(LocalOptions { agent, allows_host_network }));
-            let creations = Semaphore::new(CREATIONS_MAX);
-            let (reserving, probed, carries_mounts) = Default::default();
-            Parts { options, runtime, creations, reserving, probed, carries_mounts }
+            let runtimes = options.runtimes.iter().map(|choice| RuntimeSlot::new(choice, &options)).collect();
+            let (creations, reserving) = (Semaphore::new(CREATIONS_MAX), tokio::sync::Mutex::default());
+            Parts { options, runtimes, creations, reserving }
         });
-        let (living, tickets) = (Mutex::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, living, tickets }) }
+        let (metrics, living, tickets) = (SandboxMetrics::new(), Mutex::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, metrics, living, tickets }) }
     }
 
     fn parts(&self) -> Result<&Parts, Status> {
@@ -173,7 +176,10 @@ impl Sandboxes {
         let parts = self.parts()?;
         let living = self.inner.living.lock().remove(&record.id);
         let handle = living.as_ref().map_or(record.handle.as_str(), |living| living.handle.as_str());
-        parts.runtime.stop(&record.id, handle).await;
+        match parts.slot(&record.runtime) {
+            Some(slot) => slot.runtime.stop(&record.id, handle).await,
+            None => warn!(sandbox = record.id, runtime = record.runtime, "this server has no such runtime any more"),
+        }
         if let Some(living) = &living {
             living.link.close(why);
         }
@@ -237,9 +243,9 @@ impl Sandboxes {
     }
 
     /// Marks a sandbox whose processes have ended although nobody ended it.
-    async fn watch(&self, id: String, handle: String) {
-        let Ok(parts) = self.parts() else { return };
-        parts.runtime.ended(&handle).await;
+    async fn watch(&self, id: String, runtime: String, handle: String) {
+        let Some(slot) = self.parts().ok().and_then(|parts| parts.slot(&runtime)) else { return };
+        slot.runtime.ended(&handle).await;
         let is_ours = self.inner.living.lock().get(&id).is_some_and(|living| living.handle == handle);
         let why = "the processes of the sandbox ended by themselves or were killed";
         if !is_ours {
@@ -279,6 +285,7 @@ impl Sandboxes {
         loop {
             tokio::time::sleep(parts.options.expiry_interval).await;
             self.warn_expiring(parts.options.expiry_interval).await;
+            self.sweep().await;
             let expired = self.inner.catalog.expired_sandboxes(self.now()).await;
             for record in expired.unwrap_or_default() {
                 self.announce(events::EXPIRED, &record).await;
@@ -303,7 +310,9 @@ impl Sandboxes {
         if let Some(parts) = &self.inner.parts
             && self.inner.living.lock().is_empty()
         {
-            parts.runtime.release(&parts.options.directory);
+            for slot in &parts.runtimes {
+                slot.runtime.release(&parts.options.directory);
+            }
         }
     }
 }
@@ -331,7 +340,7 @@ fn sandbox_status(error: &SandboxError) -> Status {
     let reason = match error {
         SandboxError::NotIsolated { .. } => Reason::NotIsolated,
         SandboxError::NotEnforced { .. } => Reason::LimitNotEnforced,
-        SandboxError::NoTemplate(_) => Reason::TemplateNotFound,
+        SandboxError::NoTemplate(_) | SandboxError::NoImage { .. } => Reason::TemplateNotFound,
         SandboxError::NotStarted(_) | SandboxError::NotConnected => Reason::SandboxNotReady,
         SandboxError::NoCommand(_) => Reason::CommandNotFound,
         SandboxError::NoTerminal(_) => Reason::PtyNotFound,

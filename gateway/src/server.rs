@@ -144,7 +144,7 @@ impl Server {
             projects: projects.clone(),
             limits: RateLimits::new(options.rates),
             audit,
-            metrics: Metrics::new(seconds(now())),
+            metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
             own: own_routes(own, Some(webhooks), Some(sandboxes.clone())).await,
             git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
             now,

@@ -9,6 +9,8 @@ mod bounds;
 mod canaries;
 #[path = "server/cluster.rs"]
 mod cluster;
+#[path = "server/docker.rs"]
+mod docker;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]

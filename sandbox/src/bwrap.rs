@@ -11,10 +11,10 @@ pub(crate) const BWRAP: &str = "bwrap";
 /// Where the agent finds its socket and its secret.
 pub(crate) const LINK: &str = "/run/amalgam/link";
 /// Where the agent writes secrets of commands, in memory.
-const SECRETS: &str = "/run/amalgam/secrets";
-const SECRETS_BYTES_MAX: &str = "4194304";
+pub(crate) const SECRETS: &str = "/run/amalgam/secrets";
+pub(crate) const SECRETS_BYTES_MAX: &str = "4194304";
 /// Where the agent is.
-const AGENT: &str = "/run/amalgam/agent";
+pub(crate) const AGENT: &str = "/run/amalgam/agent";
 /// Read-only in the sandbox, where the machine has them.
 const SYSTEM: [&str; 13] = [
     "/usr",
@@ -38,7 +38,7 @@ pub(crate) const HOME: &str = "/sandbox";
 /// The id of the user and the group in the sandbox.
 const USER: &str = "1000";
 /// The most that `/tmp` and the home hold, each. They are in memory.
-const TMPFS_BYTES_MAX: &str = "1073741824";
+pub(crate) const TMPFS_BYTES_MAX: &str = "1073741824";
 
 /// Files that name the user, made in the runtime's directory of a sandbox.
 pub(crate) const ETC: [(&str, &str); 3] = [
@@ -160,6 +160,7 @@ mod tests {
             secret: Secret::generate().expect("random"),
             network: Network::None,
             limits: Limits::default(),
+            progress: crate::runtime::Progress(std::sync::Arc::new(|_| {})),
         };
         let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[]);
         assert!(!all(&spec).iter().any(|word| word == spec.secret.reveal() || word == "--share-net"));

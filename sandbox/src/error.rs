@@ -27,6 +27,14 @@ pub enum SandboxError {
     /// The runtime has no such template.
     #[error("there is no template `{0}`")]
     NoTemplate(String),
+    /// The engine has no such image, and did not pull it.
+    #[error("the Docker engine has no image `{image}`: {why}")]
+    NoImage {
+        /// The name of the image.
+        image: String,
+        /// Why it was not pulled.
+        why: String,
+    },
     /// The agent did not register in time, or its process ended.
     #[error("the sandbox did not start: {0}")]
     NotStarted(String),

@@ -1,6 +1,7 @@
 //! Sandboxes: the runtime that starts them, and the server's end of the channel to the agent in each.
 //!
-//! - [`Runtime`]: starts and ends sandboxes. [`LocalRuntime`] does so with bubblewrap, without root and without Docker.
+//! - [`Runtime`]: starts and ends sandboxes. [`LocalRuntime`] does so with bubblewrap, without root and without Docker;
+//!   [`DockerRuntime`] with containers of a Docker engine.
 //! - [`Link`]: the channel to one agent. Commands and terminals go through it.
 //! - [`Command`], [`Terminal`]: the output of a command or a terminal, kept so that callers can attach and come back.
 //! - [`SandboxState`]: the states of a sandbox and the changes between them.
@@ -17,11 +18,13 @@ pub mod agent_v1 {
 mod bwrap;
 mod cgroup;
 mod command;
+mod docker;
 mod error;
 mod limits;
 mod link;
 mod local;
 mod output;
+mod process;
 mod propagation;
 mod runtime;
 mod seccomp;
@@ -31,12 +34,13 @@ mod state;
 mod terminal;
 
 pub use command::{Command, CommandEnd, CommandSpec, Secrets};
+pub use docker::{DockerOptions, DockerRuntime};
 pub use error::{Result, SandboxError};
 pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};
 pub use link::{Link, LinkOptions, Usage};
 pub use local::{HOST_TEMPLATE, LocalOptions, LocalRuntime};
 pub use output::{Chunk, Part, Stream};
-pub use runtime::{Network, Runtime, StartSpec, Started, Template};
+pub use runtime::{MountAccess, Network, Progress, Runtime, StartSpec, Started, Template};
 pub use secret::{Secret, SecretHash};
 pub use state::SandboxState;
 pub use terminal::{Terminal, TerminalSize};

@@ -52,6 +52,8 @@ pub struct LinkOptions {
     pub sandbox_id: String,
     /// The path of the socket.
     pub socket: PathBuf,
+    /// The user and the group of the agent, if they are not the server's.
+    pub owner: Option<(u32, u32)>,
     /// The hash of the secret that the agent registers with.
     pub credential: SecretHash,
     /// Writes down the hash of the next secret.
@@ -125,7 +127,7 @@ impl Link {
     /// # Errors
     /// The socket cannot be made.
     pub fn listen(options: LinkOptions) -> Result<Self> {
-        let incoming = connections::listen(&options.socket)?;
+        let incoming = connections::listen(&options.socket, options.owner)?;
         let failed = SandboxError::io(format!("the output in {}", options.spool.display()));
         let spool = Spool::new(options.spool.clone(), SPOOL_BYTES).map_err(failed)?;
         let mut state = State {

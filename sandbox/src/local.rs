@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ use crate::bwrap::{BWRAP, ETC, isolation, root_entries, words};
 use crate::cgroup::Cgroups;
 use crate::error::{Result, SandboxError};
 use crate::limits::{Enforced, Limits};
+use crate::process::{self, living};
 use crate::propagation;
 use crate::runtime::{Network, Runtime, StartSpec, Started, Template};
 use crate::seccomp;
@@ -30,12 +31,8 @@ pub const HOST_TEMPLATE: &str = "host";
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// How long killed processes may take to go.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-/// How often a process that is no child is looked for.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// More than bubblewrap writes about a sandbox.
 const INFO_BYTES_MAX: usize = 4_096;
-/// The file with the agent's secret, in the directory of its link.
-const SECRET_FILE: &str = "secret";
 /// Joins control groups, then becomes bubblewrap: no process of the sandbox is ever outside.
 const JOIN: &str = "\
     while [ \"$1\" != -- ]; do echo $$ > \"$1\" || exit 125; shift; done; shift; exec \"$@\"";
@@ -70,11 +67,12 @@ impl LocalRuntime {
         if spec.template != HOST_TEMPLATE && spec.root.is_none() {
             return Err(SandboxError::NoTemplate(spec.template.clone()));
         }
-        if spec.network == Network::Host && !self.options.allows_host_network {
-            let why = "this server gives sandboxes no network";
-            return Err(SandboxError::NotStarted(why.to_owned()));
+        let refused = |why: &str| Err(SandboxError::NotStarted(why.to_owned()));
+        match spec.network {
+            Network::Host if !self.options.allows_host_network => refused("this server gives sandboxes no network"),
+            Network::Bridge => refused("the local runtime has no network `bridge`; the runtime `docker` has"),
+            Network::None | Network::Host => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -105,6 +103,10 @@ impl Runtime for LocalRuntime {
             Err(error) => format!("bubblewrap cannot be started ({error}); install the package bubblewrap"),
         };
         Err(SandboxError::NotIsolated { why })
+    }
+
+    async fn has_template(&self, name: &str) -> Result<bool> {
+        Ok(name == HOST_TEMPLATE)
     }
 
     async fn templates(&self) -> Vec<Template> {
@@ -148,6 +150,10 @@ impl Runtime for LocalRuntime {
         self.cgroups.remove(id);
     }
 
+    async fn last_words(&self, _: &str, files: &Path) -> String {
+        std::fs::read_to_string(files.join("agent.log")).unwrap_or_default().trim().to_owned()
+    }
+
     fn carries_mounts(&self, directory: &Path) -> bool {
         propagation::carries_mounts(directory, self.is_root)
     }
@@ -173,9 +179,7 @@ impl Runtime for LocalRuntime {
             let _ = monitor.wait_for(|has_ended| *has_ended).await;
         }
         // One that an earlier server started is no child of this process.
-        while living(handle).is_some() {
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+        process::ended(handle).await;
     }
 }
 
@@ -208,7 +212,7 @@ impl LocalRuntime {
         };
         let _ = tokio::time::timeout(START_WITHIN, reading).await;
         let pid = child_pid(&String::from_utf8_lossy(&info));
-        let handle = pid.and_then(|pid| Some(format!("{pid}:{}", start_time(pid)?)));
+        let handle = pid.and_then(process::handle_of);
         let Some(handle) = handle else {
             let _ = child.kill().await;
             let said = std::fs::read_to_string(spec.files.join("agent.log")).unwrap_or_default();
@@ -229,14 +233,10 @@ impl LocalRuntime {
 
 /// Writes the files that a sandbox is shown.
 fn prepare(spec: &StartSpec) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
     for (name, text) in ETC {
         std::fs::write(spec.files.join(name), text)?;
     }
-    let path = spec.link.join(SECRET_FILE);
-    let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(spec.secret.reveal().as_bytes())
+    spec.write_secret()
 }
 
 /// The id of the first process, from what bubblewrap wrote.
@@ -244,23 +244,6 @@ fn child_pid(info: &str) -> Option<i32> {
     let after = info.split_once("\"child-pid\":")?.1.trim_start();
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
-}
-
-/// When a process was started, in the kernel's ticks: with it an id that was used again is noticed.
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-    // The name of the program may have spaces and parentheses.
-    let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // State is the first of them; a zombie is gone.
-    let is_zombie = matches!(fields.first(), Some(&("Z" | "X")));
-    if is_zombie { None } else { fields.get(19)?.parse().ok() }
-}
-
-/// The first process of a sandbox, if it is the one that the runtime started.
-fn living(handle: &str) -> Option<Pid> {
-    let (pid, started) = handle.split_once(':')?;
-    let (pid, started): (i32, u64) = (pid.parse().ok()?, started.parse().ok()?);
-    (start_time(pid)? == started).then(|| Pid::from_raw(pid))?
 }
 
 #[cfg(test)]
@@ -272,16 +255,6 @@ mod tests {
         assert_eq!(child_pid("{\n    \"child-pid\": 4711,\n    \"ipc-namespace\": 1\n}\n"), Some(4_711));
         for bad in ["", "{}", "{\"child-pid\": }", "\"child-pid\": x"] {
             assert_eq!(child_pid(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_process_with_another_start_time_is_not_ours() {
-        let own = i32::try_from(std::process::id()).expect("a process id");
-        let started = start_time(own).expect("this process runs");
-        assert!(living(&format!("{own}:{started}")).is_some());
-        for other in [format!("{own}:{}", started + 1), "x:1".to_owned(), format!("{own}"), String::new()] {
-            assert!(living(&other).is_none(), "{other}");
         }
     }
 }

@@ -1,10 +1,17 @@
 //! What starts and ends sandboxes.
 
+use std::collections::HashSet;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::limits::{Enforced, Limits};
 use crate::secret::Secret;
+
+/// The file with the agent's secret, in the directory of its link.
+const SECRET_FILE: &str = "secret";
 
 /// Starts and ends sandboxes.
 #[tonic::async_trait]
@@ -21,6 +28,17 @@ pub trait Runtime: Send + Sync {
     /// The templates that sandboxes can be started from.
     async fn templates(&self) -> Vec<Template>;
 
+    /// Whether sandboxes can be started from a template of this name.
+    ///
+    /// # Errors
+    /// The runtime cannot tell.
+    async fn has_template(&self, name: &str) -> Result<bool>;
+
+    /// How the workspace has to be mounted so that the user of a sandbox can use it.
+    fn mount_access(&self, _is_mounted_later: bool) -> MountAccess {
+        MountAccess::default()
+    }
+
     /// Checks limits and says what enforces each.
     ///
     /// # Errors
@@ -35,6 +53,12 @@ pub trait Runtime: Send + Sync {
 
     /// Ends all processes of a sandbox and frees what the runtime holds for it. A sandbox that is gone is no error.
     async fn stop(&self, id: &str, handle: &str);
+
+    /// What the agent of a sandbox that did not start said last. `files` is the directory of the runtime.
+    async fn last_words(&self, handle: &str, files: &Path) -> String;
+
+    /// Removes what the runtime still holds for sandboxes of this server that are not among the known ones.
+    async fn sweep(&self, _known: &HashSet<String>) {}
 
     /// Whether mounts below a directory reach sandboxes that run already. Then a sandbox outlives its server: the next one mounts the
     /// workspace again.
@@ -60,6 +84,50 @@ pub enum Network {
     None,
     /// The network of the host.
     Host,
+    /// A network of containers that the operator has chosen.
+    Bridge,
+}
+
+impl Network {
+    /// The word in the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Host => "host",
+            Self::Bridge => "bridge",
+        }
+    }
+
+    /// The network of a word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        [Self::None, Self::Host, Self::Bridge].into_iter().find(|network| network.word() == word)
+    }
+}
+
+/// How a workspace is mounted for a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountAccess {
+    /// Whether other users than the server's may enter.
+    pub allows_others: bool,
+    /// The user and the group that are shown as the owner in place of the server's.
+    pub shown_owner: Option<(u32, u32)>,
+}
+
+/// Is told about slow parts of a start.
+#[derive(Clone)]
+pub struct Progress(pub Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Progress {
+    /// Tells it.
+    pub fn tell(&self, what: &str) {
+        (self.0)(what);
+    }
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress(..)")
+    }
 }
 
 /// A sandbox to be started.
@@ -88,6 +156,22 @@ pub struct StartSpec {
     pub network: Network,
     /// Its limits.
     pub limits: Limits,
+    /// Is told about slow parts of the start.
+    pub progress: Progress,
+}
+
+impl StartSpec {
+    /// Writes the secret for the agent, for the server's user only.
+    pub(crate) fn write_secret(&self) -> io::Result<()> {
+        let path = self.secret_file();
+        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(self.secret.reveal().as_bytes())
+    }
+
+    /// The file with the secret.
+    pub(crate) fn secret_file(&self) -> PathBuf {
+        self.link.join(SECRET_FILE)
+    }
 }
 
 /// A sandbox that was started.

@@ -94,6 +94,7 @@ impl MountArgs {
             writeback: self.writeback,
             threads: self.threads.unwrap_or(0),
             local: self.local.iter().map(|path| Bytes::copy_from_slice(without_slash(path.as_bytes()))).collect(),
+            ..v1::MountOptions::default()
         }
     }
 

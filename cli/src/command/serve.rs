@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_gateway::{Authentication, ClusterOptions, TlsFiles, WebhookOptions};
+use amalgam_gateway::{Authentication, ClusterOptions, DockerSettings, RuntimeChoice, TlsFiles, WebhookOptions};
 use amalgam_proto::v1;
 use amalgam_server::{Home, Network, NfsListen};
 use clap::Args;
@@ -14,11 +14,13 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::logging::LogOptions;
 use crate::output::json as lines;
-use crate::serve_network::{self, NetworkOptions};
+use crate::serve_network::{self, NetworkOptions, SandboxSettings};
 use crate::serve_settings::{ServerArgs, ServerSettings};
 use crate::session::Session;
 use crate::text;
 
+/// The usual socket of a Docker engine.
+const DOCKER_HOST: &str = "unix:///var/run/docker.sock";
 const IDLE_SECONDS: u64 = 600;
 /// Connections of a node to the database of its cluster, beside those of the catalog.
 const CLUSTER_CONNECTIONS: u32 = 16;
@@ -87,6 +89,7 @@ impl Serve {
             metrics_open: settings.is_on("open-metrics")?,
             rates: settings.rates()?,
             webhooks: webhooks(&settings)?,
+            sandboxes: sandboxes(&settings)?,
             otlp_endpoint: settings.text("otlp-endpoint").map(str::to_owned),
         };
         let filter = settings.text("log").map(str::to_owned);
@@ -112,6 +115,29 @@ fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
         allow: settings.list("webhook-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?,
         authorities: settings.path("webhook-ca"),
         ..default
+    })
+}
+
+/// How sandboxes are started.
+fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
+    let host = settings.text("docker-host").unwrap_or(DOCKER_HOST);
+    let network = settings.text("docker-network").filter(|network| *network != "none");
+    let pulls = settings.is_on("docker-pull")?;
+    let runtimes = settings.list("sandbox-runtimes", |word| match word {
+        "local" => Ok(RuntimeChoice::Local),
+        "docker" => {
+            let unix = |path: &str| format!("docker-host is `{path}`, and only unix:// and a path can be used");
+            let socket = host.strip_prefix("unix://").filter(|path| path.starts_with('/')).ok_or_else(|| unix(host))?;
+            let network = network.map(str::to_owned);
+            Ok(RuntimeChoice::Docker(DockerSettings { socket: socket.into(), network, pulls }))
+        }
+        _ => Err(format!("`{word}` is neither local nor docker")),
+    })?;
+    let number = |name: &str| settings.number(name, 1..=10_000);
+    Ok(SandboxSettings {
+        runtimes: if runtimes.is_empty() { vec![RuntimeChoice::Local] } else { runtimes },
+        total_max: number("max-sandboxes")?,
+        per_key_max: number("max-sandboxes-per-key")?,
     })
 }
 

@@ -120,6 +120,14 @@ impl Catalog {
         Ok((found?, counted.try_get("found")?))
     }
 
+    /// The number of sandboxes in each state that any is in.
+    pub async fn count_sandboxes(&self) -> Result<Vec<(String, i64)>> {
+        let rows = sqlx::query("SELECT state, COUNT(*) AS sandboxes FROM sandboxes GROUP BY state")
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(|row| Ok((row.try_get("state")?, row.try_get("sandboxes")?))).collect()
+    }
+
     /// All sandboxes of all projects that may have processes.
     pub async fn living_sandboxes(&self) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query("SELECT * FROM sandboxes WHERE state IN ('starting', 'running', 'stopping')")

@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_sandbox::{
-    Enforced, Limits, Link, LinkOptions, Network, SandboxError, SandboxState, Secret, SecretHash, Secrets, StartSpec,
-    parse_bytes, parse_cpus,
+    Enforced, Limits, Link, LinkOptions, Network, Progress, SandboxError, SandboxState, Secret, SecretHash, Secrets,
+    StartSpec, parse_bytes, parse_cpus,
 };
 use serde_json::json;
 use tonic::Status;
 use tracing::{info, warn};
 
+use super::runtimes::{Choice, RuntimeSlot};
 use super::templates::no_snapshot;
 use super::workspace::StoreCalls;
 use super::{Living, Parts, Sandboxes, events, sandbox_status};
@@ -46,6 +47,8 @@ const NANOSECONDS: i64 = 1_000_000_000;
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) template: String,
+    /// The name of the runtime; empty for the first one that has the template.
+    pub(super) runtime: String,
     pub(super) envs: HashMap<String, String>,
     pub(super) lifetime_seconds: i64,
     pub(super) limits: Limits,
@@ -93,13 +96,9 @@ impl Plan {
             seconds @ 1..=LIFETIME_SECONDS_MAX => seconds,
             _ => return Err(invalid("timeout_seconds: 1 to 86400")),
         };
-        if !matches!(request.runtime.as_str(), "" | "local") {
-            return Err(invalid("runtime: this server has `local` only"));
-        }
         let network = match request.network.as_str() {
-            "" | "none" => Network::None,
-            "host" => Network::Host,
-            _ => return Err(invalid("network: `none` or `host`")),
+            "" => Network::None,
+            word => Network::of_word(word).ok_or_else(|| invalid("network: `none`, `bridge` or `host`"))?,
         };
         let source = match (request.workspace, request.from) {
             (workspace, from) if !workspace.is_empty() && !from.is_empty() => {
@@ -112,6 +111,7 @@ impl Plan {
         Ok(Self {
             name: request.name,
             template: request.template,
+            runtime: request.runtime,
             envs: request.envs,
             lifetime_seconds,
             limits: limits(&request.resources.unwrap_or_default(), request.best_effort)?,
@@ -176,15 +176,28 @@ fn limits(resources: &v1::ResourceConfig, is_best_effort: bool) -> Result<Limits
 impl Sandboxes {
     /// Starts a sandbox. What was made is taken away if it does not start.
     pub(super) async fn start(&self, owner: &Owner, plan: Plan) -> Result<SandboxRecord, Status> {
+        let begin = Instant::now();
+        let started = self.start_checked(owner, plan).await;
+        // What the caller did wrong is no failure of the server.
+        let is_failure = started.as_ref().is_err_and(|status| {
+            !matches!(Failure::of_status(status).map(|failure| failure.reason), Some(reason) if is_refusal(reason))
+        });
+        if started.is_ok() || is_failure {
+            self.inner.metrics.created(started.is_ok(), begin.elapsed());
+        }
+        started
+    }
+
+    async fn start_checked(&self, owner: &Owner, plan: Plan) -> Result<SandboxRecord, Status> {
         let parts = self.parts()?;
-        let root = self.root_of(&self.calls_of(owner).await?, &plan.template).await?;
-        parts.probed.get_or_try_init(|| parts.runtime.probe()).await.map_err(|error| sandbox_status(&error))?;
-        let enforced = parts.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
+        let choice = self.choose(parts, &self.calls_of(owner).await?, &plan.runtime, &plan.template).await?;
+        choice.slot.probe().await?;
+        let enforced = choice.slot.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
         let queued = tokio::time::timeout(QUEUE_WITHIN, parts.creations.acquire()).await;
         let busy = || Failure::new(Reason::Busy, "too many sandboxes are being created; try again").into_status();
         let _place = queued.map_err(|_| busy())?.map_err(|_| busy())?;
-        let record = self.reserve(parts, owner, &plan, root, &enforced).await?;
-        match self.begin(parts, &record, plan).await {
+        let record = self.reserve(parts, owner, &plan, &choice, &enforced).await?;
+        match self.begin(choice.slot, &record, plan).await {
             Ok(()) => {
                 info!(sandbox = record.id, project = %record.project, "sandbox runs");
                 self.note(&record.id, "running");
@@ -213,7 +226,7 @@ impl Sandboxes {
         parts: &Parts,
         owner: &Owner,
         plan: &Plan,
-        root: Option<String>,
+        choice: &Choice<'_>,
         enforced: &[Enforced],
     ) -> Result<SandboxRecord, Status> {
         let id = new_sandbox_id()?;
@@ -239,7 +252,6 @@ impl Sandboxes {
         }
         let limits: Vec<_> =
             enforced.iter().map(|one| json!({"limit": one.limit, "value": one.value, "by": one.by})).collect();
-        let network = if plan.network == Network::Host { "host" } else { "none" };
         let now = self.now();
         let record = SandboxRecord {
             id,
@@ -248,7 +260,7 @@ impl Sandboxes {
             state: SandboxState::Starting,
             reason: String::new(),
             template: plan.template.clone(),
-            runtime: parts.runtime.name().to_owned(),
+            runtime: choice.slot.runtime.name().to_owned(),
             handle: String::new(),
             workspace,
             key_id: owner.key_id.clone(),
@@ -256,14 +268,15 @@ impl Sandboxes {
             credential: SecretHash::from_hex(""),
             config: json!({
                 "limits": limits,
-                "network": network,
+                "network": plan.network.word(),
                 "readOnly": plan.is_read_only,
                 "ownsWorkspace": owns_workspace,
                 "provider": "fuse",
                 "bestEffort": plan.limits.is_best_effort,
-                // The root directory of a template ends with the server that shows it.
-                "outlivesServer": root.is_none() && self.outlives_server(parts, plan),
-                "root": root,
+                // The root directory of a template ends with the server that shows it. A sandbox that may only read its workspace sees
+                // the mount itself, read-only.
+                "outlivesServer": choice.root.is_none() && !plan.is_read_only && choice.slot.carries_mounts(&parts.options),
+                "root": choice.root,
             }),
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
@@ -278,17 +291,9 @@ impl Sandboxes {
         Ok(StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent))
     }
 
-    /// Whether a sandbox outlives a server that is killed. One that may only read its workspace sees the mount itself, read-only.
-    fn outlives_server(&self, parts: &Parts, plan: &Plan) -> bool {
-        let carries = || {
-            let directory = &parts.options.directory;
-            std::fs::create_dir_all(directory).is_ok() && parts.runtime.carries_mounts(directory)
-        };
-        !plan.is_read_only && *parts.carries_mounts.get_or_init(carries)
-    }
-
     /// Mounts the workspace, starts the processes, and waits for the agent.
-    async fn begin(&self, parts: &Parts, record: &SandboxRecord, plan: Plan) -> Result<(), Status> {
+    async fn begin(&self, slot: &RuntimeSlot, record: &SandboxRecord, plan: Plan) -> Result<(), Status> {
+        let runtime = &slot.runtime;
         let directory = self.directory(&record.id)?;
         let failed = |error| sandbox_status(&SandboxError::io("the directory of a sandbox")(error));
         make_directories(&directory).map_err(failed)?;
@@ -298,7 +303,7 @@ impl Sandboxes {
         calls.update(&record.workspace).await?;
         let is_mounted_later = record.config["outlivesServer"] == true;
         if !is_mounted_later {
-            calls.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
+            calls.mount(&record.workspace, &directory.join(WORKSPACE), runtime.mount_access(false)).await?;
         }
         let root = record.config["root"].as_str();
         if let Some(revision) = root {
@@ -320,8 +325,9 @@ impl Sandboxes {
             secret,
             network: plan.network,
             limits: plan.limits.clone(),
+            progress: self.progress(&record.id),
         };
-        let started = match parts.runtime.start(&spec).await {
+        let started = match runtime.start(&spec).await {
             Ok(started) => started,
             Err(error) => {
                 link.close("not started");
@@ -334,30 +340,41 @@ impl Sandboxes {
         catalog.set_sandbox_handle(&record.id, &started.handle, &record.config).await?;
         let ready = tokio::select! {
             ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
-            () = parts.runtime.ended(&started.handle) => false,
+            () = runtime.ended(&started.handle) => false,
         };
         // The secret is good once, and was used.
         let _ = std::fs::remove_file(directory.join(LINK).join("secret"));
         if !ready {
-            let said = std::fs::read_to_string(directory.join(FILES).join("agent.log")).unwrap_or_default();
+            let said = runtime.last_words(&started.handle, &directory.join(FILES)).await;
             warn!(sandbox = record.id, said, "the agent did not register");
             let message = "the agent of the sandbox did not register; the server's log says more".to_owned();
             return Err(sandbox_status(&SandboxError::NotStarted(message)));
         }
         if is_mounted_later {
             // The agent runs, so the sandbox has its empty directory: an earlier mount would be taken in its place, read-only.
-            calls.mount(&record.workspace, &directory.join(WORKSPACE)).await?;
+            calls.mount(&record.workspace, &directory.join(WORKSPACE), runtime.mount_access(true)).await?;
         }
-        if is_mounted_later && !parts.runtime.sees_workspace(&started.handle) {
+        if is_mounted_later && !runtime.sees_workspace(&started.handle) {
             let message = "the sandbox does not see the mount of its workspace".to_owned();
             return Err(sandbox_status(&SandboxError::NotStarted(message)));
         }
         catalog.set_sandbox_state(&record.id, SandboxState::Running, "", self.now()).await?;
-        let (sandboxes, id, handle) = (self.clone(), record.id.clone(), started.handle);
-        tokio::spawn(async move { sandboxes.watch(id, handle).await });
+        self.spawn_watch(record, started.handle);
         let (sandboxes, id) = (self.clone(), record.id.clone());
         tokio::spawn(async move { sandboxes.announce_agent(id, link).await });
         Ok(())
+    }
+
+    /// Writes down slow parts of a start.
+    fn progress(&self, id: &str) -> Progress {
+        let (sandboxes, id) = (self.clone(), id.to_owned());
+        Progress(std::sync::Arc::new(move |what| sandboxes.note(&id, what)))
+    }
+
+    /// Waits for the end of a sandbox that nobody ends.
+    pub(super) fn spawn_watch(&self, record: &SandboxRecord, handle: String) {
+        let (sandboxes, id, runtime) = (self.clone(), record.id.clone(), record.runtime.clone());
+        tokio::spawn(async move { sandboxes.watch(id, runtime, handle).await });
     }
 
     /// Listens for the agent of a sandbox, which registers with the secret of this hash.
@@ -367,10 +384,12 @@ impl Sandboxes {
         directory: &Path,
         credential: SecretHash,
     ) -> amalgam_sandbox::Result<Link> {
+        let slot = self.inner.parts.as_ref().and_then(|parts| parts.slot(&record.runtime));
         let (catalog, id) = (self.inner.catalog.clone(), record.id.clone());
         Link::listen(LinkOptions {
             sandbox_id: record.id.clone(),
             socket: directory.join(LINK).join("agent.sock"),
+            owner: slot.and_then(|slot| slot.runtime.mount_access(true).shown_owner),
             credential,
             save_credential: Box::new(move |credential| {
                 let (catalog, id) = (catalog.clone(), id.clone());
@@ -411,10 +430,11 @@ impl Sandboxes {
             let plan = Plan {
                 name: request.name.clone(),
                 template: record.template.clone(),
+                runtime: record.runtime.clone(),
                 envs: living.envs.clone(),
                 lifetime_seconds: left_seconds.clamp(1, LIFETIME_SECONDS_MAX),
                 limits: living.limits.clone(),
-                network: if record.config["network"] == "host" { Network::Host } else { Network::None },
+                network: record.config["network"].as_str().and_then(Network::of_word).unwrap_or(Network::None),
                 is_read_only: record.config["readOnly"] == true,
                 source: Source::Forked(workspace.clone()),
             };
@@ -437,6 +457,19 @@ impl Sandboxes {
         }
         Err(status)
     }
+}
+
+/// Whether a reason says that the caller asked for something that there is not.
+fn is_refusal(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Invalid
+            | Reason::NotFound
+            | Reason::AlreadyExists
+            | Reason::TemplateNotFound
+            | Reason::LimitNotEnforced
+            | Reason::SandboxLimit
+    )
 }
 
 /// The name of a workspace that is made for a sandbox.

@@ -47,13 +47,14 @@ impl Sandboxes {
             }
         }
         self.remove_leftovers().await;
+        self.sweep().await;
     }
 
     /// Takes over a sandbox whose processes run.
     async fn resume(&self, record: &SandboxRecord) -> Result<(), Status> {
-        let parts = self.parts()?;
         let gone = |why: &str| Status::aborted(why.to_owned());
-        if !parts.runtime.is_alive(&record.handle) {
+        let runtime = &self.parts()?.slot(&record.runtime).ok_or_else(|| gone("its runtime is off"))?.runtime;
+        if !runtime.is_alive(&record.handle) {
             return Err(gone("its processes are gone"));
         }
         if record.config["outlivesServer"] != true {
@@ -62,12 +63,13 @@ impl Sandboxes {
         // Opening the store mounts again what the earlier process had mounted, with its uncommitted work.
         let calls = self.store_calls(record).await?;
         let directory = self.directory(&record.id)?;
-        if !parts.runtime.sees_workspace(&record.handle) {
+        if !runtime.sees_workspace(&record.handle) {
             // The store has not mounted it again, or the mount did not get there.
             let _ = calls.unmount(&directory.join(super::creation::WORKSPACE)).await;
-            calls.mount(&record.workspace, &directory.join(super::creation::WORKSPACE)).await?;
+            let access = runtime.mount_access(true);
+            calls.mount(&record.workspace, &directory.join(super::creation::WORKSPACE), access).await?;
         }
-        if !parts.runtime.sees_workspace(&record.handle) {
+        if !runtime.sees_workspace(&record.handle) {
             return Err(gone("it does not see its workspace"));
         }
         let link =
@@ -75,8 +77,7 @@ impl Sandboxes {
         let envs = read_variables(&directory).unwrap_or_default();
         let living = Living { link: link.clone(), handle: record.handle.clone(), envs, limits: limits_of(record) };
         self.inner.living.lock().insert(record.id.clone(), living);
-        let (sandboxes, id, handle) = (self.clone(), record.id.clone(), record.handle.clone());
-        tokio::spawn(async move { sandboxes.watch(id, handle).await });
+        self.spawn_watch(record, record.handle.clone());
         let (sandboxes, record) = (self.clone(), record.clone());
         tokio::spawn(async move {
             if tokio::time::timeout(READY_WITHIN, link.connected()).await.is_err() {

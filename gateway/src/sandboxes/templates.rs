@@ -1,4 +1,4 @@
-//! What sandboxes are started from: templates of the runtime, labels below `templates/`, and any snapshot.
+//! What sandboxes are started from: templates of the runtimes, labels below `templates/`, and any snapshot.
 
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_sandbox::SandboxError;
@@ -13,29 +13,27 @@ const LABELS: &str = "templates/";
 const SNAPSHOT: &str = "snapshot:";
 
 impl Sandboxes {
-    /// The snapshot with the root directory of a template, as people write it; nothing for a template of the runtime.
+    /// The snapshot with the root directory of a template, as people write it; nothing for a template that is no snapshot.
     pub(super) async fn root_of(&self, calls: &StoreCalls, name: &str) -> Result<Option<String>, Status> {
-        if self.parts()?.runtime.templates().await.iter().any(|template| template.name == name) {
-            return Ok(None);
-        }
         if let Some(revision) = name.strip_prefix(SNAPSHOT) {
             return Ok(Some(revision.to_owned()));
         }
         let label = format!("{LABELS}{name}");
         let found = calls.labels(&label).await?.into_iter().any(|found| label_id(&found) == label);
-        let unknown = || sandbox_status(&SandboxError::NoTemplate(name.to_owned()));
-        if found && !name.is_empty() { Ok(Some(label)) } else { Err(unknown()) }
+        Ok(Some(label).filter(|_| found && !name.is_empty()))
     }
 
     /// All templates of a project.
     pub(super) async fn all_templates(&self, calls: &StoreCalls) -> Result<Vec<v1::Template>, Status> {
-        let of_runtime = self.parts()?.runtime.templates().await.into_iter().map(|template| v1::Template {
-            name: template.name,
-            description: template.description,
-            tags: template.tags,
-            snapshot: String::new(),
-        });
-        let mut all: Vec<_> = of_runtime.collect();
+        let mut all = Vec::new();
+        for slot in &self.parts()?.runtimes {
+            all.extend(slot.runtime.templates().await.into_iter().map(|template| v1::Template {
+                name: template.name,
+                description: template.description,
+                tags: template.tags,
+                snapshot: String::new(),
+            }));
+        }
         for label in calls.labels(LABELS).await? {
             let name = label_id(&label).strip_prefix(LABELS).unwrap_or_default().to_owned();
             let description = format!("the files of the label {}", label_id(&label));

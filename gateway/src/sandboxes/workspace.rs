@@ -13,6 +13,7 @@ use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{Failure, Reason, v1};
+use amalgam_sandbox::MountAccess;
 use amalgam_server::OpenStore;
 use amalgam_server::api::ACTOR_HEADER;
 use bytes::Bytes;
@@ -109,11 +110,15 @@ impl StoreCalls {
     }
 
     /// Mounts a workspace at a directory of the host.
-    pub(super) async fn mount(&self, name: &str, path: &Path) -> Result<(), Status> {
+    pub(super) async fn mount(&self, name: &str, path: &Path, access: MountAccess) -> Result<(), Status> {
+        let (shown_uid, shown_gid) = access.shown_owner.unwrap_or_default();
+        let allow_other = access.allows_others;
+        let options = v1::MountOptions { allow_other, shown_uid, shown_gid, ..v1::MountOptions::default() };
         let message = v1::MountRequest {
             path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
             mode: v1::MountMode::ReadWrite.into(),
             workspace: name.to_owned(),
+            options: Some(options),
             ..v1::MountRequest::default()
         };
         self.mounts().mount(self.request(message)).await?;

@@ -16,11 +16,11 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::site::{Site, WITHIN};
 
-type Socket = WebSocketStream<TcpStream>;
+pub type Socket = WebSocketStream<TcpStream>;
 
 impl Site {
     /// Opens a terminal. Returns its id and the address of its WebSocket.
-    async fn terminal(&self, id: &str) -> (String, String) {
+    pub async fn terminal(&self, id: &str) -> (String, String) {
         let open = json!({"cols": 80, "rows": 24, "shell": "/bin/sh"});
         let opened = self.call(Method::POST, &format!("/sandboxes/{id}/pty"), open).await;
         assert_eq!(opened.status, 200, "{:?}", opened.bytes);
@@ -30,7 +30,7 @@ impl Site {
     }
 
     /// Connects to a WebSocket. The status of the refusal if there is one.
-    async fn websocket(&self, url: &str, key: Option<&str>) -> Result<Socket, StatusCode> {
+    pub async fn websocket(&self, url: &str, key: Option<&str>) -> Result<Socket, StatusCode> {
         let mut request = url.into_client_request().unwrap();
         if let Some(key) = key {
             request.headers_mut().insert("x-api-key", key.parse().unwrap());
@@ -44,11 +44,11 @@ impl Site {
     }
 }
 
-async fn send(socket: &mut Socket, message: Value) {
+pub async fn send(socket: &mut Socket, message: Value) {
     socket.send(Message::text(message.to_string())).await.unwrap();
 }
 
-async fn type_in(socket: &mut Socket, text: &str) {
+pub async fn type_in(socket: &mut Socket, text: &str) {
     send(socket, json!({"type": "input", "data": BASE64.encode(text.as_bytes())})).await;
 }
 
@@ -70,7 +70,7 @@ async fn next_json(socket: &mut Socket) -> Value {
 }
 
 /// Reads output until it contains a text.
-async fn read_until(socket: &mut Socket, wanted: &str) {
+pub async fn read_until(socket: &mut Socket, wanted: &str) {
     let mut screen = String::new();
     while !screen.contains(wanted) {
         if let Message::Text(text) = next(socket).await {

@@ -39,8 +39,8 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
 
-/// Makes a socket and accepts connections to it.
-pub(super) fn listen(path: &Path) -> Result<ReceiverStream<io::Result<Connection>>> {
+/// Makes a socket and accepts connections to it, of the server's user or of another one.
+pub(super) fn listen(path: &Path, owner: Option<(u32, u32)>) -> Result<ReceiverStream<io::Result<Connection>>> {
     let failed = |error| SandboxError::io(format!("listen on {}", path.display()))(error);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -48,6 +48,9 @@ pub(super) fn listen(path: &Path) -> Result<ReceiverStream<io::Result<Connection
     }
     let listener = bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    if let Some((uid, gid)) = owner {
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(failed)?;
+    }
     let (send, receive) = mpsc::channel(1);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::spawn(async move {
@@ -111,7 +114,7 @@ mod tests {
         let directory = scratch.path().join("d".repeat(200));
         std::fs::create_dir(&directory).expect("make it");
         let path = directory.join("agent.sock");
-        let _connections = listen(&path).expect("listen");
+        let _connections = listen(&path, None).expect("listen");
         assert_eq!(path.metadata().expect("a socket").permissions().mode() & 0o777, 0o600);
     }
 }

@@ -94,6 +94,8 @@ pub(super) struct RecordedOptions {
     writeback: bool,
     threads: u32,
     local: Vec<RecordedPath>,
+    shown_uid: u32,
+    shown_gid: u32,
 }
 
 /// A path in a tree, which need not be text.
@@ -106,13 +108,27 @@ impl RecordedOptions {
     pub(super) fn of_message(asked: Option<&v1::MountOptions>) -> Self {
         let Some(asked) = asked else { return Self::default() };
         let local = asked.local.iter().map(|path| RecordedPath(OsStr::from_bytes(path).into())).collect();
-        Self { allow_other: asked.allow_other, writeback: asked.writeback, threads: asked.threads, local }
+        Self {
+            allow_other: asked.allow_other,
+            writeback: asked.writeback,
+            threads: asked.threads,
+            local,
+            shown_uid: asked.shown_uid,
+            shown_gid: asked.shown_gid,
+        }
     }
 
     /// For another call.
     pub(super) fn message(&self) -> v1::MountOptions {
         let local = self.local.iter().map(|path| path_bytes(&path.0)).collect();
-        v1::MountOptions { allow_other: self.allow_other, writeback: self.writeback, threads: self.threads, local }
+        v1::MountOptions {
+            allow_other: self.allow_other,
+            writeback: self.writeback,
+            threads: self.threads,
+            local,
+            shown_uid: self.shown_uid,
+            shown_gid: self.shown_gid,
+        }
     }
 
     fn is_default(&self) -> bool {

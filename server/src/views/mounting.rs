@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{SnapshotId, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions, unmount, unmount_lazily};
@@ -629,6 +630,9 @@ pub(super) fn mount_options(asked: Option<&v1::MountOptions>) -> MountOptions {
     if let Some(asked) = asked {
         options.allow_other = asked.allow_other;
         options.writeback = asked.writeback;
+        if asked.shown_uid > 0 && asked.shown_gid > 0 {
+            options.shown_owner = Some(Owner { uid: asked.shown_uid, gid: asked.shown_gid });
+        }
         if asked.threads > 0 {
             options.threads = usize::try_from(asked.threads).unwrap_or(usize::MAX).min(THREADS_MAX);
         }

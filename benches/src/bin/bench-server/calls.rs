@@ -14,7 +14,7 @@ use tonic::{Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::served::{BoxedError, Served, WithKey, runtime};
+use amalgam_benches::served::{BoxedError, Served, WithKey, runtime};
 
 pub const FIGURES: &[&str] = &[
     "read with a key, 64 connections / bare echo",

@@ -16,7 +16,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 use super::calls::edit;
-use super::served::{BoxedError, Served, WithKey, resident_bytes, runtime};
+use amalgam_benches::served::{BoxedError, Served, WithKey, resident_bytes, runtime};
 
 pub const FIGURES: &[&str] = &[
     "1,000 readers and 100 writers, read p99",

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
-use super::served::{BoxedError, Served, WithKey, runtime};
+use amalgam_benches::served::{BoxedError, Served, WithKey, runtime};
 
 pub const FIGURES: &[&str] = &[
     "read of 4 KiB, live tree, p50",

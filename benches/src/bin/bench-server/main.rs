@@ -8,7 +8,6 @@ mod calls;
 mod crowd;
 mod files;
 mod projects;
-mod served;
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result};
 use amalgam_gateway::ProjectName;
 
-use super::served::{BoxedError, Served, now, resident_bytes, runtime};
+use amalgam_benches::served::{BoxedError, Served, now, resident_bytes, runtime};
 
 pub const FIGURES: &[&str] = &["50 open projects, memory", "one more project opened"];
 

@@ -39,7 +39,7 @@ pub struct CreateOptions {
     /// A name for it
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     name: String,
-    /// What to start it from: host, a name of `amalgam sandbox templates`, or snapshot:REV
+    /// What to start it from: host, a name of `amalgam sandbox templates`, a Docker image, or snapshot:REV
     #[arg(long, value_name = "TEMPLATE", default_value = "host")]
     template: String,
     /// An environment variable of all its commands: NAME=VALUE, or NAME for the value here; repeatable
@@ -63,7 +63,10 @@ pub struct CreateOptions {
     /// Show the workspace for reading only
     #[arg(long)]
     read_only: bool,
-    /// Its network: none, or host where the server allows it
+    /// What starts it: local or docker [default: the first one of the server that has the template]
+    #[arg(long, value_name = "RUNTIME", default_value = "", hide_default_value = true)]
+    runtime: String,
+    /// Its network: none; bridge or host where the server allows it
     #[arg(long, value_name = "NETWORK", default_value = "none")]
     network: String,
 }
@@ -83,6 +86,7 @@ impl CreateOptions {
             }),
             best_effort: self.best_effort,
             read_only: self.read_only,
+            runtime: self.runtime,
             network: self.network,
             ..v1::CreateSandboxRequest::default()
         })

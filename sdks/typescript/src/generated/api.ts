@@ -407,15 +407,15 @@ export interface CreateSandboxRequest {
   from?: string;
   /** A name, for people. */
   name?: string;
-  /** `none` (also if empty), or `host` where the server allows it. */
+  /** `none` (also if empty); `bridge` (docker) or `host` (local) where the server allows it. */
   network?: string;
   /** Show the workspace for reading only. */
   readOnly?: boolean;
   /** A limit that is given here and that nothing enforces fails the call, unless `best_effort` is set. */
   resources?: ResourceConfig | null;
-  /** `local` (also if empty). */
+  /** `local` or `docker`; if empty, the first one of the server that has the template. */
   runtime?: string;
-  /** What to start it from: `host`, the name of a label below `templates/`, or `snapshot:` and a snapshot as people write it. The files of a snapshot are the root directory of the sandbox, read-only. */
+  /** What to start it from: `host`, the name of a label below `templates/`, `snapshot:` and a snapshot as people write it, or the name of a Docker image. The files of a snapshot are the root directory of the sandbox, read-only. */
   template?: string;
   /** It is ended after so long; 0 is 3,600, at most 86,400. */
   timeoutSeconds?: number;
@@ -2160,7 +2160,7 @@ export interface Sandbox {
   /** What enforces each limit. */
   limits?: EnforcedLimit[];
   name?: string;
-  /** `none` or `host`. */
+  /** `none`, `bridge` or `host`. */
   network?: string;
   /** The workspace was made for the sandbox, and is deleted with it. */
   ownsWorkspace?: boolean;
@@ -2171,7 +2171,7 @@ export interface Sandbox {
   readOnly?: boolean;
   /** Why the sandbox is in the state `error` or `stopped`. */
   reason?: string;
-  /** `local`. */
+  /** `local` or `docker`. */
   runtime?: string;
   /** `starting`, `running`, `stopping`, `stopped` or `error`. */
   state?: string;

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use amalgam_benches::Result;
 use amalgam_engine::backend::{RocksOptions, SharedMemory};
 use amalgam_engine::{StoreOptions, Time};
-use amalgam_gateway::{Authentication, Catalog, NewKey, OpenHome, Projects, RatePreset, Scopes, Server, ServerOptions};
+use amalgam_gateway::{
+    Authentication, Catalog, NewKey, OpenHome, Projects, RatePreset, SandboxOptions, Scopes, Server, ServerOptions,
+};
 use amalgam_server::Service;
 use tokio::sync::oneshot;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -17,13 +18,18 @@ use tonic::service::Interceptor;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
+use crate::Result;
+
 /// Any error.
 pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A server that runs until it is stopped.
 pub struct Served {
+    /// Where it listens.
     pub address: SocketAddr,
+    /// A key for everything.
     pub key: String,
+    /// Its projects.
     pub projects: Projects,
     catalog: Catalog,
     stop: oneshot::Sender<()>,
@@ -51,6 +57,11 @@ pub fn now() -> Time {
 impl Served {
     /// Starts a server with the project `default`, and settings like those of the command.
     pub async fn start(directory: &Path) -> Result<Self> {
+        Self::start_with(directory, None).await
+    }
+
+    /// Starts a server with sandboxes, or without.
+    pub async fn start_with(directory: &Path, sandboxes: Option<SandboxOptions>) -> Result<Self> {
         std::fs::create_dir_all(directory.join("projects"))?;
         let catalog = Catalog::open(&directory.join("catalog.db")).await?;
         let rocks = RocksOptions {
@@ -74,7 +85,7 @@ impl Served {
             audit_log: Some(directory.join("audit.log")),
             rates: RatePreset { other: NonZeroU32::MAX, ..RatePreset::DEFAULT },
             webhooks: amalgam_gateway::WebhookOptions::default(),
-            sandboxes: None,
+            sandboxes,
             has_traces: false,
         };
         let server = Server::bind(catalog.clone(), projects.clone(), options, now).await?;

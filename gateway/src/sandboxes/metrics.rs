@@ -1,0 +1,98 @@
+//! Figures of sandboxes for Prometheus.
+
+use std::time::Duration;
+
+use amalgam_sandbox::SandboxState;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tracing::warn;
+
+use super::Sandboxes;
+
+/// The upper bounds of the buckets of creations, in seconds.
+const SECONDS: [f64; 10] = [0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+/// Figures of sandboxes. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct SandboxMetrics {
+    states: Family<StateLabels, Gauge>,
+    creations: Counter,
+    failures: Counter,
+    durations: Histogram,
+    disconnected_agents: Gauge,
+}
+
+impl SandboxMetrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            states: Family::default(),
+            creations: Counter::default(),
+            failures: Counter::default(),
+            durations: Histogram::new(SECONDS),
+            disconnected_agents: Gauge::default(),
+        }
+    }
+
+    /// Adds the figures to those of the server.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register("sandbox_total", "Sandboxes by state", self.states.clone());
+        // The encoder appends `_total` to counters.
+        registry.register("sandbox_creation", "Creations that were begun", self.creations.clone());
+        registry.register("sandbox_creation_failures", "Creations that failed", self.failures.clone());
+        registry.register(
+            "sandbox_create_duration_seconds",
+            "Duration of creations that succeeded",
+            self.durations.clone(),
+        );
+        registry.register(
+            "sandbox_agents_disconnected",
+            "Running sandboxes whose agent is not connected",
+            self.disconnected_agents.clone(),
+        );
+    }
+
+    /// A creation ended.
+    pub(super) fn created(&self, is_success: bool, took: Duration) {
+        self.creations.inc();
+        match is_success {
+            true => self.durations.observe(took.as_secs_f64()),
+            false => {
+                self.failures.inc();
+            }
+        }
+    }
+}
+
+impl Sandboxes {
+    /// The figures. Those of the present moment are as [`Sandboxes::measure`] found them.
+    pub(crate) fn metrics(&self) -> &SandboxMetrics {
+        &self.inner.metrics
+    }
+
+    /// Counts sandboxes and agents as they are now.
+    pub(crate) async fn measure(&self) {
+        if self.inner.parts.is_none() {
+            return;
+        }
+        let counts = match self.inner.catalog.count_sandboxes().await {
+            Ok(counts) => counts,
+            Err(error) => return warn!(%error, "sandboxes were not counted"),
+        };
+        let metrics = &self.inner.metrics;
+        for state in SandboxState::ALL {
+            let count = counts.iter().find(|(found, _)| *found == state.word()).map_or(0, |(_, count)| *count);
+            metrics.states.get_or_create(&StateLabels { state: state.word() }).set(count);
+        }
+        let disconnected = self.inner.living.lock().values().filter(|living| !living.link.is_connected()).count();
+        metrics.disconnected_agents.set(i64::try_from(disconnected).unwrap_or(i64::MAX));
+    }
+}
