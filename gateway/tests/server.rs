@@ -9,6 +9,8 @@ mod bounds;
 mod canaries;
 #[path = "server/cluster.rs"]
 mod cluster;
+#[path = "server/e2b.rs"]
+mod e2b;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]

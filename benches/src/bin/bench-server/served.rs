@@ -67,6 +67,7 @@ impl Served {
         let key = catalog.create_key(&key, now()).await?.0.reveal();
         let options = ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            e2b: None,
             tls: None,
             is_behind_tls_proxy: false,
             authentication: Authentication::Keys,
