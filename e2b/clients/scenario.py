@@ -177,6 +177,8 @@ def files_are_written_read_and_removed(sandbox):
     sandbox.files.remove("many")
     assert not sandbox.files.exists("many/3")
     sandbox.files.remove("never/there")
+    noted = sandbox.files.write("noted", "x", metadata={"Owner": "ann b"})
+    assert noted.metadata == {"owner": "ann b"} == sandbox.files.get_info("noted").metadata
     refused(NotFoundException, lambda: sandbox.files.read("no/such"))
     refused(NotFoundException, lambda: sandbox.files.get_info("no/such"))
     refused(InvalidArgumentException, lambda: sandbox.files.read("dir"))

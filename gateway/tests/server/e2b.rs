@@ -131,6 +131,13 @@ async fn messages_of_both_forms_are_answered_and_those_of_abuse_refused() {
     let answer = client.send("/filesystem.Filesystem/Stat", "application/proto", request).await;
     assert_eq!((answer.status.as_u16(), answer.headers["content-type"].as_bytes()), (200, &b"application/proto"[..]));
     assert!(answer.bytes.windows(9).any(|part| part == b"workspace"), "{:?}", answer.bytes);
+    let program = b"/bin/true";
+    let process = [&[0x0a, 11, 0x0a, 9][..], program].concat();
+    let answer = client.send("/process.Process/Start", "application/connect+proto", framed(0, &process)).await;
+    assert_eq!(answer.headers["content-type"].as_bytes(), b"application/connect+proto");
+    // An event with a start in it, first, and the end of the stream in JSON, last.
+    assert_eq!((answer.bytes[0], answer.bytes[5]), (0, 0x0a), "{:?}", answer.bytes);
+    assert!(answer.bytes.ends_with(&framed(2, b"{}")), "{:?}", answer.bytes);
     // Streams of abuse end with an error, and others go on.
     let lying = [&[0, 0xff, 0xff, 0xff, 0xff][..], b"{}"].concat();
     let endless = framed(0, b"{}").repeat(10_000);
@@ -176,6 +183,36 @@ async fn messages_of_both_forms_are_answered_and_those_of_abuse_refused() {
         "",
     );
     assert!(signed.await.json()["message"].as_str().unwrap().contains("signature"));
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_stream_has_signs_of_life_and_ends_at_its_deadline() {
+    let mut site = Site::start_in(setup(), |_| {}).await;
+    let client = Client::create(&site.server, &site.key).await;
+    for (path, body) in [
+        ("/process.Process/Start", json!({"process": {"cmd": "/bin/sleep", "args": ["600"]}})),
+        ("/process.Process/Start", json!({"process": {"cmd": "/bin/cat"}, "pty": {"size": {"cols": 80, "rows": 24}}})),
+        ("/filesystem.Filesystem/WatchDir", json!({"path": "/tmp"})),
+    ] {
+        let headers = [
+            ("e2b-sandbox-id", client.id.as_str()),
+            ("x-access-token", client.key),
+            ("content-type", STREAM),
+            ("keepalive-ping-interval", "1"),
+            ("connect-timeout-ms", "2500"),
+        ];
+        let answer = site.server.e2b(Method::POST, path, &headers, framed(0, body.to_string().as_bytes())).await;
+        let events = messages(&answer.bytes);
+        let is_alive =
+            |(_, event): &(u8, Value)| !event["keepalive"].is_null() || !event["event"]["keepalive"].is_null();
+        assert!(events.iter().filter(|event| is_alive(event)).count() >= 2, "{path}: {events:?}");
+        let (flags, last) = events.last().unwrap();
+        assert_eq!((*flags, &last["error"]["code"]), (2, &"deadline_exceeded".into()), "{path}: {events:?}");
+    }
+    // The deadline killed both processes.
+    let left = client.rpc("process.Process/List", json!({})).await.json();
+    assert_eq!(left, json!({}), "{left}");
     site.server.stop().await;
 }
 
