@@ -176,13 +176,9 @@ async fn messages_of_both_forms_are_answered_and_those_of_abuse_refused() {
         let refused = client.send("/files", content_type, body).await;
         assert_eq!(refused.status, 400, "{content_type}: {:?}", refused.bytes);
     }
-    let signed = client.server.e2b(
-        Method::GET,
-        "/files?path=/etc/passwd&signature=v1_x",
-        &[("e2b-sandbox-id", client.id.as_str())],
-        "",
-    );
-    assert!(signed.await.json()["message"].as_str().unwrap().contains("signature"));
+    let unkeyed = [("e2b-sandbox-id", client.id.as_str())];
+    let signed = site.server.e2b(Method::GET, "/files?path=/etc/passwd&signature=v1_x", &unkeyed, "").await;
+    assert!(signed.json()["message"].as_str().unwrap().contains("signature"), "{:?}", signed.bytes);
     site.server.stop().await;
 }
 
@@ -220,13 +216,9 @@ async fn a_silent_stream_has_signs_of_life_and_ends_at_its_deadline() {
 async fn a_sandbox_is_reached_only_with_a_key_of_its_project_and_only_while_it_runs() {
     let mut site = Site::start_in(setup(), |_| {}).await;
     let admin = site.server.key("admin", &[], false).await;
-    let made = site.server.rest(
-        Method::POST,
-        "/api/v1/projects",
-        &[("x-api-key", admin.as_str())],
-        json!({"projectId": "other"}).to_string(),
-    );
-    assert_eq!(made.await.status, 200);
+    let (as_admin, project) = ([("x-api-key", admin.as_str())], json!({"projectId": "other"}).to_string());
+    let made = site.server.rest(Method::POST, "/api/v1/projects", &as_admin, project).await;
+    assert_eq!(made.status, 200, "{:?}", made.bytes);
     let other = site.server.key("write run", &["other"], false).await;
     let client = Client::create(&site.server, &site.key).await;
     let stranger = Client { server: &site.server, key: &other, id: client.id.clone() };
