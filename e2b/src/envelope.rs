@@ -126,7 +126,6 @@ mod tests {
     async fn a_message_that_comes_byte_by_byte_is_put_together() {
         let whole = framed(0, b"hello");
         let frames = whole
-            .to_vec()
             .into_iter()
             .map(|byte| Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from(vec![byte]))));
         let body = http_body_util::StreamBody::new(tokio_stream::iter(frames));
