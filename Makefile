@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean
+.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean e2b
 
 ready = scripts/setup $(1) && source target/amalgam-env
 # The agent as a static program, which runs in every image. Arguments choose the profile.
@@ -213,6 +213,16 @@ sdk-conformance: ## the self-check of Inspect on our sandboxes (AMALGAM_BIN=...;
 	"$$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable 'sdks/python[inspect-ai]'
 	cd sdks/python
 	"$$venv/bin/pytest" tests/conformance $(ARGS)
+
+# Keeps the packages in target/e2b. pip and npm read their registries.
+e2b: ## the unmodified e2b packages of PyPI and npm against a server (AMALGAM_BIN=..., ARGS=TEST...)
+	@if [[ -z $${AMALGAM_BIN:-} ]]; then
+	  $(call ready,sdk-python sdk-typescript)
+	  $(call title,build)
+	  cargo build --locked -p amalgam-cli -p amalgam-agent
+	  export AMALGAM_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/amalgam"
+	fi
+	scripts/e2b-clients "$$AMALGAM_BIN" $(ARGS)
 
 # Keeps the compiler in sdks/typescript/node_modules and the tarball in target/sdk-typescript. npm reads its registry.
 sdk-typescript: ## the TypeScript SDK: strict compile, tarball, tests against a real server (AMALGAM_BIN=...)

@@ -1,9 +1,12 @@
 //! `amalgam-agent`: the process with id 1 in a sandbox. It dials the server, runs commands and terminals for it, and reaps orphans.
 //!
+//! With the word `files` it is a command of the sandbox instead, which the server starts for operations on files.
+//!
 //! It has one thread, beside two for each terminal, and keeps nothing on the disk.
 
 mod channel;
 mod command;
+mod files;
 mod outbox;
 mod process_tree;
 mod reaper;
@@ -27,6 +30,12 @@ pub(crate) const OWN_VARIABLES: [&str; 2] = ["AMALGAM_LINK", "AMALGAM_PIDS_MAX"]
 const DESCRIPTORS_MAX: u64 = 4_096;
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some((first, words)) = words.split_first()
+        && first == "files"
+    {
+        return files::main(words);
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -78,6 +78,7 @@ impl Served {
         let key = create_key(&catalog, "bench").await?;
         let options = ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            e2b: None,
             tls: None,
             is_behind_tls_proxy: false,
             authentication: Authentication::Keys,

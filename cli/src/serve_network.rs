@@ -67,6 +67,8 @@ pub struct NetworkOptions {
     pub nfs: Option<NfsListen>,
     /// The address.
     pub listen: SocketAddr,
+    /// The address for e2b clients, if they are served.
+    pub e2b: Option<SocketAddr>,
     /// The files for TLS.
     pub tls: Option<TlsFiles>,
     /// A proxy does TLS.
@@ -171,6 +173,7 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
     projects.create_default(now()).await.map_err(fault)?;
     let server_options = ServerOptions {
         listen: options.listen,
+        e2b: options.e2b,
         tls: options.tls.clone(),
         is_behind_tls_proxy: options.is_behind_tls_proxy,
         authentication: options.authentication,
@@ -275,6 +278,9 @@ pub fn lock(directory: &Path) -> Result<File, CliError> {
 fn announce(server: &Server, options: &NetworkOptions, has_keys: bool) {
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let mut lines = vec![format!("listening on {scheme}://{}", server.address())];
+    if let Some(address) = server.e2b_address() {
+        lines.push(format!("e2b clients: E2B_API_URL={scheme}://{address} E2B_SANDBOX_URL={scheme}://{address}"));
+    }
     match options.authentication {
         Authentication::Off => {
             lines.push(

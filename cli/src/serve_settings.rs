@@ -44,8 +44,9 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 25] = [
+pub const KEYS: [ServerSetting; 26] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
+    setting("e2b", "AMALGAM_E2B", "none", "address and port for e2b clients"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
     setting(
         "cluster",
@@ -108,6 +109,9 @@ pub struct ServerArgs {
     /// Serve gRPC and REST at this address and port [env: AMALGAM_LISTEN]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
+    /// Serve sandboxes to e2b clients at this address and port [env: AMALGAM_E2B]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    e2b: Option<String>,
     /// The directory of the projects, made if it does not exist [env: AMALGAM_DATA]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
@@ -188,6 +192,7 @@ impl ServerArgs {
         let is_set = |is_set: bool| is_set.then(|| "true".to_owned());
         match name {
             "listen" => self.listen.clone(),
+            "e2b" => self.e2b.clone(),
             "data" => self.data.clone(),
             "cluster" => self.cluster.clone(),
             "bucket" => self.bucket.clone(),
@@ -341,7 +346,16 @@ impl ServerSettings {
 
     /// The address of gRPC and REST.
     pub fn listen(&self) -> Result<Option<SocketAddr>, CliError> {
-        self.parsed("listen", |text| {
+        self.address("listen")
+    }
+
+    /// The address for e2b clients.
+    pub fn e2b(&self) -> Result<Option<SocketAddr>, CliError> {
+        self.address("e2b")
+    }
+
+    fn address(&self, name: &str) -> Result<Option<SocketAddr>, CliError> {
+        self.parsed(name, |text| {
             text.parse().map_err(|_| format!("`{text}` is no address and port, such as 127.0.0.1:8080 or [::]:8443"))
         })
     }

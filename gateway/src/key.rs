@@ -9,6 +9,8 @@ use subtle::ConstantTimeEq as _;
 
 /// The prefix of keys that this server makes. A parser takes any prefix, because some client libraries demand their own.
 const PREFIX: &str = "am";
+/// The prefix of the form that some e2b clients demand.
+const E2B_PREFIX: &str = "e2b_";
 const ID_BYTES: usize = 10;
 const SECRET_BYTES: usize = 32;
 /// A longer text is no key, and is not parsed.
@@ -92,10 +94,13 @@ impl KeyText {
         Ok(Self::from_random(random))
     }
 
-    /// Parses a key; nothing if the text cannot be one. Takes any prefix, or none.
+    /// Parses a key; nothing if the text cannot be one. Takes any prefix, or none, and the form of e2b clients.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
+        }
+        if let Some(random) = text.strip_prefix(E2B_PREFIX).and_then(|hex| HEXLOWER.decode(hex.as_bytes()).ok()) {
+            return random.try_into().ok().map(Self::from_random);
         }
         let (rest, secret) = text.rsplit_once('_')?;
         let id = rest.rsplit_once('_').map_or(rest, |(_, id)| id);
@@ -116,6 +121,12 @@ impl KeyText {
     /// The whole key. Shown once, when it is made.
     pub fn reveal(&self) -> String {
         format!("{PREFIX}_{}_{}", self.id, encode(&self.secret))
+    }
+
+    /// The whole key in the form that some e2b clients demand: `e2b_` and hexadecimal digits.
+    pub fn reveal_e2b(&self) -> String {
+        let id = decode(self.id.as_str()).unwrap_or_default();
+        format!("{E2B_PREFIX}{}{}", HEXLOWER.encode(&id), HEXLOWER.encode(&self.secret))
     }
 }
 
@@ -258,6 +269,22 @@ mod tests {
             let parsed = KeyText::parse(&shown).expect("a key");
             assert_eq!(parsed.id(), key(7).id());
             assert!(parsed.secret_hash().matches(&key(7).secret_hash()));
+        }
+    }
+
+    #[test]
+    fn a_key_in_the_form_of_e2b_is_the_same_key() {
+        let text = key(7).reveal_e2b();
+        let digits = text.strip_prefix("e2b_").expect("the prefix");
+        assert!(
+            digits.len() == 84 && digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        );
+        let parsed = KeyText::parse(&text).expect("a key");
+        assert_eq!(parsed.id(), key(7).id());
+        assert!(parsed.secret_hash().matches(&key(7).secret_hash()));
+        assert_eq!(parsed.reveal(), key(7).reveal());
+        for wrong in ["e2b_", "e2b_00", &text[..text.len() - 2], &format!("{text}00"), &text.to_uppercase()] {
+            assert!(KeyText::parse(wrong).is_none(), "{wrong}");
         }
     }
 

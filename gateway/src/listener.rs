@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use amalgam_e2b::{Calls, E2b};
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode};
@@ -65,6 +66,8 @@ pub(crate) struct Front {
     pub(crate) authentication: Authentication,
     /// For WebSockets of terminals.
     pub(crate) sandboxes: Sandboxes,
+    /// Answers e2b clients, at a listener that is for them.
+    pub(crate) e2b: Option<E2b>,
 }
 
 /// The versions of HTTP that a connection may speak.
@@ -230,6 +233,14 @@ impl Front {
         if self.authentication == Authentication::Off && is_from_page(&request) {
             let message = "without keys this server answers no web page; start it without --insecure-no-auth";
             return rest::forbidden(request.headers(), message);
+        }
+        if let Some(e2b) = &self.e2b {
+            let gate = self.gate.clone();
+            let calls = Calls::new(move |call| {
+                let gate = gate.clone();
+                async move { gate.call(call, peer).await }
+            });
+            return e2b.answer(&calls, request).await;
         }
         if is_grpc_web(request.headers()) {
             return self.grpc_web(request, peer).await;

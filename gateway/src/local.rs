@@ -133,5 +133,5 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         stopping: stopping.clone(),
         has_traces: false,
     });
-    Some(Front { gate, stopping, metrics_open: true, authentication, sandboxes })
+    Some(Front { gate, stopping, metrics_open: true, authentication, sandboxes, e2b: None })
 }

@@ -2,6 +2,7 @@
 
 mod creation;
 mod events;
+mod lifecycle;
 mod log;
 mod messages;
 mod metrics;
@@ -96,6 +97,8 @@ struct Inner {
     metrics: SandboxMetrics,
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
+    /// A sandbox has a new time of its end.
+    expiry_changed: tokio::sync::Notify,
 }
 
 struct Parts {
@@ -129,7 +132,10 @@ impl Sandboxes {
             Parts { options, runtimes, creations, reserving }
         });
         let (metrics, living, tickets) = (SandboxMetrics::new(), Mutex::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, metrics, living, tickets }) }
+        let expiry_changed = tokio::sync::Notify::new();
+        Self {
+            inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, metrics, living, tickets, expiry_changed }),
+        }
     }
 
     fn parts(&self) -> Result<&Parts, Status> {
@@ -209,7 +215,13 @@ impl Sandboxes {
         if !catalog.set_sandbox_state(&record.id, SandboxState::Stopping, why, self.now()).await? {
             return Ok(());
         }
+        let directory = self.directory(&record.id)?;
+        let envs = recovery::read_variables(&directory).unwrap_or_default();
         self.end(record, why).await?;
+        // Kept with the record: the sandbox can be started again.
+        if let Err(error) = recovery::write_variables(&directory, &envs) {
+            warn!(sandbox = record.id, %error, "the variables of a stopped sandbox are not kept");
+        }
         catalog.set_sandbox_state(&record.id, SandboxState::Stopped, why, self.now()).await?;
         self.note(&record.id, why);
         Ok(())
@@ -283,7 +295,10 @@ impl Sandboxes {
     pub(crate) async fn keep_expiring(&self) {
         let Some(parts) = &self.inner.parts else { return };
         loop {
-            tokio::time::sleep(parts.options.expiry_interval).await;
+            tokio::select! {
+                () = tokio::time::sleep(self.until_expiry(parts.options.expiry_interval).await) => {}
+                () = self.inner.expiry_changed.notified() => {}
+            }
             self.warn_expiring(parts.options.expiry_interval).await;
             self.sweep().await;
             let expired = self.inner.catalog.expired_sandboxes(self.now()).await;
@@ -320,6 +335,11 @@ impl Sandboxes {
 /// Whether the workspace was made for the sandbox.
 fn owns_workspace(record: &SandboxRecord) -> bool {
     record.config.get("ownsWorkspace").and_then(serde_json::Value::as_bool).unwrap_or(false)
+}
+
+/// What the creator of a sandbox noted about it.
+fn metadata_of(record: &SandboxRecord) -> HashMap<String, String> {
+    serde_json::from_value(record.config["metadata"].clone()).unwrap_or_default()
 }
 
 /// Removes the directory of a sandbox; never what is mounted in it.

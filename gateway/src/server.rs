@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use amalgam_e2b::E2b;
 use amalgam_engine::Time;
 use amalgam_proto::v1::key_service_server::KeyServiceServer;
 use amalgam_proto::v1::project_service_server::ProjectServiceServer;
@@ -40,6 +41,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(30);
 pub struct ServerOptions {
     /// The address.
     pub listen: SocketAddr,
+    /// The address for e2b clients, if they are served. TLS and keys are those of the other address.
+    pub e2b: Option<SocketAddr>,
     /// The files for TLS; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// A proxy before the server does TLS, so that the address need not be on loopback.
@@ -93,12 +96,14 @@ pub struct Server {
     address: SocketAddr,
     front: Front,
     listener: tokio::net::TcpListener,
+    e2b: Option<tokio::net::TcpListener>,
     tls: Option<Tls>,
     keys: Keys,
     projects: Projects,
     dispatcher: Dispatcher,
     sandboxes: Sandboxes,
     stop: watch::Sender<bool>,
+    now: fn() -> Time,
 }
 
 impl Server {
@@ -112,12 +117,14 @@ impl Server {
         options: ServerOptions,
         now: fn() -> Time,
     ) -> Result<Self, ServerError> {
-        let is_loopback = options.listen.ip().is_loopback();
-        if options.authentication == Authentication::Off && !is_loopback {
-            return Err(ServerError::OpenToOthers(options.listen));
-        }
-        if !is_loopback && options.tls.is_none() && !options.is_behind_tls_proxy {
-            return Err(ServerError::NotEncrypted(options.listen));
+        for address in std::iter::once(options.listen).chain(options.e2b) {
+            let is_loopback = address.ip().is_loopback();
+            if options.authentication == Authentication::Off && !is_loopback {
+                return Err(ServerError::OpenToOthers(address));
+            }
+            if !is_loopback && options.tls.is_none() && !options.is_behind_tls_proxy {
+                return Err(ServerError::NotEncrypted(address));
+            }
         }
         // One provider for the process; a second call finds the first one's.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -131,6 +138,13 @@ impl Server {
         let refused = |source| ServerError::Listen { address: options.listen, source };
         let listener = bind(options.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
+        let e2b = match options.e2b {
+            Some(address) => {
+                let refused = |source| ServerError::Listen { address, source };
+                Some(bind(address).await.map_err(refused)?)
+            }
+            None => None,
+        };
         let (stop, stopping) = watch::channel(false);
         let keys = Keys::new(catalog.clone(), options.authentication, now);
         let dispatcher = Dispatcher::new(catalog.clone(), projects.clone(), options.webhooks, now);
@@ -152,8 +166,8 @@ impl Server {
             has_traces: options.has_traces,
         });
         let (metrics_open, authentication) = (options.metrics_open, options.authentication);
-        let front = Front { gate, stopping, metrics_open, authentication, sandboxes: sandboxes.clone() };
-        Ok(Self { address, front, listener, tls, keys, projects, dispatcher, sandboxes, stop })
+        let front = Front { gate, stopping, metrics_open, authentication, sandboxes: sandboxes.clone(), e2b: None };
+        Ok(Self { address, front, listener, e2b, tls, keys, projects, dispatcher, sandboxes, stop, now })
     }
 
     /// The address that the server listens on.
@@ -161,9 +175,14 @@ impl Server {
         self.address
     }
 
+    /// The address for e2b clients, if they are served.
+    pub fn e2b_address(&self) -> Option<SocketAddr> {
+        self.e2b.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
     /// Answers calls until `ended` completes. Then new calls are refused, and running ones have 30 seconds to finish.
     pub async fn run(self, ended: impl Future<Output = ()>) {
-        let Self { front, listener, tls, keys, projects, dispatcher, sandboxes, stop, address } = self;
+        let Self { front, listener, e2b, tls, keys, projects, dispatcher, sandboxes, stop, address, now } = self;
         sandboxes.recover().await;
         info!(%address, "listening");
         let dispatching = tokio::spawn(async move { dispatcher.run().await });
@@ -190,7 +209,13 @@ impl Server {
                 }
             }),
         ];
-        let listening = listen(front, listener, tls, FINISH_WITHIN);
+        let of_e2b = async {
+            if let Some(listener) = e2b {
+                let front = Front { e2b: Some(E2b::new(now)), ..front.clone() };
+                listen(front, listener, tls.clone(), FINISH_WITHIN).await;
+            }
+        };
+        let listening = listen(front.clone(), listener, tls.clone(), FINISH_WITHIN);
         let stopped = async {
             ended.await;
             info!("stopping");
@@ -201,7 +226,7 @@ impl Server {
             // Subscriptions would go on for ever.
             projects.close_all(FINISH_WITHIN).await;
         };
-        tokio::join!(listening, stopped);
+        tokio::join!(listening, of_e2b, stopped);
         background.iter().for_each(tokio::task::JoinHandle::abort);
         info!("stopped");
     }

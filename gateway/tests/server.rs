@@ -11,6 +11,8 @@ mod canaries;
 mod cluster;
 #[path = "server/docker.rs"]
 mod docker;
+#[path = "server/e2b.rs"]
+mod e2b;
 #[path = "server/events.rs"]
 mod events;
 #[path = "server/files.rs"]

@@ -270,7 +270,7 @@ impl Link {
     pub async fn open_terminal(
         &self,
         size: TerminalSize,
-        shell: String,
+        (shell, args): (String, Vec<String>),
         cwd: String,
         envs: std::collections::HashMap<String, String>,
         secrets: Secrets,
@@ -294,7 +294,8 @@ impl Link {
             state.terminals.insert(id.clone(), Arc::clone(&terminal));
         }
         let (cols, rows) = (i32::from(size.cols), i32::from(size.rows));
-        let order = wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, cwd, envs, secrets: secrets.0 };
+        let order =
+            wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, args, cwd, envs, secrets: secrets.0 };
         if let Err(error) = self.send(Order::CreatePty(order)).await {
             self.inner.state.lock().terminals.remove(&id);
             return Err(error);

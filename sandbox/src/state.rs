@@ -45,7 +45,7 @@ impl SandboxState {
             Self::Running => matches!(next, Self::Stopping | Self::Error),
             Self::Stopping => matches!(next, Self::Stopped | Self::Error),
             Self::Error => matches!(next, Self::Stopping | Self::Stopped),
-            Self::Stopped => false,
+            Self::Stopped => matches!(next, Self::Starting),
         }
     }
 }
@@ -70,11 +70,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_back_and_a_stopped_sandbox_stays_stopped() {
+    fn words_are_read_back_and_a_stopped_sandbox_can_only_be_started_again() {
         for state in SandboxState::ALL {
             assert_eq!(state.word().parse(), Ok(state));
             assert!(!state.may_become(state), "{state}");
-            assert!(!SandboxState::Stopped.may_become(state), "{state}");
+            assert_eq!(SandboxState::Stopped.may_become(state), state == SandboxState::Starting, "{state}");
         }
         assert!("RUNNING".parse::<SandboxState>().is_err());
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 mod circles;
 
 /// The layer of each crate. No crate imports one of a higher layer.
-const LAYERS: [(&str, u32); 20] = [
+const LAYERS: [(&str, u32); 21] = [
     ("amalgam-test-support", 0),
     ("amalgam-textdiff", 0),
     ("amalgam-policy", 0),
@@ -27,6 +27,7 @@ const LAYERS: [(&str, u32); 20] = [
     ("amalgam-proto", 2),
     ("amalgam-cloud", 2),
     ("amalgam-server", 3),
+    ("amalgam-e2b", 3),
     ("amalgam-fuse", 3),
     ("amalgam-nfs", 3),
     ("amalgam-gateway", 4),
@@ -234,10 +235,11 @@ fn no_module_of_the_engine_uses_one_above_it() {
 
 /// The most files of each crate that may be in import circles. A ceiling may only fall. Two circles are natural, because a value
 /// contains itself: an entry may be a conflict of entries, and a node of a document contains nodes.
-const CIRCULAR_FILES_MAX: [(&str, usize); 16] = [
+const CIRCULAR_FILES_MAX: [(&str, usize); 17] = [
     ("cli", 0),
     ("cloud", 0),
     ("conflicts", 0),
+    ("e2b", 0),
     ("engine", 2),
     ("exchange", 0),
     ("fuse", 0),
@@ -632,10 +634,11 @@ const VAGUE_PHRASES: [&str; 14] = [
 ];
 
 /// The most vague phrases in 10,000 words of comments, for each crate. A ceiling may only fall.
-const VAGUE_MAX: [(&str, usize); 14] = [
+const VAGUE_MAX: [(&str, usize); 15] = [
     ("cli/src/", 2),
     ("cloud/src/", 0),
     ("conflicts/src/", 0),
+    ("e2b/src/", 0),
     ("engine/src/", 6),
     ("exchange/src/", 0),
     ("fuse/src/", 0),

@@ -25,6 +25,7 @@ which includes everything. Its name is the author of what it commits.
 Examples:
   amalgam key create ann --scope write --project demo --data /srv/amalgam
   amalgam key create ci --scope merge --expires 90d
+  amalgam key create ann --scope write,run --e2b
   amalgam key ls
   amalgam key revoke abcdefghijklmnop")]
 pub struct Key {
@@ -65,6 +66,9 @@ struct Create {
     /// When it stops working, as in 12h, 90d
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
+    /// Print it in the form that e2b clients demand
+    #[arg(long)]
+    e2b: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -87,7 +91,11 @@ struct Revoke {
 
 /// Print a new key without storing it, for the API_KEY variable of a server
 #[derive(Debug, Args)]
-struct Generate {}
+struct Generate {
+    /// Print it in the form that e2b clients demand
+    #[arg(long)]
+    e2b: bool,
+}
 
 impl Key {
     /// Does it. The catalog is read without the server, which notices a revocation within a second.
@@ -96,11 +104,12 @@ impl Key {
             KeyCommand::Create(create) => create.run(session).await,
             KeyCommand::Ls(ls) => ls.run(session).await,
             KeyCommand::Revoke(revoke) => revoke.run(session).await,
-            KeyCommand::Generate(_) => {
+            KeyCommand::Generate(Generate { e2b }) => {
                 let text = KeyText::generate()
                     .map_err(|error| CliError::machine("no random numbers", &std::io::Error::other(error)))?;
-                session.output.emit(&lines::line("key_text", json!({"text": text.reveal()})))?;
-                session.output.say(text.reveal())?;
+                let shown = shown(&text, e2b);
+                session.output.emit(&lines::line("key_text", json!({"text": shown})))?;
+                session.output.say(shown)?;
                 Ok(Exit::OK)
             }
         }
@@ -129,9 +138,10 @@ impl Create {
         let new = NewKey { agent: self.agent, scopes, projects, expires };
         let (text, record) = catalog.create_key(&new, now()).await.map_err(catalog_error)?;
         let mut told = key_json(&record);
-        told["text"] = text.reveal().into();
+        let shown = shown(&text, self.e2b);
+        told["text"] = shown.as_str().into();
         session.output.emit(&lines::line("key", told))?;
-        session.output.say(text.reveal())?;
+        session.output.say(shown)?;
         session
             .output
             .remark(format!("key {} for {}: {}; it is not shown again", record.id, record.agent, record.scopes))?;
@@ -176,6 +186,11 @@ impl Revoke {
         catalog.close().await;
         Ok(Exit::OK)
     }
+}
+
+/// The text of a key, in the form that is asked for.
+fn shown(text: &KeyText, is_for_e2b: bool) -> String {
+    if is_for_e2b { text.reveal_e2b() } else { text.reveal() }
 }
 
 fn key_json(key: &KeyRecord) -> Value {

@@ -48,6 +48,7 @@ Examples:
   amalgam serve --data /srv/amalgam --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
   amalgam serve --cluster postgres://db/amalgam --bucket s3://amalgam --listen 127.0.0.1:8080
   curl -H \"Authorization: Bearer $KEY\" http://127.0.0.1:8080/api/v1/workspaces
+  amalgam serve --listen 127.0.0.1:8080 --e2b 127.0.0.1:8090
   amalgam serve --nfs 10.8.0.1 --nfs-allow 10.8.0.0/24")]
 pub struct Serve {
     /// The Unix socket for local commands [default: in the runtime directory of the user]
@@ -65,6 +66,7 @@ impl Serve {
         let Some(listen) = settings.listen()? else {
             settings.require("data", "listen")?;
             settings.require("cluster", "listen")?;
+            settings.require("e2b", "listen")?;
             let idle = Duration::from_secs(session.config.number("idle-seconds").unwrap_or(IDLE_SECONDS));
             let code = crate::serve::run(&Home::new(session.home()), self.socket, idle, nfs, &session.connect.log);
             return Ok(Exit(u8::try_from(code).unwrap_or(1)));
@@ -83,6 +85,7 @@ impl Serve {
             home: session.home().to_owned(),
             nfs,
             listen,
+            e2b: settings.e2b()?,
             tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_authorities }),
             is_behind_tls_proxy: settings.is_on("behind-tls-proxy")?,
             authentication: if is_open { Authentication::Off } else { Authentication::Keys },

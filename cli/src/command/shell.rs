@@ -75,6 +75,7 @@ impl Shell {
             cwd: working_directory(&self.cwd),
             envs,
             secrets: secrets(&self.secrets, &session.cwd)?,
+            ..v1::CreateTerminalRequest::default()
         };
         let made = calls.client.create_terminal(request).await.map_err(failure)?.into_inner();
         Terminal { client: calls.client, sandbox_id, id: made.id, offset: 0 }.follow(session).await

@@ -145,6 +145,14 @@ impl Catalog {
         rows.iter().map(sandbox_of).collect()
     }
 
+    /// When the next running sandbox is ended.
+    pub async fn next_sandbox_expiry(&self) -> Result<Option<Time>> {
+        let row = sqlx::query("SELECT MIN(expires_at) AS next FROM sandboxes WHERE state = 'running'")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(row.try_get::<Option<i64>, _>("next")?.map(time_of))
+    }
+
     /// The running sandboxes whose time is up at a time, and of whose end nobody was warned.
     pub async fn expiring_sandboxes(&self, until: Time) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query(

@@ -38,10 +38,10 @@ pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// An agent without a server ends its sandbox after so long.
 const ORPHANED_AFTER: Duration = Duration::from_secs(120);
-const LIFETIME_DEFAULT_SECONDS: i64 = 3_600;
+pub(super) const LIFETIME_DEFAULT_SECONDS: i64 = 3_600;
 pub(super) const LIFETIME_SECONDS_MAX: i64 = 86_400;
 const NAME_BYTES_MAX: usize = 128;
-const NANOSECONDS: i64 = 1_000_000_000;
+pub(super) const NANOSECONDS: i64 = 1_000_000_000;
 
 /// A sandbox to be started, checked.
 pub(super) struct Plan {
@@ -55,6 +55,7 @@ pub(super) struct Plan {
     pub(super) network: Network,
     pub(super) is_read_only: bool,
     pub(super) source: Source,
+    pub(super) metadata: HashMap<String, String>,
 }
 
 /// Where the workspace comes from.
@@ -108,6 +109,7 @@ impl Plan {
             (workspace, _) => Source::Existing(workspace),
         };
         check_envs(&request.envs)?;
+        super::lifecycle::check_metadata(&request.metadata)?;
         Ok(Self {
             name: request.name,
             template: request.template,
@@ -118,6 +120,7 @@ impl Plan {
             network,
             is_read_only: request.read_only,
             source,
+            metadata: request.metadata,
         })
     }
 }
@@ -201,6 +204,7 @@ impl Sandboxes {
             Ok(()) => {
                 info!(sandbox = record.id, project = %record.project, "sandbox runs");
                 self.note(&record.id, "running");
+                self.inner.expiry_changed.notify_one();
                 let record = self.find(&owner.project, &record.id).await?;
                 self.announce(events::RUNNING, &record).await;
                 self.announce(events::CREATED, &record).await;
@@ -231,13 +235,7 @@ impl Sandboxes {
     ) -> Result<SandboxRecord, Status> {
         let id = new_sandbox_id()?;
         let _turn = parts.reserving.lock().await;
-        let others = self.inner.catalog.living_sandboxes().await?;
-        let of_key = others.iter().filter(|other| other.key_id == owner.key_id).count();
-        if of_key >= parts.options.per_key_max || others.len() >= parts.options.total_max {
-            let message =
-                format!("{of_key} sandboxes of this key and {} of this server run; delete some", others.len());
-            return Err(Failure::new(Reason::SandboxLimit, message).into_status());
-        }
+        let others = self.others(parts, owner).await?;
         let calls = self.calls_of(owner).await?;
         let workspace_id = workspace_id(&id);
         let (workspace, owns_workspace) = match &plan.source {
@@ -277,6 +275,7 @@ impl Sandboxes {
                 // the mount itself, read-only.
                 "outlivesServer": choice.root.is_none() && !plan.is_read_only && choice.slot.carries_mounts(&parts.options),
                 "root": choice.root,
+                "metadata": plan.metadata,
             }),
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
@@ -292,7 +291,7 @@ impl Sandboxes {
     }
 
     /// Mounts the workspace, starts the processes, and waits for the agent.
-    async fn begin(&self, slot: &RuntimeSlot, record: &SandboxRecord, plan: Plan) -> Result<(), Status> {
+    pub(super) async fn begin(&self, slot: &RuntimeSlot, record: &SandboxRecord, plan: Plan) -> Result<(), Status> {
         let runtime = &slot.runtime;
         let directory = self.directory(&record.id)?;
         let failed = |error| sandbox_status(&SandboxError::io("the directory of a sandbox")(error));
@@ -437,6 +436,7 @@ impl Sandboxes {
                 network: record.config["network"].as_str().and_then(Network::of_word).unwrap_or(Network::None),
                 is_read_only: record.config["readOnly"] == true,
                 source: Source::Forked(workspace.clone()),
+                metadata: super::metadata_of(&record),
             };
             match self.start(owner, plan).await {
                 Ok(record) => started.push(record),

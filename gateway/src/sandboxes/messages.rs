@@ -37,6 +37,7 @@ pub(super) fn sandbox_message(record: &SandboxRecord) -> v1::Sandbox {
         provider: text(&config["provider"]),
         reason: record.reason.clone(),
         owns_workspace: super::owns_workspace(record),
+        metadata: super::metadata_of(record),
     }
 }
 

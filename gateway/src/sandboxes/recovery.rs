@@ -128,12 +128,12 @@ pub(super) fn write_variables(directory: &Path, envs: &HashMap<String, String>) 
     file.write_all(serde_json::json!(envs).to_string().as_bytes())
 }
 
-fn read_variables(directory: &Path) -> Option<HashMap<String, String>> {
+pub(super) fn read_variables(directory: &Path) -> Option<HashMap<String, String>> {
     serde_json::from_slice(&std::fs::read(directory.join(VARIABLES)).ok()?).ok()
 }
 
 /// The limits of a sandbox, as they were written down.
-fn limits_of(record: &SandboxRecord) -> Limits {
+pub(super) fn limits_of(record: &SandboxRecord) -> Limits {
     let all = record.config["limits"].as_array().map(Vec::as_slice).unwrap_or_default();
     let value = |name: &str| all.iter().find(|one| one["limit"] == name).and_then(|one| one["value"].as_str());
     let number = |name: &str| value(name).and_then(|text| text.parse::<u64>().ok());

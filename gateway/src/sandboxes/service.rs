@@ -213,6 +213,31 @@ impl SandboxService for Sandboxes {
         Ok(Response::new(v1::ExtendSandboxResponse { sandbox: Some(sandbox_message(&record)) }))
     }
 
+    async fn set_sandbox_timeout(
+        &self,
+        request: Request<v1::SetSandboxTimeoutRequest>,
+    ) -> Answer<v1::SetSandboxTimeoutResponse> {
+        let project = project_of(&request)?;
+        let request = request.into_inner();
+        let record = self.set_timeout(&project, &request.id, request.seconds).await?;
+        Ok(Response::new(v1::SetSandboxTimeoutResponse { sandbox: Some(sandbox_message(&record)) }))
+    }
+
+    async fn pause_sandbox(&self, request: Request<v1::PauseSandboxRequest>) -> Answer<v1::PauseSandboxResponse> {
+        let (project, sandboxes) = (project_of(&request)?, self.clone());
+        // A caller who leaves does not leave a sandbox half ended.
+        let paused = tokio::spawn(async move { sandboxes.pause(&project, &request.get_ref().id).await }).await;
+        let record = paused.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
+        Ok(Response::new(v1::PauseSandboxResponse { sandbox: Some(sandbox_message(&record)) }))
+    }
+
+    async fn resume_sandbox(&self, request: Request<v1::ResumeSandboxRequest>) -> Answer<v1::ResumeSandboxResponse> {
+        let (owner, sandboxes) = (owner_of(&request)?, self.clone());
+        let resumed = tokio::spawn(async move { sandboxes.resume_stopped(&owner, request.get_ref()).await }).await;
+        let record = resumed.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
+        Ok(Response::new(v1::ResumeSandboxResponse { sandbox: Some(sandbox_message(&record)) }))
+    }
+
     async fn fork_sandbox(&self, request: Request<v1::ForkSandboxRequest>) -> Answer<v1::ForkSandboxResponse> {
         let owner = owner_of(&request)?;
         let sandboxes = self.clone();
@@ -332,11 +357,14 @@ impl SandboxService for Sandboxes {
         let request = request.into_inner();
         let size = size_of(request.cols, request.rows)?;
         check_envs(&request.envs)?;
+        if request.args.iter().any(|word| word.contains('\0')) {
+            return Err(invalid("args: a zero byte"));
+        }
         let secrets = check_secrets(request.secrets)?;
         let living = self.running(&project, &request.sandbox_id).await?;
         let mut envs = living.envs.clone();
         envs.extend(request.envs);
-        let opened = living.link.open_terminal(size, request.shell, request.cwd, envs, secrets).await;
+        let opened = living.link.open_terminal(size, (request.shell, request.args), request.cwd, envs, secrets).await;
         let terminal = opened.map_err(|error| sandbox_status(&error))?;
         self.note(&request.sandbox_id, &format!("terminal {} opened", terminal.id));
         let ticket = self.new_ticket(&terminal.id, identity, project.clone())?;

@@ -34,6 +34,8 @@ pub struct Running {
     pub home: tempfile::TempDir,
     pub catalog: Catalog,
     pub address: SocketAddr,
+    /// The address for e2b clients.
+    pub e2b: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     served: Option<tokio::task::JoinHandle<()>>,
 }
@@ -44,6 +46,7 @@ pub struct Setup {
     pub webhooks: WebhookOptions,
     pub tls: Option<TlsFiles>,
     pub sandboxes: Option<SandboxOptions>,
+    pub has_e2b: bool,
     pub now: fn() -> Time,
     /// The cluster that the server is a node of.
     pub cluster: Option<ClusterOptions>,
@@ -56,6 +59,7 @@ impl Default for Setup {
             webhooks: WebhookOptions::default(),
             tls: None,
             sandboxes: None,
+            has_e2b: false,
             cluster: None,
             now,
         }
@@ -112,6 +116,7 @@ impl Running {
         projects.create_default(now()).await.unwrap();
         let options = ServerOptions {
             listen: "127.0.0.1:0".parse().unwrap(),
+            e2b: setup.has_e2b.then(|| "127.0.0.1:0".parse().unwrap()),
             tls: setup.tls,
             is_behind_tls_proxy: false,
             authentication: Authentication::Keys,
@@ -123,12 +128,12 @@ impl Running {
             has_traces: false,
         };
         let server = Server::bind(catalog.clone(), projects, options, clock).await.unwrap();
-        let address = server.address();
+        let (address, e2b) = (server.address(), server.e2b_address());
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { home, catalog, address, stop: Some(stop), served: Some(served) }
+        Self { home, catalog, address, e2b, stop: Some(stop), served: Some(served) }
     }
 
     /// Stops the server, and starts another one on its data.
@@ -161,7 +166,23 @@ impl Running {
 
     /// Makes one REST call.
     pub async fn rest(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
-        let stream = TcpStream::connect(self.address).await.unwrap();
+        self.request_at(self.address, method, path, headers, body).await
+    }
+
+    /// Makes one request of an e2b client.
+    pub async fn e2b(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        self.request_at(self.e2b.unwrap(), method, path, headers, body).await
+    }
+
+    async fn request_at(
+        &self,
+        address: SocketAddr,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        let stream = TcpStream::connect(address).await.unwrap();
         let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let connection = tokio::spawn(connection);
         let mut request = Request::new(Full::new(body.into()));

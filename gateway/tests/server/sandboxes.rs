@@ -177,6 +177,44 @@ async fn an_expired_sandbox_is_ended_and_its_workspace_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_sandbox_is_started_again_with_its_id_files_and_variables() {
+    let mut site = Site::start().await;
+    let body = json!({"template": "host", "envs": {"COLOUR": "blue"}, "metadata": {"user": "ann"}});
+    let id = site.create(body).await;
+    site.run(&id, "echo kept > note; echo lost > /tmp/note").await;
+    let at = |what: &str| format!("/sandboxes/{id}/{what}");
+    assert_eq!(site.call(Method::POST, &at("resume"), Value::Null).await.json()["error"]["name"], "SANDBOX_NOT_READY");
+    let paused = site.call(Method::POST, &at("pause"), Value::Null).await;
+    assert_eq!((paused.status.as_u16(), &paused.json()["state"]), (200, &"stopped".into()), "{:?}", paused.bytes);
+    assert!(paused.json()["reason"].as_str().unwrap().starts_with("paused"), "{:?}", paused.bytes);
+    for what in ["pause", "timeout"] {
+        let refused = site.call(Method::POST, &at(what), Value::Null).await;
+        assert_eq!(refused.json()["error"]["name"], "SANDBOX_NOT_READY", "{what}");
+    }
+    let resumed = site.call(Method::POST, &at("resume"), json!({"timeoutSeconds": 100})).await.json();
+    assert_eq!((&resumed["id"], &resumed["state"]), (&id.as_str().into(), &"running".into()), "{resumed}");
+    assert_eq!(resumed["metadata"], json!({"user": "ann"}));
+    let found = site.run(&id, "cat note; echo $COLOUR; cat /tmp/note 2>/dev/null || echo gone").await;
+    assert_eq!(found["stdout"], "kept\nblue\ngone\n", "{found}");
+    // It ends on time although expired ones are looked for each minute.
+    let set = site.call(Method::POST, &at("timeout"), json!({"seconds": 1})).await;
+    assert_eq!(set.status, 200, "{:?}", set.bytes);
+    let began = Instant::now();
+    let ended = site.reach(&id, "stopped").await;
+    assert!(ended["reason"].as_str().unwrap().starts_with("expired") && began.elapsed() < Duration::from_secs(20));
+    let resumed = site.call(Method::POST, &at("resume"), Value::Null).await;
+    assert_eq!(resumed.status, 200, "{:?}", resumed.bytes);
+    assert_eq!(site.run(&id, "cat note").await["stdout"], "kept\n");
+    for seconds in [-1, 86_401] {
+        assert_eq!(site.call(Method::POST, &at("timeout"), json!({"seconds": seconds})).await.status, 400);
+    }
+    let many: serde_json::Map<_, _> = (0..65).map(|number| (number.to_string(), "x".into())).collect();
+    let refused = site.call(Method::POST, "/sandboxes", json!({"template": "host", "metadata": many})).await;
+    assert_eq!(refused.status, 400, "{:?}", refused.bytes);
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hostile_sandbox_reaches_nothing_of_the_host() {
     let mut site = Site::start().await;
     let home = site.server.home.path().to_owned();
