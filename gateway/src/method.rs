@@ -162,6 +162,7 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.MergeService/ReleaseQueueEntry", MERGE_AND_RUN, "POST /queue/{name=queue}/release"),
     row("amalgam.v1.MergeService/RevokeRuleCommand", LOCAL, ""),
     row("amalgam.v1.MergeService/SchedulePublishing", MERGE, "POST /workspaces/{submission.workspace=workspaces}/schedule"),
+    row("amalgam.v1.MergeService/SubmitWorkspace", MERGE, "POST /workspaces/{submission.workspace=workspaces}/submit"),
     row("amalgam.v1.MergeService/TakeReview", MERGE_AND_RUN, "POST /reviews/{name=reviews}/take"),
     row("amalgam.v1.MergeService/WithdrawQueueEntry", MERGE, "DELETE /queue/{name=queue}"),
     row("amalgam.v1.MountService/ListMounts", LOCAL, ""),

@@ -187,7 +187,11 @@ impl Edit<'_> {
             let content = Some(write_edit::Content::Text(self.new.to_owned()));
             let write = v1::WriteEdit { path, content, create_parents: true, ..Default::default() };
             let edits = vec![v1::FileEdit { edit: Some(file_edit::Edit::Write(write)) }];
-            client.files.apply_edits(v1::ApplyEditsRequest { workspace, edits }).await.map_err(said)?;
+            client
+                .files
+                .apply_edits(v1::ApplyEditsRequest { workspace, edits, ..Default::default() })
+                .await
+                .map_err(said)?;
             return Ok(done);
         };
         let replace = v1::ReplaceEdit {
@@ -197,7 +201,11 @@ impl Edit<'_> {
             replace_all: self.replaces_all,
             ..Default::default()
         };
-        let request = v1::EditFileRequest { workspace, edit: Some(edit_file_request::Edit::Replace(replace)) };
+        let request = v1::EditFileRequest {
+            workspace,
+            edit: Some(edit_file_request::Edit::Replace(replace)),
+            ..Default::default()
+        };
         let answer = client.files.edit_file(request).await.map_err(said)?.into_inner();
         Ok(format!("{done}: {} replaced", answer.replacements))
     }

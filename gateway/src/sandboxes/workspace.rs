@@ -144,7 +144,7 @@ impl StoreCalls {
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let message = |lazy| {
             let target = Some(v1::unmount_request::Target::Path(path.clone()));
-            self.request(v1::UnmountRequest { target, lazy })
+            self.request(v1::UnmountRequest { target, lazy, ..Default::default() })
         };
         match self.mounts().unmount(message(false)).await {
             Ok(_) => Ok(()),
