@@ -99,6 +99,7 @@ pub struct Server {
     dispatcher: Dispatcher,
     sandboxes: Sandboxes,
     stop: watch::Sender<bool>,
+    now: fn() -> Time,
 }
 
 impl Server {
@@ -153,7 +154,7 @@ impl Server {
         });
         let (metrics_open, authentication) = (options.metrics_open, options.authentication);
         let front = Front { gate, stopping, metrics_open, authentication, sandboxes: sandboxes.clone() };
-        Ok(Self { address, front, listener, tls, keys, projects, dispatcher, sandboxes, stop })
+        Ok(Self { address, front, listener, tls, keys, projects, dispatcher, sandboxes, stop, now })
     }
 
     /// The address that the server listens on.
@@ -163,7 +164,7 @@ impl Server {
 
     /// Answers calls until `ended` completes. Then new calls are refused, and running ones have 30 seconds to finish.
     pub async fn run(self, ended: impl Future<Output = ()>) {
-        let Self { front, listener, tls, keys, projects, dispatcher, sandboxes, stop, address } = self;
+        let Self { front, listener, tls, keys, projects, dispatcher, sandboxes, stop, address, now } = self;
         sandboxes.recover().await;
         info!(%address, "listening");
         let dispatching = tokio::spawn(async move { dispatcher.run().await });
@@ -175,6 +176,10 @@ impl Server {
             tokio::spawn({
                 let projects = projects.clone();
                 async move { projects.keep_closing().await }
+            }),
+            tokio::spawn({
+                let projects = projects.clone();
+                async move { projects.keep_scheduling(now).await }
             }),
             tokio::spawn({
                 let sandboxes = sandboxes.clone();

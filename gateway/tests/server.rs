@@ -39,6 +39,8 @@ mod running;
 mod sandbox_events;
 #[path = "server/sandboxes.rs"]
 mod sandboxes;
+#[path = "server/schedule.rs"]
+mod schedule;
 #[path = "server/site.rs"]
 mod site;
 #[path = "server/stop.rs"]
