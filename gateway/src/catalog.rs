@@ -5,6 +5,7 @@
 
 mod leadership;
 mod list_place;
+mod sandbox_events;
 mod sandboxes;
 mod webhook_rows;
 
@@ -21,6 +22,7 @@ use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, PgConnection,
 use crate::key::{KeyId, KeyText, Scopes, SecretHash};
 use crate::project::ProjectName;
 use crate::webhook::WebhookId;
+pub(crate) use sandbox_events::SandboxEventRow;
 pub(crate) use webhook_rows::Attempt;
 
 pub use list_place::ListPlace;

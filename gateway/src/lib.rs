@@ -37,6 +37,7 @@ mod sandboxes;
 mod schema;
 mod server;
 mod status;
+mod system;
 mod tls;
 mod trace;
 mod webhook;

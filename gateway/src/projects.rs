@@ -284,6 +284,14 @@ impl Projects {
         self.inner.cluster.get().map(ClusterStores::calls)
     }
 
+    /// The directory with the projects, or that of the local store.
+    pub(crate) fn data_directory(&self) -> PathBuf {
+        match &self.inner.place {
+            Place::Data { projects, .. } => projects.clone(),
+            Place::Local(store) => store.service().home_directory().to_owned(),
+        }
+    }
+
     /// The number of open projects.
     pub fn open_count(&self) -> usize {
         match &self.inner.place {

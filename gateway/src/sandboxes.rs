@@ -5,10 +5,13 @@ mod events;
 mod log;
 mod messages;
 mod recovery;
+mod round;
 mod service;
 mod streams;
+mod sweep;
 mod templates;
 mod ticket;
+mod watch;
 pub(crate) mod websocket;
 mod workspace;
 
@@ -87,6 +90,8 @@ struct Inner {
     is_tls: bool,
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
+    /// The number of events so far; those who watch sandboxes look at the catalog when it changes.
+    events: tokio::sync::watch::Sender<u64>,
 }
 
 struct Parts {
@@ -125,8 +130,8 @@ impl Sandboxes {
             let (reserving, probed, carries_mounts) = Default::default();
             Parts { options, runtime, creations, reserving, probed, carries_mounts }
         });
-        let (living, tickets) = (Mutex::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, living, tickets }) }
+        let (living, tickets, events) = (Mutex::default(), Mutex::default(), tokio::sync::watch::Sender::new(0));
+        Self { inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, living, tickets, events }) }
     }
 
     fn parts(&self) -> Result<&Parts, Status> {
@@ -291,6 +296,7 @@ impl Sandboxes {
 
     /// Ends all sandboxes before the server ends: it shows them their workspaces.
     pub(crate) async fn stop_all(&self) {
+        self.end_watchers();
         let ids: Vec<_> = self.inner.living.lock().keys().cloned().collect();
         for id in ids {
             if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await

@@ -33,6 +33,8 @@ mod remote;
 mod requests;
 #[path = "server/rest.rs"]
 mod rest;
+#[path = "server/rounds.rs"]
+mod rounds;
 #[path = "server/running.rs"]
 mod running;
 #[path = "server/sandbox_events.rs"]
