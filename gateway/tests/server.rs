@@ -41,6 +41,8 @@ mod running;
 mod sandbox_events;
 #[path = "server/sandboxes.rs"]
 mod sandboxes;
+#[path = "server/scenario.rs"]
+mod scenario;
 #[path = "server/schedule.rs"]
 mod schedule;
 #[path = "server/site.rs"]
