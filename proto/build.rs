@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use prost::Message as _;
 
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -32,6 +32,7 @@ const FILES: [&str; 25] = [
     "amalgam/v1/following.proto",
     "amalgam/v1/radar.proto",
     "amalgam/v1/sandboxes.proto",
+    "amalgam/v1/system.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

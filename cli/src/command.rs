@@ -210,7 +210,6 @@ impl Command {
             Self::Watch(_) => here("watch", CLONE),
             Self::Explore(_) => here("explore", CLONE),
             Self::Bisect(_) => here("bisect", CLONE),
-            Self::Mcp(_) => here("mcp", CLONE),
             Self::Exports(_) => here("exports", ON_SERVER),
             Self::Unexport(_) => here("unexport", ON_SERVER),
             Self::Backup(backup) if backup.is_of_server() => Subject::Neither,
@@ -245,6 +244,7 @@ impl Command {
             | Self::Blame(_)
             | Self::Label(_)
             | Self::Conflicts(_)
+            | Self::Mcp(_)
             | Self::Du(_)
             | Self::Gc(_)
             | Self::Verify(_)

@@ -8,9 +8,11 @@ pub mod clients;
 mod files;
 mod handler;
 mod program;
+mod remote;
 mod tools;
 mod words;
 
 pub use handler::serve;
 pub use program::Program;
+pub use remote::RemotePlace;
 pub use tools::{Selection, TOOL_NAMES};

@@ -4,6 +4,8 @@
 //! Times are arguments.
 
 mod leadership;
+mod list_place;
+mod sandbox_events;
 mod sandboxes;
 mod webhook_rows;
 
@@ -20,8 +22,10 @@ use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, PgConnection,
 use crate::key::{KeyId, KeyText, Scopes, SecretHash};
 use crate::project::ProjectName;
 use crate::webhook::WebhookId;
+pub(crate) use sandbox_events::SandboxEventRow;
 pub(crate) use webhook_rows::Attempt;
 
+pub use list_place::ListPlace;
 pub use sandboxes::{SandboxFilter, SandboxRecord};
 
 /// The settings of a connection to SQLite. A writer that finds the database locked waits for ten seconds. A key that was shown, or a
@@ -329,6 +333,20 @@ impl Catalog {
             "SELECT id, secret_hash, agent, scopes, projects, created_at, expires_at, revoked_at FROM keys \
              ORDER BY created_at, id",
         )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter().map(key_of).collect()
+    }
+
+    /// Lists keys by time of creation, beginning after a place.
+    pub async fn list_keys_page(&self, after: &ListPlace, limit: u32) -> Result<Vec<KeyRecord>> {
+        let rows = sqlx::query(
+            "SELECT id, secret_hash, agent, scopes, projects, created_at, expires_at, revoked_at FROM keys \
+             WHERE created_at > $1 OR (created_at = $1 AND id > $2) ORDER BY created_at, id LIMIT $3",
+        )
+        .bind(after.created)
+        .bind(&after.id)
+        .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(key_of).collect()

@@ -37,13 +37,14 @@ mod sandboxes;
 mod schema;
 mod server;
 mod status;
+mod system;
 mod tls;
 mod trace;
 mod webhook;
 mod webhook_service;
 mod webhooks;
 
-pub use catalog::{Catalog, CatalogError, KeyRecord, NewKey, Project, SandboxFilter, SandboxRecord};
+pub use catalog::{Catalog, CatalogError, KeyRecord, ListPlace, NewKey, Project, SandboxFilter, SandboxRecord};
 pub use cluster::{ClusterOptions, ClusterStores, SharedStore};
 pub use error_code::ErrorCode;
 pub use gate::{PROJECT_HEADER, REQUEST_ID_HEADER};

@@ -30,6 +30,7 @@ use crate::projects::Projects;
 use crate::rate::{RateLimits, RatePreset};
 use crate::sandboxes::{SandboxOptions, Sandboxes};
 use crate::server::{own_routes, seconds};
+use crate::system::SystemCalls;
 
 /// How long running calls may take to finish when the process ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -120,6 +121,7 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
     sandboxes.recover().await;
     let has_sandboxes = options.sandboxes.is_some();
     let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
+    let system = SystemCalls::new(projects.clone(), sandboxes.clone(), now);
     let gate = Gate::new(Inner {
         keys,
         projects,
@@ -127,7 +129,7 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         audit: Audit::off(),
         metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
         // No process sends deliveries for a socket that comes and goes.
-        own: own_routes(own, None, has_sandboxes.then(|| sandboxes.clone())).await,
+        own: own_routes(own, system, None, has_sandboxes.then(|| sandboxes.clone())).await,
         git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
         now,
         stopping: stopping.clone(),

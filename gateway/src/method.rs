@@ -64,6 +64,8 @@ const ADMIN: Access = Access::Project(&[Scope::Admin]);
 const RUN: Access = Access::InProject(&[Scope::Run]);
 /// For calls that run something in a workspace, and so change it.
 const WRITE_AND_RUN: Access = Access::InProject(&[Scope::Write, Scope::Run]);
+/// For a call that runs something on a fork, and merges it.
+const WRITE_RUN_AND_MERGE: Access = Access::InProject(&[Scope::Write, Scope::Run, Scope::Merge]);
 const SERVER_READ: Access = Access::Server(&[Scope::Read]);
 const SERVER_ADMIN: Access = Access::Server(&[Scope::Admin]);
 const LOCAL: Access = Access::LocalOnly;
@@ -162,6 +164,7 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.MergeService/ReleaseQueueEntry", MERGE_AND_RUN, "POST /queue/{name=queue}/release"),
     row("amalgam.v1.MergeService/RevokeRuleCommand", LOCAL, ""),
     row("amalgam.v1.MergeService/SchedulePublishing", MERGE, "POST /workspaces/{submission.workspace=workspaces}/schedule"),
+    row("amalgam.v1.MergeService/SubmitWorkspace", MERGE, "POST /workspaces/{submission.workspace=workspaces}/submit"),
     row("amalgam.v1.MergeService/TakeReview", MERGE_AND_RUN, "POST /reviews/{name=reviews}/take"),
     row("amalgam.v1.MergeService/WithdrawQueueEntry", MERGE, "DELETE /queue/{name=queue}"),
     row("amalgam.v1.MountService/ListMounts", LOCAL, ""),
@@ -207,8 +210,10 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.SandboxService/ResizeTerminal", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/pty/{pty_id}/resize"),
     row("amalgam.v1.SandboxService/ResumeSandbox", WRITE_AND_RUN, "POST /sandboxes/{id}/resume"),
     row("amalgam.v1.SandboxService/RunCommand", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/process/run"),
+    row("amalgam.v1.SandboxService/RunOnFork", WRITE_RUN_AND_MERGE, "POST /sandboxes/run"),
     row("amalgam.v1.SandboxService/SetSandboxTimeout", WRITE_AND_RUN, "POST /sandboxes/{id}/timeout"),
     row("amalgam.v1.SandboxService/StreamCommand", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/process/stream"),
+    row("amalgam.v1.SandboxService/WatchSandboxes", RUN, "GET /sandboxes/events"),
     row("amalgam.v1.SandboxService/WriteCommand", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/process/{command_id}/input"),
     row("amalgam.v1.SandboxService/WriteTerminal", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/pty/{pty_id}/input"),
     row("amalgam.v1.SnapshotService/BlameFile", READ, "GET /snapshots/{revision}/blame"),
@@ -234,6 +239,8 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.StoreService/MeasureStore", READ, "GET /store"),
     row("amalgam.v1.StoreService/StopServer", LOCAL, ""),
     row("amalgam.v1.StoreService/VerifyStore", ADMIN, "POST /store/verify"),
+    row("amalgam.v1.SystemService/CollectGarbage", SERVER_ADMIN, "POST /gc"),
+    row("amalgam.v1.SystemService/GetSystemStats", SERVER_READ, "GET /stats"),
     row("amalgam.v1.TransferService/BackUpStore", LOCAL, ""),
     row("amalgam.v1.TransferService/ForgetTombstone", ADMIN, ""),
     row("amalgam.v1.TransferService/GetHave", READ, ""),

@@ -6,7 +6,7 @@ use amalgam_proto::v1::project_service_server::ProjectService;
 use amalgam_proto::{Failure, Reason, instant, timestamp, v1};
 use tonic::{Request, Response, Status};
 
-use crate::catalog::{Catalog, KeyRecord, NewKey, Project};
+use crate::catalog::{Catalog, KeyRecord, ListPlace, NewKey, Project};
 use crate::identity::{Identity, Keys};
 use crate::key::{KeyId, Scope, Scopes};
 use crate::project::ProjectName;
@@ -144,9 +144,13 @@ impl KeyService for OwnServices {
         Ok(Response::new(v1::CreateKeyResponse { key: Some(key_message(&record)), text: text.reveal() }))
     }
 
-    async fn list_keys(&self, _request: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysResponse> {
-        let keys = self.catalog.list_keys().await?;
-        Ok(Response::new(v1::ListKeysResponse { keys: keys.iter().map(key_message).collect() }))
+    async fn list_keys(&self, request: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysResponse> {
+        let request = request.into_inner();
+        let limit = page_size(request.page_size)?;
+        let after = request.page_token.parse().map_err(|why| invalid(format!("page_token: {why}")))?;
+        let mut keys = self.catalog.list_keys_page(&after, limit + 1).await?;
+        let next_page_token = next_token(&mut keys, limit, |last| ListPlace::behind(last.created, &last.id));
+        Ok(Response::new(v1::ListKeysResponse { keys: keys.iter().map(key_message).collect(), next_page_token }))
     }
 
     async fn revoke_key(&self, request: Request<v1::RevokeKeyRequest>) -> Answer<v1::RevokeKeyResponse> {
@@ -172,6 +176,13 @@ pub(crate) fn page_size(asked: i32) -> Result<u32, Status> {
         Ok(asked) => Ok(asked.min(PAGE_MAX)),
         Err(_) => Err(invalid(format!("page_size: {asked} is negative"))),
     }
+}
+
+/// Cuts a list that has one item more than a page, and returns the token of the next page; empty on the last one.
+pub(crate) fn next_token<T>(items: &mut Vec<T>, limit: u32, place: impl FnOnce(&T) -> ListPlace) -> String {
+    let has_more = items.len() > limit as usize;
+    items.truncate(limit as usize);
+    items.last().filter(|_| has_more).map(|last| place(last).to_string()).unwrap_or_default()
 }
 
 fn invalid(why: impl Into<String>) -> Status {

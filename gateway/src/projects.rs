@@ -1,4 +1,6 @@
-//! The open projects: each is a store of its own, opened on first use and closed when it has been idle.
+//! The open projects: each is a store of its own, opened on first use or when work is due in it, and closed when it has been idle.
+
+mod schedule;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use tracing::{info, warn};
 use crate::catalog::{Catalog, CatalogError, Project};
 use crate::cluster::ClusterStores;
 use crate::project::ProjectName;
+use schedule::{DueTimes, write_due};
 
 /// The name of the project that the local store is served as.
 pub const DEFAULT_PROJECT: &str = "default";
@@ -77,6 +80,8 @@ struct Inner {
     cluster: OnceLock<ClusterStores>,
     /// Whether all projects were closed for good.
     is_closed: AtomicBool,
+    /// When closed projects have to be opened, because work is due in them.
+    due: DueTimes,
 }
 
 /// The place of one project's open store.
@@ -98,6 +103,7 @@ impl Projects {
                 slots: Mutex::default(),
                 cluster: OnceLock::new(),
                 is_closed: AtomicBool::new(false),
+                due: DueTimes::default(),
             }),
         }
     }
@@ -120,6 +126,7 @@ impl Projects {
                 slots: Mutex::default(),
                 cluster: OnceLock::new(),
                 is_closed: AtomicBool::new(false),
+                due: DueTimes::default(),
             }),
         }
     }
@@ -177,6 +184,7 @@ impl Projects {
     pub async fn delete(&self, name: &ProjectName, now: amalgam_engine::Time) -> Result<Project, ProjectError> {
         self.refuse_local()?;
         let project = self.inner.catalog.delete_project(name, now).await?;
+        self.inner.due.forget(name);
         let slot = self.slot(name);
         let changing = Arc::clone(&slot.changing).lock_owned().await;
         let store = slot.store.write().take();
@@ -245,6 +253,7 @@ impl Projects {
             opened.map_err(|source| ProjectError::Store { project: name.clone(), source: Box::new(source) })?;
         let store = Arc::new(OpenStore::start(service));
         *slot.store.write() = Some(Arc::clone(&store));
+        self.inner.due.forget(name);
         info!(project = %name, "project opened");
         Ok(store)
     }
@@ -273,6 +282,14 @@ impl Projects {
     /// The number of requests to the database and the bucket of the cluster, if the server is a node of one.
     pub(crate) fn cluster_calls(&self) -> Option<CloudCalls> {
         self.inner.cluster.get().map(ClusterStores::calls)
+    }
+
+    /// The directory with the projects, or that of the local store.
+    pub(crate) fn data_directory(&self) -> PathBuf {
+        match &self.inner.place {
+            Place::Data { projects, .. } => projects.clone(),
+            Place::Local(store) => store.service().home_directory().to_owned(),
+        }
     }
 
     /// The number of open projects.
@@ -318,7 +335,10 @@ impl Projects {
             };
             if let Some(store) = store {
                 too_many = too_many.saturating_sub(1);
+                let (home, due) = (store.service().home_directory().to_owned(), store.next_due());
+                let now = store.service().now();
                 close(&name, store).await;
+                self.inner.due.closed(&name, &home, due, now);
             }
         }
     }
@@ -335,7 +355,9 @@ impl Projects {
                 let store = slot.store.write().take();
                 if let Some(store) = store {
                     store.drain(within).await;
+                    let (home, due) = (store.service().home_directory().to_owned(), store.next_due());
                     close(&name, store).await;
+                    write_due(&home, due);
                 }
             });
         }

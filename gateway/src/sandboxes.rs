@@ -7,11 +7,14 @@ mod log;
 mod messages;
 mod metrics;
 mod recovery;
+mod round;
 mod runtimes;
 mod service;
 mod streams;
+mod sweep;
 mod templates;
 mod ticket;
+mod watch;
 pub(crate) mod websocket;
 mod workspace;
 
@@ -99,6 +102,8 @@ struct Inner {
     tickets: Mutex<Tickets>,
     /// A sandbox has a new time of its end.
     expiry_changed: tokio::sync::Notify,
+    /// The number of events so far; those who watch sandboxes look at the catalog when it changes.
+    events: tokio::sync::watch::Sender<u64>,
 }
 
 struct Parts {
@@ -132,9 +137,20 @@ impl Sandboxes {
             Parts { options, runtimes, creations, reserving }
         });
         let (metrics, living, tickets) = (SandboxMetrics::new(), Mutex::default(), Mutex::default());
-        let expiry_changed = tokio::sync::Notify::new();
+        let (expiry_changed, events) = (tokio::sync::Notify::new(), tokio::sync::watch::Sender::new(0));
         Self {
-            inner: Arc::new(Inner { catalog, projects, parts, now, is_tls, metrics, living, tickets, expiry_changed }),
+            inner: Arc::new(Inner {
+                catalog,
+                projects,
+                parts,
+                now,
+                is_tls,
+                metrics,
+                living,
+                tickets,
+                expiry_changed,
+                events,
+            }),
         }
     }
 
@@ -300,7 +316,7 @@ impl Sandboxes {
                 () = self.inner.expiry_changed.notified() => {}
             }
             self.warn_expiring(parts.options.expiry_interval).await;
-            self.sweep().await;
+            self.sweep_runtimes().await;
             let expired = self.inner.catalog.expired_sandboxes(self.now()).await;
             for record in expired.unwrap_or_default() {
                 self.announce(events::EXPIRED, &record).await;
@@ -313,6 +329,7 @@ impl Sandboxes {
 
     /// Ends all sandboxes before the server ends: it shows them their workspaces.
     pub(crate) async fn stop_all(&self) {
+        self.end_watchers();
         let ids: Vec<_> = self.inner.living.lock().keys().cloned().collect();
         for id in ids {
             if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await

@@ -12,6 +12,7 @@ use amalgam_engine::Time;
 use amalgam_proto::v1::key_service_server::KeyServiceServer;
 use amalgam_proto::v1::project_service_server::ProjectServiceServer;
 use amalgam_proto::v1::sandbox_service_server::SandboxServiceServer;
+use amalgam_proto::v1::system_service_server::SystemServiceServer;
 use amalgam_proto::v1::webhook_service_server::WebhookServiceServer;
 use amalgam_server::MountEvent;
 use tokio::sync::{Semaphore, watch};
@@ -29,6 +30,7 @@ use crate::own_services::OwnServices;
 use crate::projects::Projects;
 use crate::rate::{RateLimits, RatePreset};
 use crate::sandboxes::{SandboxOptions, Sandboxes};
+use crate::system::SystemCalls;
 use crate::tls::{Tls, TlsFiles};
 use crate::webhook_service::Webhooks;
 use crate::webhooks::{Dispatcher, WebhookOptions};
@@ -153,13 +155,14 @@ impl Server {
         let is_tls = tls.is_some() || options.is_behind_tls_proxy;
         let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes, is_tls, now);
         let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
+        let system = SystemCalls::new(projects.clone(), sandboxes.clone(), now);
         let gate = Gate::new(Inner {
             keys: keys.clone(),
             projects: projects.clone(),
             limits: RateLimits::new(options.rates),
             audit,
             metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
-            own: own_routes(own, Some(webhooks), Some(sandboxes.clone())).await,
+            own: own_routes(own, system, Some(webhooks), Some(sandboxes.clone())).await,
             git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
             now,
             stopping: stopping.clone(),
@@ -194,6 +197,10 @@ impl Server {
             tokio::spawn({
                 let projects = projects.clone();
                 async move { projects.keep_closing().await }
+            }),
+            tokio::spawn({
+                let projects = projects.clone();
+                async move { projects.keep_scheduling(now).await }
             }),
             tokio::spawn({
                 let sandboxes = sandboxes.clone();
@@ -233,7 +240,12 @@ impl Server {
 }
 
 /// The services of the server itself. Calls of optional services that are missing are not implemented.
-pub(crate) async fn own_routes(own: OwnServices, webhooks: Option<Webhooks>, sandboxes: Option<Sandboxes>) -> Routes {
+pub(crate) async fn own_routes(
+    own: OwnServices,
+    system: SystemCalls,
+    webhooks: Option<Webhooks>,
+    sandboxes: Option<Sandboxes>,
+) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_service_status("", tonic_health::ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -242,6 +254,7 @@ pub(crate) async fn own_routes(own: OwnServices, webhooks: Option<Webhooks>, san
         .expect("the build wrote the descriptors");
     let routes = Routes::new(ProjectServiceServer::new(own.clone()))
         .add_service(KeyServiceServer::new(own))
+        .add_service(SystemServiceServer::new(system))
         .add_service(health)
         .add_service(reflection);
     let routes = match webhooks {

@@ -5,15 +5,13 @@ use amalgam_proto::v1::webhook_service_server::WebhookService;
 use amalgam_proto::{Failure, Reason, timestamp, v1};
 use tonic::{Request, Response, Status};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ListPlace};
 use crate::gate::PROJECT_HEADER;
+use crate::own_services::{next_token, page_size};
 use crate::project::ProjectName;
 use crate::projects::{DEFAULT_PROJECT, Projects};
 use crate::webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId};
 use crate::webhooks::Dispatcher;
-
-const PAGE_DEFAULT: u32 = 100;
-const PAGE_MAX: u32 = 1_000;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -52,10 +50,13 @@ impl WebhookService for Webhooks {
     }
 
     async fn list_webhooks(&self, request: Request<v1::ListWebhooksRequest>) -> Answer<v1::ListWebhooksResponse> {
-        let project = &request.get_ref().project;
-        let webhooks = self.catalog.list_webhooks().await?;
-        let wanted = webhooks.iter().filter(|webhook| project.is_empty() || webhook.project.as_str() == project);
-        Ok(Response::new(v1::ListWebhooksResponse { webhooks: wanted.map(webhook_message).collect() }))
+        let request = request.into_inner();
+        let limit = page_size(request.page_size)?;
+        let after = request.page_token.parse().map_err(|why| invalid(format!("page_token: {why}")))?;
+        let mut webhooks = self.catalog.list_webhooks_page(&request.project, &after, limit + 1).await?;
+        let next_page_token = next_token(&mut webhooks, limit, |last| ListPlace::behind(last.created, &last.id));
+        let webhooks = webhooks.iter().map(webhook_message).collect();
+        Ok(Response::new(v1::ListWebhooksResponse { webhooks, next_page_token }))
     }
 
     async fn delete_webhook(&self, request: Request<v1::DeleteWebhookRequest>) -> Answer<v1::DeleteWebhookResponse> {
@@ -77,11 +78,7 @@ impl WebhookService for Webhooks {
             "" => i64::MAX,
             token => token.parse().map_err(|_| invalid("page_token: not one of this call's"))?,
         };
-        let limit = match u32::try_from(request.page_size) {
-            Err(_) => return Err(invalid("page_size: not below 0")),
-            Ok(0) => PAGE_DEFAULT,
-            Ok(asked) => asked.min(PAGE_MAX),
-        };
+        let limit = page_size(request.page_size)?;
         // There must be a webhook, though it may have no delivery.
         self.catalog.webhook(&id).await?;
         let found = self.catalog.list_deliveries(&id, before, limit, request.failed).await?;

@@ -37,12 +37,18 @@ mod remote;
 mod requests;
 #[path = "server/rest.rs"]
 mod rest;
+#[path = "server/rounds.rs"]
+mod rounds;
 #[path = "server/running.rs"]
 mod running;
 #[path = "server/sandbox_events.rs"]
 mod sandbox_events;
 #[path = "server/sandboxes.rs"]
 mod sandboxes;
+#[path = "server/scenario.rs"]
+mod scenario;
+#[path = "server/schedule.rs"]
+mod schedule;
 #[path = "server/site.rs"]
 mod site;
 #[path = "server/stop.rs"]

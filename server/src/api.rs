@@ -77,10 +77,15 @@ impl Api {
     /// Returns the caller of a request that may carry an id, and the request. It counts as running from now on.
     pub(crate) fn identified<R: Identified>(&self, request: Request<R>) -> (String, R) {
         let (actor, request) = (actor(&request), request.into_inner());
-        if !request.request_id().is_empty() {
-            keep_running(self.service.context.requests.begin(&actor, R::METHOD, request.request_id()));
-        }
+        self.keep_identified(&actor, &request);
         (actor, request)
+    }
+
+    /// Counts a request as running from now on, whose message is the first one of a stream.
+    pub(crate) fn keep_identified<R: Identified>(&self, actor: &str, request: &R) {
+        if !request.request_id().is_empty() {
+            keep_running(self.service.context.requests.begin(actor, R::METHOD, request.request_id()));
+        }
     }
 
     /// Reads something that takes microseconds: memory, or a few records that are usually cached. It runs in the task of its call: the

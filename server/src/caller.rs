@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use amalgam_engine::Cancellation;
 use amalgam_proto::Reason;
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
@@ -22,6 +24,64 @@ pub enum Origin {
 pub(crate) struct Caller {
     interrupt: Cancellation,
     is_gone: Arc<AtomicBool>,
+    /// Where the stages of its merge are told; nowhere for most callers.
+    merge: Option<Arc<MergeWatch>>,
+}
+
+/// A stage of a merge through the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MergeStage {
+    /// Uncommitted changes of the source are captured.
+    Capture,
+    /// Other merges into the target run.
+    Wait,
+    /// The target is merged into.
+    Merge,
+    /// The test of an entry runs.
+    Test,
+    /// A command of a rule makes files anew.
+    Regenerate,
+}
+
+impl MergeStage {
+    /// The word on the wire.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Capture => "capture",
+            Self::Wait => "wait",
+            Self::Merge => "merge",
+            Self::Test => "test",
+            Self::Regenerate => "regenerate",
+        }
+    }
+}
+
+/// How far the merge of a caller is.
+#[derive(Clone, Debug)]
+pub(crate) struct MergeState {
+    pub(crate) stage: MergeStage,
+    pub(crate) since: Instant,
+    /// Entries of the queue that are dealt with before it.
+    pub(crate) entries_ahead: usize,
+    /// The id of its entry; empty before it has one.
+    pub(crate) entry: String,
+}
+
+/// The state of a merge, for the task that tells the caller about it.
+#[derive(Debug)]
+pub(crate) struct MergeWatch(Mutex<MergeState>);
+
+impl Default for MergeWatch {
+    fn default() -> Self {
+        let (stage, since) = (MergeStage::Wait, Instant::now());
+        Self(Mutex::new(MergeState { stage, since, entries_ahead: 0, entry: String::new() }))
+    }
+}
+
+impl MergeWatch {
+    pub(crate) fn state(&self) -> MergeState {
+        self.0.lock().clone()
+    }
 }
 
 impl Caller {
@@ -39,6 +99,38 @@ impl Caller {
     /// Returns an error when the client disconnected or the process ends.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_gone() { Err(gone()) } else { Ok(()) }
+    }
+
+    /// The same caller, to whom the stages of its merge are told.
+    pub(crate) fn watching_merge(&self, watch: &Arc<MergeWatch>) -> Self {
+        Self { merge: Some(Arc::clone(watch)), ..self.clone() }
+    }
+
+    /// Records that the merge of the caller is at a stage.
+    pub(crate) fn enter(&self, stage: MergeStage) {
+        let Some(watch) = &self.merge else { return };
+        let state = &mut *watch.0.lock();
+        if state.stage != stage {
+            (state.stage, state.since) = (stage, Instant::now());
+        }
+        if stage != MergeStage::Wait {
+            state.entries_ahead = 0;
+        }
+    }
+
+    /// Records the entry of the queue that the caller waits for.
+    pub(crate) fn awaits_entry(&self, id: &str) {
+        if let Some(watch) = &self.merge {
+            id.clone_into(&mut watch.0.lock().entry);
+        }
+    }
+
+    /// Records how many entries are dealt with before that of the caller. They are counted only if somebody is told.
+    pub(crate) fn set_entries_ahead(&self, count: impl FnOnce() -> usize) {
+        if let Some(watch) = &self.merge {
+            let count = count();
+            watch.0.lock().entries_ahead = count;
+        }
     }
 
     /// Runs work that only reads. It is interrupted when the client disconnects.

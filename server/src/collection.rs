@@ -338,6 +338,15 @@ impl Collections {
     }
 
     /// How things stand.
+    /// When a collection comes by itself because a day has passed; nothing while that is paused, or if none came before.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let state = self.inner.state.lock().clone();
+        match state.is_paused(self.context.now()) || self.context.is_shared() {
+            true => None,
+            false => auto_gc::next(&self.inner.policy, state.last.as_ref(), &self.lived()).0,
+        }
+    }
+
     pub(crate) fn collection_message(&self) -> Result<v1::GetCollectionResponse> {
         let settings = self.context.settings()?;
         let disk = self.quota.measure_disk()?;

@@ -29,6 +29,7 @@ use crate::home::Home;
 use crate::notices::Listeners;
 use crate::permissions::Permissions;
 use crate::registry::Registry;
+use crate::request_results::RequestResults;
 use crate::running_requests::RunningRequests;
 use crate::settings::{Settings, SettingsSource};
 
@@ -80,6 +81,7 @@ pub(crate) struct Context {
     /// The live trees of a store that several nodes have open; nothing for a store of this process.
     pub(crate) live_trees: Option<Arc<dyn LiveTrees>>,
     pub(crate) requests: RunningRequests,
+    pub(crate) results: RequestResults,
     pub(crate) started: Time,
     /// Returns the seconds by which local time is ahead of UTC at a time.
     pub(crate) utc_offset: OnceLock<fn(Time) -> i64>,
@@ -121,6 +123,7 @@ impl Context {
             operations: Arc::default(),
             live_trees: None,
             requests: RunningRequests::default(),
+            results: RequestResults::default(),
             started: clock(),
             utc_offset: OnceLock::new(),
             gate: RwLock::new(()),

@@ -19,7 +19,7 @@ mod writing;
 mod written_tree;
 
 pub(crate) use merged::{PreviewedHead, Released};
-pub(crate) use watch::Watches;
+pub(crate) use watch::{Watches, WriteWatch};
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Follow, FollowMode, Workspace, WorkspaceName};
-use amalgam_engine::{DiffOptions, OperationContext, OperationCursor, SnapshotId, diff_roots};
+use amalgam_engine::{DiffOptions, OperationContext, OperationCursor, SnapshotId, Time, diff_roots};
 use amalgam_proto::{Reason, v1};
 use parking_lot::{Condvar, Mutex};
 use tracing::info;
@@ -332,6 +332,11 @@ impl Followers {
     /// Whether the process must be there for a follower that is updated by interval.
     pub(crate) fn is_following(&self) -> bool {
         self.inner.table.lock().has_intervals()
+    }
+
+    /// When the first follower is due by itself; nothing if none is.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        self.inner.table.lock().next_due()
     }
 
     /// Ends the thread that updates followers.

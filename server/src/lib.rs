@@ -38,6 +38,7 @@ mod publishing;
 mod radar;
 mod registry;
 mod repeated_problem;
+mod request_results;
 mod running_requests;
 pub mod serve;
 mod served_git;

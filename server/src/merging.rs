@@ -15,10 +15,12 @@ mod regenerate;
 mod review;
 mod sandbox;
 mod test;
+mod writes;
 
 pub(crate) use queue::AfterMerge;
 
 use approval::Approvals;
+use writes::Writes;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -59,6 +61,7 @@ struct Inner {
     /// The ids of entries whose submitters wait for the result.
     awaited: Mutex<HashSet<String>>,
     turn: Turn,
+    writes: Writes,
     approvals: Approvals,
     /// The number of directories that were made for commands.
     places: AtomicU64,
@@ -94,6 +97,7 @@ impl Inner {
             results: Mutex::default(),
             awaited: Mutex::default(),
             turn: Turn::default(),
+            writes: Writes::default(),
             approvals,
             places: AtomicU64::new(0),
             tests_are_cancelled: AtomicBool::new(false),
@@ -154,6 +158,11 @@ impl Merging {
     /// Ends tests, because the process ends. Their entries wait in the queue for the next process.
     pub(crate) fn cancel_tests(&self) {
         self.inner.tests_are_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether files were written that are to be published once they are quiet.
+    pub(crate) fn has_pending_writes(&self) -> bool {
+        self.inner.writes.are_pending()
     }
 
     fn tests_are_cancelled(&self) -> bool {

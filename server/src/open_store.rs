@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use amalgam_engine::Time;
 use amalgam_proto::v1;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -18,6 +19,8 @@ use crate::events::{EventFilter, EventStream, event_at};
 use crate::serve::routes;
 use crate::service::Service;
 
+/// A store in which something is scheduled for the next five minutes counts as at work: to close it would not be worth it.
+const SCHEDULED_SOON_NANOSECONDS: i64 = 300 * 1_000_000_000;
 /// How long calls that were cancelled may take to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 
@@ -123,9 +126,18 @@ impl OpenStore {
         self.calls.under_way()
     }
 
-    /// Returns for how long the store has had nothing to do: no call, no open view, no collection, no merge.
+    /// Returns for how long the store has had nothing to do: no call, no open view, no collection, no merge, and nothing that is
+    /// scheduled for the next minutes.
     pub fn idle_for(&self) -> Duration {
-        if self.service.is_at_work() { Duration::ZERO } else { self.calls.idle_for() }
+        let soon = self.service.context.now().0.saturating_add(SCHEDULED_SOON_NANOSECONDS);
+        let is_soon = self.service.next_scheduled().is_some_and(|time| time.0 <= soon);
+        if is_soon || self.service.is_busy() { Duration::ZERO } else { self.calls.idle_for() }
+    }
+
+    /// Returns when the store has to be open again, if it is closed now: for a scheduled publish, an update of a follower, or the daily
+    /// collection. Nothing if nothing is scheduled.
+    pub fn next_due(&self) -> Option<Time> {
+        self.service.next_scheduled().into_iter().chain(self.service.collections.next_due()).min()
     }
 
     /// Ends subscriptions, and gives other calls some time to finish. Calls that did not are cancelled.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use amalgam_engine::Time;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
@@ -40,6 +41,8 @@ pub(crate) struct Plan {
     /// 0 without an interval.
     pub(crate) every_seconds: u32,
     pub(crate) on_commit: bool,
+    /// The quiet time after writes; 0 without publishing on writes.
+    pub(crate) quiet_milliseconds: u32,
     /// Empty for what the workspace is merged into anyway.
     pub(crate) target: String,
     pub(crate) message: String,
@@ -100,7 +103,20 @@ impl Plan {
         }
         let since = now.0.saturating_sub(self.looked);
         let by_time = self.every_seconds > 0 && since >= i64::from(self.every_seconds) * SECOND_NANOSECONDS;
-        by_time || (self.on_commit && head != self.tried)
+        by_time || ((self.on_commit || self.quiet_milliseconds > 0) && head != self.tried)
+    }
+
+    /// How long the files must be quiet after a write before they are published; nothing without publishing on writes.
+    pub(crate) fn quiet(&self) -> Option<Duration> {
+        (self.quiet_milliseconds > 0).then(|| Duration::from_millis(self.quiet_milliseconds.into()))
+    }
+
+    /// When something is to be done without a commit or a write; nothing if nothing is.
+    pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
+        let by_time = (self.every_seconds > 0)
+            .then(|| self.looked.saturating_add(i64::from(self.every_seconds) * SECOND_NANOSECONDS));
+        let retry = (self.not_before > now.0).then_some(self.not_before);
+        by_time.into_iter().chain(retry).min().map(|time| Time(time.max(self.not_before)))
     }
 }
 
@@ -142,9 +158,9 @@ impl Plans {
         Ok(done)
     }
 
-    /// Returns whether a plan has an interval, which needs a running process.
-    fn has_intervals(&self) -> bool {
-        self.plans.lock().values().any(|plan| plan.every_seconds > 0)
+    /// Returns whether a plan needs a running process: by an interval, or because it waits for writes.
+    fn needs_process(&self) -> bool {
+        self.plans.lock().values().any(|plan| plan.every_seconds > 0 || plan.quiet_milliseconds > 0)
     }
 }
 
@@ -161,6 +177,8 @@ impl Publishing {
         Ok(v1::Publishing {
             every_seconds: plan.every_seconds,
             on_commit: plan.on_commit,
+            on_write: plan.quiet_milliseconds > 0,
+            quiet_milliseconds: plan.quiet_milliseconds,
             target: target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
             last_time: plan.last.as_ref().map(|last| amalgam_proto::timestamp(Time(last.time))),
             last_how: plan.last.as_ref().map(|last| last.outcome.word().to_owned()).unwrap_or_default(),
@@ -183,9 +201,14 @@ impl Publishing {
         publishing.changed.notify_one();
     }
 
-    /// Whether the process must be there for something that is published by interval.
+    /// Whether the process must be there for something that is published by interval or on writes.
     pub(crate) fn is_publishing(&self) -> bool {
-        self.inner.has_intervals()
+        self.inner.needs_process()
+    }
+
+    /// When the first plan is due by itself; nothing if none is.
+    pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
+        self.inner.plans.lock().values().filter_map(|plan| plan.next_due(now)).min()
     }
 
     /// A workspace is gone: it is published no more.

@@ -4,6 +4,8 @@
 //! many services, one for each store.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use amalgam_engine::backend::LiveTrees;
@@ -14,7 +16,7 @@ use amalgam_nfs::{MountWatcher, Statistics};
 use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::call_log::warn_problem;
-use crate::collection::Collections;
+use crate::collection::{Collections, How, Why};
 use crate::conflicts::Conflicts;
 use crate::context::{Clock, Clocks, Context};
 use crate::directory::Directories;
@@ -179,6 +181,16 @@ impl Service {
         self.context.live_trees.as_ref().is_some_and(|trees| trees.is_expelled())
     }
 
+    /// The directory of the store and of the records beside it.
+    pub fn home_directory(&self) -> &Path {
+        self.context.home.path()
+    }
+
+    /// The present time, by the clock of the service.
+    pub fn now(&self) -> Time {
+        self.context.now()
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.context.store
@@ -194,6 +206,17 @@ impl Service {
         })?;
         let operations = self.context.store.last_operation()?;
         Ok(StoreUsage { disk_bytes: self.collections.disk_bytes()?, workspaces, operations })
+    }
+
+    /// Collects the store now, with the grace time of its settings. Returns by how much its files became smaller.
+    ///
+    /// # Errors
+    /// A collection is under way, or it failed.
+    pub fn collect(&self) -> Result<u64> {
+        let _using = self.using();
+        let how = How { actor: "amalgam", dry_run: false, grace: None, why: Why::Asked };
+        let done = self.collections.collect(&how, &mut |_| ControlFlow::Continue(()))?;
+        Ok(done.disk_bytes_before.saturating_sub(done.disk_bytes_after))
     }
 
     /// Returns the position of the newest event before a time; that before the first event if all are newer.
@@ -212,13 +235,23 @@ impl Service {
 
     /// Whether the store has work of its own: a watch, a mount, a collection, a merge or a publish.
     pub(crate) fn is_at_work(&self) -> bool {
+        self.is_busy() || self.publishing.is_publishing() || self.followers.is_following()
+    }
+
+    /// Whether the store works on something now, or must be there for something that can come at any time.
+    pub(crate) fn is_busy(&self) -> bool {
         self.directories.is_watching()
             || self.views.mounted() > 0
             || self.exports.is_serving()
             || self.collections.is_collecting()
             || self.merging.is_folding()
-            || self.publishing.is_publishing()
-            || self.followers.is_following()
+            || self.merging.has_pending_writes()
+    }
+
+    /// When a scheduled publish or an update of a follower is due; nothing if none is.
+    pub(crate) fn next_scheduled(&self) -> Option<Time> {
+        let (publish, update) = (self.publishing.next_due(self.context.now()), self.followers.next_due());
+        publish.into_iter().chain(update).min()
     }
 
     /// Marks the store as in use until the guard is dropped. A thread takes it at most once.

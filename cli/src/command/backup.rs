@@ -54,7 +54,7 @@ impl Backup {
         let mut client = session.client().await?;
         session.interrupts.say("earlier parts of the backup are intact");
         let directory = Bytes::copy_from_slice(path.as_os_str().as_bytes());
-        let request = v1::BackUpStoreRequest { directory, verify: self.verify };
+        let request = v1::BackUpStoreRequest { directory, verify: self.verify, ..Default::default() };
         let done = drive(&session.output, client.transfer.back_up_store(request)).await?;
         let sent = done.sent.unwrap_or_default();
         let mut line = send::json_line(&sent);
@@ -109,7 +109,10 @@ impl RestoreBackup {
         }
         let mut client = session.client_of_new_store().await?;
         session.interrupts.say("the new store is still empty; run the command again");
-        let request = v1::RestoreBackupRequest { directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()) };
+        let request = v1::RestoreBackupRequest {
+            directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+            ..Default::default()
+        };
         let received = drive(&session.output, client.transfer.restore_backup(request)).await;
         let received = received.map_err(|error| match error.is(Reason::AlreadyExists) {
             true => error.hint("pass --store NEW"),

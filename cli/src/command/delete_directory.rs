@@ -51,7 +51,10 @@ pub async fn delete_directory(
             return Err(refused(format!("{} in no snapshot", text::plural(ignored, "ignored path"))));
         }
     }
-    client.directories.detach_directory(v1::DetachDirectoryRequest { name: name.to_owned() }).await?;
+    client
+        .directories
+        .detach_directory(v1::DetachDirectoryRequest { name: name.to_owned(), ..Default::default() })
+        .await?;
     remove_tree(path).map_err(|error| CliError::machine(path.display(), &error))?;
     let line = lines::line("directory_removed", json!({"id": text::id(name)}));
     output.emit(&lines::with_path(line, &directory.path))

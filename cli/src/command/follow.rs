@@ -181,7 +181,8 @@ impl Update {
         let mut client = session.client().await?;
         let workspace = workspace_or_here(session, self.workspace.as_deref()).await?;
         if self.dry_run {
-            let request = v1::UpdateFollowerRequest { workspace, dry_run: true, if_following: false };
+            let request =
+                v1::UpdateFollowerRequest { workspace, dry_run: true, if_following: false, ..Default::default() };
             let done = client.follows.update_follower(request).await?.into_inner();
             return say_merge(&mut session.output, &done.merge.ok_or_else(|| missing_field("merge"))?, true);
         }
@@ -191,7 +192,12 @@ impl Update {
 
 /// Updates a workspace and says what came of it. One that follows nothing is left alone if that is allowed.
 pub async fn update_now(session: &mut Session, client: &mut Client, workspace: &str, if_following: bool) -> Outcome {
-    let request = v1::UpdateFollowerRequest { workspace: workspace.to_owned(), dry_run: false, if_following };
+    let request = v1::UpdateFollowerRequest {
+        workspace: workspace.to_owned(),
+        dry_run: false,
+        if_following,
+        ..Default::default()
+    };
     let done = client.follows.update_follower(request).await?.into_inner();
     match done.update {
         Some(update) => say_update(session, workspace, &update, done.merge.as_ref()),

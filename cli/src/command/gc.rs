@@ -83,7 +83,7 @@ impl Gc {
             return plan(session, v1::PlanCollectionRequest { workspace, grace_seconds }).await;
         }
         session.interrupts.say("the store is intact; `amalgam gc` does the rest");
-        let request = v1::CollectStoreRequest { dry_run: self.dry_run, grace_seconds };
+        let request = v1::CollectStoreRequest { dry_run: self.dry_run, grace_seconds, ..Default::default() };
         let result = follow(session, request).await?;
         report(&mut session.output, &result)?;
         Ok(Exit::OK)
@@ -96,7 +96,7 @@ impl Gc {
             if seconds == Some(0) {
                 return Err(CliError::usage("--for: the time must not be 0").hint("say 30m, 2h or 1d"));
             }
-            let request = v1::PauseCollectionRequest { paused: self.pause, seconds };
+            let request = v1::PauseCollectionRequest { paused: self.pause, seconds, ..Default::default() };
             client.collections.pause_collection(request).await?;
         }
         let state = client.collections.get_collection(v1::GetCollectionRequest {}).await?.into_inner();
@@ -109,7 +109,7 @@ impl Gc {
 
 async fn confirm_clock(session: &mut Session) -> Outcome {
     let mut client = session.client().await?;
-    let done = client.collections.confirm_clock(v1::ConfirmClockRequest {}).await?.into_inner();
+    let done = client.collections.confirm_clock(v1::ConfirmClockRequest::default()).await?.into_inner();
     let seconds = done.counted_seconds;
     session.output.emit(&lines::line("clock", json!({"counted_seconds": seconds})))?;
     session.output.done(match seconds {

@@ -391,7 +391,7 @@ fn options(
     };
     let message = message.unwrap_or_else(|| format!("import {}", Path::new(named).display()));
     let (onto, dry_run) = (onto.unwrap_or_default(), common.dry_run);
-    Ok(v1::ImportOptions { source: Some(source), workspace_id, onto, dry_run, message })
+    Ok(v1::ImportOptions { source: Some(source), workspace_id, onto, dry_run, message, ..Default::default() })
 }
 
 /// A name for a workspace, after a file, a directory or a URL.

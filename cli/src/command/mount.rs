@@ -177,7 +177,7 @@ impl Mount {
             true => (String::new(), format!("{}@", self.what)),
             false => (current_workspace(session.attached_directory_if_any().await?.as_ref()), self.what.clone()),
         };
-        Ok(v1::MountRequest { path, mode: mode.into(), workspace, revision, options })
+        Ok(v1::MountRequest { path, mode: mode.into(), workspace, revision, options, ..Default::default() })
     }
 }
 

@@ -8,6 +8,7 @@ use super::merge::say_merge;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
+use crate::output::progress::drive;
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
@@ -33,9 +34,10 @@ pub struct Complete {
 /// Merge a workspace into its target and keep the workspace, now or automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --every or --on-commit the background process publishes the workspace automatically, each new snapshot once. With
---every it captures the workspace's directory first. If a merge has conflicts or its test fails, it waits for a decision
-(`amalgam review`), and the workspace is not published again until then. `amalgam ws show` shows the last result.
+With --every, --on-commit or --on-write the background process publishes the workspace automatically, each new snapshot
+once. With --every and --on-write it captures the workspace's directory, mount or live tree first. If a merge has
+conflicts or its test fails, it waits for a decision (`amalgam review`), and the workspace is not published again until
+then. `amalgam ws show` shows the last result.
 
 Examples:
   amalgam publish
@@ -43,6 +45,7 @@ Examples:
   amalgam publish try-1 --into main --detach
   amalgam publish try-1 --every 30s --dry-run
   amalgam publish try-1 --on-commit --test 'make check'
+  amalgam publish try-1 --on-write=10s
   amalgam publish try-1 --manual")]
 pub struct Publish {
     #[command(flatten)]
@@ -53,8 +56,11 @@ pub struct Publish {
     /// Publish automatically after each commit
     #[arg(long)]
     on_commit: bool,
+    /// Publish automatically once written files have been quiet for this long [default: 2s]
+    #[arg(long, value_name = "QUIET", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = quiet)]
+    on_write: Option<u32>,
     /// Stop publishing automatically
-    #[arg(long, conflicts_with_all = ["every", "on_commit"])]
+    #[arg(long, conflicts_with_all = ["every", "on_commit", "on_write"])]
     manual: bool,
 }
 
@@ -82,6 +88,19 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     };
     let count: u32 = digits.parse().map_err(|_| "write it as 30s, 5m, 1h or 1d".to_owned())?;
     count.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(|| "at least 1s, at most a year".to_owned())
+}
+
+/// A quiet time in milliseconds.
+fn quiet(text: &str) -> Result<u32, String> {
+    const WRONG: &str = "write it as 500ms, 2s or 5m";
+    let milliseconds = match text.strip_suffix("ms") {
+        Some(digits) => digits.parse().map_err(|_| WRONG.to_owned())?,
+        None => seconds(text).map_err(|_| WRONG.to_owned())?.saturating_mul(1_000),
+    };
+    match milliseconds {
+        1..=3_600_000 => Ok(milliseconds),
+        _ => Err("at least 1ms, at most 1h".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -165,9 +184,9 @@ impl Complete {
             Err(error) if error.is(Reason::NotFound) && !self.what.request_id.is_empty() => v1::Workspace::default(),
             Err(error) => return Err(error),
         };
-        let request =
-            v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id.clone() };
-        let done = client.merges.complete_workspace(request).await?.into_inner();
+        let request_id = self.what.request_id.clone();
+        let request = v1::SubmitWorkspaceRequest { submission: Some(submission), complete: true, request_id };
+        let done = drive(&session.output, client.merges.submit_workspace(request)).await?;
         let dry_run = self.what.dry_run;
         let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| missing_field("merge"))?, dry_run)?;
         if dry_run {
@@ -192,13 +211,14 @@ impl Complete {
 impl Publish {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        if self.every.is_some() || self.on_commit || self.manual {
+        if self.every.is_some() || self.on_commit || self.on_write.is_some() || self.manual {
             return self.schedule(session).await;
         }
         let mut client = session.client().await?;
         let submission = Some(self.what.submission(session).await?);
-        let request = v1::PublishWorkspaceRequest { submission, request_id: self.what.request_id.clone() };
-        let done = client.merges.publish_workspace(request).await?.into_inner();
+        let request_id = self.what.request_id.clone();
+        let request = v1::SubmitWorkspaceRequest { submission, complete: false, request_id };
+        let done = drive(&session.output, client.merges.submit_workspace(request)).await?;
         let dry_run = self.what.dry_run;
         let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| missing_field("merge"))?, dry_run)?;
         if dry_run {
@@ -215,6 +235,9 @@ impl Publish {
             submission: Some(self.what.submission(session).await?),
             every_seconds: self.every.unwrap_or(0),
             on_commit: self.on_commit,
+            on_write: self.on_write.is_some(),
+            quiet_milliseconds: self.on_write.unwrap_or(0),
+            request_id: self.what.request_id.clone(),
         };
         let dry_run = self.what.dry_run;
         let done = client.merges.schedule_publishing(request).await?.into_inner();
@@ -237,7 +260,11 @@ impl Publish {
 fn when(publishing: &v1::Publishing) -> String {
     let every = (publishing.every_seconds > 0).then(|| format!("every {}", span(publishing.every_seconds)));
     let on_commit = publishing.on_commit.then(|| "after each commit".to_owned());
-    let when: Vec<_> = every.into_iter().chain(on_commit).collect();
+    let on_write = publishing.on_write.then(|| {
+        let quiet = f64::from(publishing.quiet_milliseconds) / 1_000.0;
+        format!("when written files have been quiet for {quiet} s")
+    });
+    let when: Vec<_> = every.into_iter().chain(on_commit).chain(on_write).collect();
     format!("into {} {}", text::id(&publishing.target), when.join(" and "))
 }
 

@@ -98,6 +98,7 @@ impl Purge {
             everywhere: self.everywhere,
             reason: self.reason,
             etag: plan.etag,
+            ..Default::default()
         };
         let done = drive(&session.output, client.transfer.purge_content(request)).await?;
         let output = &mut session.output;
@@ -170,7 +171,7 @@ async fn forget(session: &mut Session, object: &str, yes: bool) -> Outcome {
         confirm(session, &question).await?;
     }
     let mut client = session.client().await?;
-    let request = v1::ForgetTombstoneRequest { object: object.to_owned() };
+    let request = v1::ForgetTombstoneRequest { object: object.to_owned(), ..Default::default() };
     let forgotten = client.transfer.forget_tombstone(request).await?.into_inner().tombstone.unwrap_or_default();
     let output = &mut session.output;
     output.emit(&lines::line("tombstone_forgotten", tombstone_fields(&forgotten)))?;

@@ -82,6 +82,7 @@ impl Receive {
                 no_names: self.no_names,
                 replace: self.replace,
                 tombstones: self.tombstones,
+                ..Default::default()
             };
             let message = |event| v1::ReceiveSnapshotsRequest { event: Some(event) };
             let counted = Arc::clone(&passed);

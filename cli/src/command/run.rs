@@ -101,8 +101,11 @@ impl Run {
 
     /// Mounts in a namespace of its own, which ends with the command.
     async fn in_mount(&self, session: &mut Session, client: &mut Client, workspace: &str) -> Outcome {
-        let request =
-            v1::PrepareMountRequest { workspace: workspace_name(workspace), options: Some(self.options.message()) };
+        let request = v1::PrepareMountRequest {
+            workspace: workspace_name(workspace),
+            options: Some(self.options.message()),
+            ..Default::default()
+        };
         let prepared = client.mounts.prepare_mount(request).await?.into_inner();
         super::capture::warn(&mut session.output, &prepared.warnings)?;
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
@@ -117,7 +120,11 @@ impl Run {
         let outcome = self.between(session, client, &prepared.directory, child).await;
         // Unmounted before `run` ends, so that the next command can complete or remove the workspace.
         let target = Some(v1::unmount_request::Target::Token(prepared.token));
-        let ended = client.mounts.unmount(v1::UnmountRequest { target, lazy: false }).await.map_err(CliError::from);
+        let ended = client
+            .mounts
+            .unmount(v1::UnmountRequest { target, lazy: false, ..Default::default() })
+            .await
+            .map_err(CliError::from);
         match ended {
             Err(error) if error.is(Reason::MountBusy) => {
                 session.output.remark(format!("{} {}", paint(style::FAINT, "amalgam:"), error.message))?;

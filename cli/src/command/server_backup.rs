@@ -98,7 +98,11 @@ async fn back_up_project(
     verify: bool,
 ) -> Result<v1::SendResult, CliError> {
     let path = target.join(PROJECTS).join(project.name.as_str());
-    let request = v1::BackUpStoreRequest { directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()), verify };
+    let request = v1::BackUpStoreRequest {
+        directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+        verify,
+        ..Default::default()
+    };
     let done = drive(&session.output, client.transfer.back_up_store(request)).await?;
     let sent = done.sent.unwrap_or_default();
     let mut line = send::json_line(&sent);
@@ -173,7 +177,7 @@ pub async fn restore(session: &mut Session, source: &Path, data: &Path) -> Outco
         let home = data.join(PROJECTS).join(&project.directory);
         let mut client = in_process_client(&home, data, &session.connect.actor).await?;
         let directory = Bytes::copy_from_slice(backup.as_os_str().as_bytes());
-        let request = v1::RestoreBackupRequest { directory };
+        let request = v1::RestoreBackupRequest { directory, ..Default::default() };
         let received = drive(&session.output, client.transfer.restore_backup(request)).await?;
         receive::report(&mut session.output, &received)?;
         exit = exit.or(if received.left_out.is_empty() { Exit::OK } else { Exit::PARTLY });

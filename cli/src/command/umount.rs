@@ -44,7 +44,7 @@ pub struct Umount {
 pub async fn unmount(client: &mut Client, path: &Path) -> Result<(), CliError> {
     let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
     let target = Some(v1::unmount_request::Target::Path(path));
-    client.mounts.unmount(v1::UnmountRequest { target, lazy: true }).await?;
+    client.mounts.unmount(v1::UnmountRequest { target, lazy: true, ..Default::default() }).await?;
     Ok(())
 }
 
@@ -95,7 +95,7 @@ impl Umount {
         client: &mut Client,
         target: v1::unmount_request::Target,
     ) -> Result<(), CliError> {
-        let request = v1::UnmountRequest { target: Some(target), lazy: self.lazy };
+        let request = v1::UnmountRequest { target: Some(target), lazy: self.lazy, ..Default::default() };
         let done = client.mounts.unmount(request).await?.into_inner();
         for mount in &done.mounts {
             session.output.emit(&json_line("umount", mount))?;

@@ -48,7 +48,7 @@ impl Unexport {
 }
 
 async fn end(session: &mut Session, client: &mut Client, target: Target) -> Result<(), CliError> {
-    let request = v1::DeleteExportRequest { target: Some(target) };
+    let request = v1::DeleteExportRequest { target: Some(target), ..Default::default() };
     let done = client.exports.delete_export(request).await?.into_inner();
     for export in &done.exports {
         session.output.emit(&json_line("nfs_export_ended", export))?;

@@ -40,7 +40,7 @@ impl Verify {
             recover(session).await?;
         }
         let mut client = session.client().await?;
-        let request = v1::VerifyStoreRequest { read_data: self.read_data, repair: self.repair };
+        let request = v1::VerifyStoreRequest { read_data: self.read_data, repair: self.repair, ..Default::default() };
         let result = drive(&session.output, client.store.verify_store(request)).await?;
         let output = &mut session.output;
         output.emit(&lines::line(

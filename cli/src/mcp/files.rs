@@ -10,8 +10,9 @@ use tonic::codegen::Bytes;
 
 use super::arguments::Arguments;
 use super::program::shortened;
-use crate::connect::{Client, ConnectOptions, connect};
+use crate::connect::{Client, ConnectOptions, connect, connect_server};
 use crate::error::CliError;
+use crate::remote::Server;
 use crate::session::workspace_name;
 
 /// The most bytes of a file that are read.
@@ -27,6 +28,8 @@ const ENTRIES: i32 = 500;
 pub struct StoreFiles<'a> {
     /// How to connect.
     pub connect: &'a ConnectOptions,
+    /// The server to connect to instead of the store of this machine.
+    pub server: Option<&'a Server>,
     /// The directory that calls work in.
     pub directory: &'a Path,
 }
@@ -39,7 +42,11 @@ struct Place {
 
 impl StoreFiles<'_> {
     async fn client(&self) -> Result<Client, String> {
-        connect(self.connect).await.map_err(|error| CliError::from(error).to_string())
+        let connected = match self.server {
+            Some(server) => connect_server(server, &self.connect.actor).await,
+            None => connect(self.connect).await.map_err(CliError::from),
+        };
+        connected.map_err(|error| error.to_string())
     }
 
     async fn place(&self, client: &mut Client, name: Option<&str>) -> Result<Place, String> {
@@ -187,7 +194,11 @@ impl Edit<'_> {
             let content = Some(write_edit::Content::Text(self.new.to_owned()));
             let write = v1::WriteEdit { path, content, create_parents: true, ..Default::default() };
             let edits = vec![v1::FileEdit { edit: Some(file_edit::Edit::Write(write)) }];
-            client.files.apply_edits(v1::ApplyEditsRequest { workspace, edits }).await.map_err(said)?;
+            client
+                .files
+                .apply_edits(v1::ApplyEditsRequest { workspace, edits, ..Default::default() })
+                .await
+                .map_err(said)?;
             return Ok(done);
         };
         let replace = v1::ReplaceEdit {
@@ -197,7 +208,11 @@ impl Edit<'_> {
             replace_all: self.replaces_all,
             ..Default::default()
         };
-        let request = v1::EditFileRequest { workspace, edit: Some(edit_file_request::Edit::Replace(replace)) };
+        let request = v1::EditFileRequest {
+            workspace,
+            edit: Some(edit_file_request::Edit::Replace(replace)),
+            ..Default::default()
+        };
         let answer = client.files.edit_file(request).await.map_err(said)?.into_inner();
         Ok(format!("{done}: {} replaced", answer.replacements))
     }

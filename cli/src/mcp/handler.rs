@@ -15,6 +15,7 @@ use serde_json::Map;
 use super::arguments::Arguments;
 use super::files::StoreFiles;
 use super::program::{Finished, Program};
+use super::remote::RemotePlace;
 use super::tools::Selection;
 use super::words;
 use crate::connect::ConnectOptions;
@@ -29,20 +30,31 @@ const PLAN_DIGITS: usize = 12;
 const INSTRUCTIONS: &str = "Amalgam saves the whole directory as snapshots that can be compared, restored, forked and merged. Take a snapshot before \
      risky steps; `restore` and `diff` go back and compare. `fork` makes workspaces to try alternatives without touching the directory.";
 
+/// What else a model is told of a server.
+const ON_SERVER: &str =
+    "The files are on a server, in no directory of this machine: use `read`, `edit` and `search`. The workspace is";
+
 /// The server.
 #[derive(Clone)]
 struct Handler {
     program: Program,
     connect: ConnectOptions,
     selection: Selection,
+    /// The server that tools work on instead of the store of this machine.
+    place: Option<RemotePlace>,
 }
 
 /// Serves until the client closes standard input.
 ///
 /// # Errors
 /// The client does not speak MCP.
-pub async fn serve(program: Program, connect: ConnectOptions, selection: Selection) -> Result<(), String> {
-    let handler = Handler { program, connect, selection };
+pub async fn serve(
+    program: Program,
+    connect: ConnectOptions,
+    selection: Selection,
+    place: Option<RemotePlace>,
+) -> Result<(), String> {
+    let handler = Handler { program, connect, selection, place };
     let running = handler.serve(rmcp::transport::stdio()).await.map_err(|error| error.to_string())?;
     running.waiting().await.map_err(|error| error.to_string())?;
     Ok(())
@@ -53,7 +65,10 @@ impl ServerHandler for Handler {
         let mut info = ServerConfig::default();
         info.capabilities = ServerCapabilities::builder().enable_tools().build();
         info.server_info = Implementation::new("amalgam", env!("CARGO_PKG_VERSION"));
-        info.instructions = Some(INSTRUCTIONS.to_owned());
+        info.instructions = Some(match &self.place {
+            Some(place) => format!("{INSTRUCTIONS} {ON_SERVER} `{}` unless a call names another one.", place.workspace),
+            None => INSTRUCTIONS.to_owned(),
+        });
         info
     }
 
@@ -102,8 +117,17 @@ impl Handler {
             let names: Vec<_> = self.selection.tools().into_iter().map(|tool| tool.name).collect();
             return Err(format!("there is no tool `{name}`; the tools are: {}", names.join(", ")));
         };
+        let filled = self.place.as_ref().map(|place| place.with_defaults(name, values));
+        let values = filled.as_ref().unwrap_or(values);
         let arguments = Arguments::new(values, &tool.argument_names(self.selection.is_read_only), tool.required)?;
-        let files = StoreFiles { connect: &self.connect, directory: &self.program.directory };
+        let server = self.place.as_ref().map(|place| &place.server);
+        let files = StoreFiles { connect: &self.connect, server, directory: &self.program.directory };
+        let actor = &self.connect.actor;
+        match (name, &self.place) {
+            ("conflicts", Some(place)) => return place.conflicts(&arguments, actor).await,
+            ("run", Some(place)) => return place.run(&arguments, run_within(&arguments)?, actor).await,
+            _ => {}
+        }
         match name {
             "status" => self.status(&arguments).await,
             "snapshot" => self.command(words::snapshot(&arguments)?).await,
@@ -130,7 +154,9 @@ impl Handler {
     }
 
     async fn status(&self, arguments: &Arguments<'_>) -> Result<String, String> {
-        let status = self.command(vec!["status".to_owned()]).await?;
+        let mut words = vec!["status".to_owned()];
+        words.extend(self.place.as_ref().map(|place| format!("--workspace={}", place.workspace)));
+        let status = self.command(words).await?;
         if !arguments.flag("workspaces")? {
             return Ok(status);
         }
@@ -157,8 +183,7 @@ impl Handler {
     }
 
     async fn run(&self, arguments: &Arguments<'_>) -> Result<String, String> {
-        let seconds = arguments.number("timeout_seconds")?.filter(|seconds| *seconds > 0).unwrap_or(RUN_SECONDS);
-        let finished = self.program.run(&words::run(arguments)?, Duration::from_secs(seconds)).await?;
+        let finished = self.program.run(&words::run(arguments)?, run_within(arguments)?).await?;
         // After the command has run, this program prints a remark of its own.
         let has_run = finished.text.lines().any(|line| line.starts_with("amalgam: "));
         if finished.has_failed && !has_run {
@@ -171,4 +196,10 @@ impl Handler {
         };
         Ok(format!("{}{end}", finished.text).trim_start().to_owned())
     }
+}
+
+/// How long a command of the model may take.
+fn run_within(arguments: &Arguments<'_>) -> Result<Duration, String> {
+    let seconds = arguments.number("timeout_seconds")?.filter(|seconds| *seconds > 0).unwrap_or(RUN_SECONDS);
+    Ok(Duration::from_secs(seconds))
 }

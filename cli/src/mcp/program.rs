@@ -9,6 +9,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
+use crate::contexts::KEY_VARIABLE;
+use crate::remote::Server;
+
 /// The most bytes of output that a model gets.
 const OUTPUT_BYTES_MAX: usize = 48 << 10;
 /// How long a command may take to end after it was asked to.
@@ -21,6 +24,8 @@ pub struct Program {
     pub path: PathBuf,
     /// The home of the store.
     pub store: PathBuf,
+    /// The server that calls work on instead of the store.
+    pub server: Option<Server>,
     /// The directory that calls work in.
     pub directory: PathBuf,
     /// The author of what calls do.
@@ -45,9 +50,17 @@ impl Program {
     /// It could not be started, or took too long.
     pub async fn run(&self, words: &[String], timeout: Duration) -> Result<Finished, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.path.display());
-        let mut child = Command::new(&self.path)
-            .arg("--store")
-            .arg(&self.store)
+        let mut command = Command::new(&self.path);
+        if let Some(server) = &self.server {
+            command.arg("--server").arg(server.url.to_string());
+            // In the environment, which other users cannot read.
+            if let Some(key) = &server.key {
+                command.env(KEY_VARIABLE, key.reveal());
+            }
+        } else {
+            command.arg("--store").arg(&self.store);
+        }
+        let mut child = command
             .args(["--no-input", "--no-pager", "--color=never"])
             .args(words)
             .current_dir(&self.directory)

@@ -122,6 +122,8 @@ pub struct Selection {
     pub is_read_only: bool,
     /// Only these; all if it is empty.
     pub names: Vec<String>,
+    /// Whether commands can be run.
+    pub has_run: bool,
 }
 
 impl Selection {
@@ -137,7 +139,8 @@ impl Selection {
 
     fn has(&self, tool: &ToolSpec) -> bool {
         let is_named = self.names.is_empty() || self.names.iter().any(|name| name == tool.name);
-        is_named && (!self.is_read_only || tool.effect == Effect::Read || tool.name == "conflicts")
+        let is_possible = self.has_run || tool.effect != Effect::Run;
+        is_named && is_possible && (!self.is_read_only || tool.effect == Effect::Read || tool.name == "conflicts")
     }
 }
 
@@ -205,8 +208,15 @@ mod tests {
     }
 
     #[test]
+    fn a_server_without_sandboxes_has_no_tool_that_runs_commands() {
+        let tools = Selection { is_read_only: false, names: Vec::new(), has_run: false }.tools();
+        assert_eq!(tools.len(), TOOLS.len() - 1);
+        assert!(tools.iter().all(|tool| tool.name != "run"));
+    }
+
+    #[test]
     fn a_read_only_server_has_no_tool_that_changes_anything() {
-        let tools = Selection { is_read_only: true, names: Vec::new() }.tools();
+        let tools = Selection { is_read_only: true, names: Vec::new(), has_run: true }.tools();
         let names: Vec<_> = tools.iter().map(|tool| tool.name.as_ref()).collect();
         assert_eq!(names, ["status", "history", "diff", "conflicts", "read", "search"]);
         for tool in &tools {

@@ -107,6 +107,7 @@ fn publishing(publishing: &v1::Publishing) -> Value {
     json!({
         "every_seconds": (publishing.every_seconds > 0).then_some(publishing.every_seconds),
         "on_commit": publishing.on_commit,
+        "quiet_milliseconds": publishing.on_write.then_some(publishing.quiet_milliseconds),
         "target": or_null(&publishing.target),
         "last_time": publishing.last_time.as_ref().map(|last| time(Some(last))),
         "last": (!publishing.last_how.is_empty()).then_some(&publishing.last_how),

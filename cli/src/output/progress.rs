@@ -89,6 +89,32 @@ impl Steps for v1::ExportTreeResponse {
     }
 }
 
+impl Steps for v1::SubmitWorkspaceResponse {
+    type Result = v1::SubmitResult;
+
+    fn step(self) -> Option<Step<v1::SubmitResult>> {
+        use v1::submit_workspace_response::Event;
+        Some(match self.event? {
+            Event::Progress(progress) => Step::Progress(merge_progress(&progress)),
+            Event::Result(result) => Step::Done(result),
+        })
+    }
+}
+
+/// The stage of a merge as progress.
+fn merge_progress(progress: &v1::SubmitProgress) -> v1::Progress {
+    let phase = match (progress.stage.as_str(), progress.entries_ahead) {
+        ("capture", _) => "capturing changes".to_owned(),
+        ("wait", 0) => "waiting for other merges".to_owned(),
+        ("wait", ahead) => format!("waiting for {}", text::plural(ahead, "other merge")),
+        ("merge", _) => "merging".to_owned(),
+        ("test", _) => format!("running the test for {} s", progress.stage_seconds),
+        ("regenerate", _) => format!("regenerating files for {} s", progress.stage_seconds),
+        (other, _) => other.to_owned(),
+    };
+    v1::Progress { phase, ..v1::Progress::default() }
+}
+
 impl Steps for v1::DetectChangesResponse {
     type Result = v1::DirectoryStatus;
 
@@ -364,5 +390,11 @@ mod tests {
         assert_eq!(progress(1_500, 1, 0, 2_000_000, 0), "reading  1,500 names, 1 file, 2.0 MB");
         assert_eq!(progress(9, 3, 6, 50, 200), "reading  3 of 6 files, 50 B of 200 B (25%)");
         assert_eq!(words(&v1::Progress::default()), "waiting  ");
+        let merging = |stage: &str, entries_ahead| {
+            let progress = v1::SubmitProgress { stage: stage.to_owned(), entries_ahead, ..Default::default() };
+            words(&merge_progress(&progress))
+        };
+        assert_eq!(merging("wait", 2), "waiting for 2 other merges  ");
+        assert_eq!(merging("merge", 0), "merging  ");
     }
 }

@@ -92,3 +92,20 @@ fn the_radar_shows_who_changes_the_same_lines() {
     }
     assert_eq!(scratch.run("amalgam radar -w try docs/"), "");
 }
+
+#[test]
+fn written_files_of_a_directory_are_published_when_they_are_quiet() {
+    let scratch = scratch();
+    let said = scratch.run("amalgam publish try --on-write=300ms 2>&1; amalgam ws show try");
+    assert!(said.contains("try is published into main when written files have been quiet for 0.3 s"), "{said}");
+    scratch.run("echo up > ../try/upstream");
+    scratch.run("for i in $(seq 200); do test -e upstream && exit 0; sleep 0.05; done; exit 1");
+    assert_eq!(scratch.run("cat upstream"), "up\n");
+    // The background process takes it up again.
+    scratch.run("amalgam stop --force; amalgam ws ls > /dev/null; echo again > ../try/upstream");
+    scratch.run("for i in $(seq 200); do grep -q again upstream && exit 0; sleep 0.05; done; exit 1");
+    scratch.run("amalgam publish try --manual; echo off > ../try/upstream; sleep 1");
+    assert_eq!(scratch.run("cat upstream"), "again\n");
+    let refused = scratch.output("amalgam publish try --on-write=2");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use serde_json::{Value, json};
 
 use crate::scratch::{Scratch, can_mount};
+use crate::served::{Served, key};
 
 /// A client of the server.
 struct Client {
@@ -195,4 +196,68 @@ fn configurations_of_clients_are_written_and_taken_out() {
         run(&format!("amalgam mcp init {client} --remove"));
         run(&format!("test ! -s {file}"));
     }
+}
+
+#[test]
+fn tools_work_on_a_workspace_of_a_server() {
+    let scratch = Scratch::new();
+    let key = key(&scratch, "merge,run");
+    let server = Served::start(&scratch);
+    scratch.run(&format!("echo {key} | amalgam login {} --name dev", server.url));
+    let url = &server.url;
+    scratch.run(&format!("amalgam --server {url} ws create main"));
+    let missing = scratch.output(&format!("amalgam --server {url} mcp < /dev/null"));
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(2) && said.contains("-w"), "{said}");
+    let unknown = scratch.output(&format!("amalgam --server {url} mcp -w nothing < /dev/null"));
+    assert!(!unknown.status.success());
+    let mut client = Client::start(&scratch, &format!("amalgam --server {url} mcp -w main"));
+    client.done("edit", &json!({"path": "src/a.txt", "new": "one\ntwo\n"}));
+    assert!(client.done("status", &json!({})).contains("src/a.txt"));
+    client.done("snapshot", &json!({"message": "first"}));
+    client.done("edit", &json!({"path": "src/a.txt", "old": "two", "new": "2"}));
+    client.done("snapshot", &json!({"message": "second"}));
+    let history = client.done("history", &json!({}));
+    assert!(history.contains("first") && history.contains("second"), "{history}");
+    assert!(client.done("diff", &json!({})).contains("-two\n+2"));
+    assert_eq!(client.done("read", &json!({"path": "src/a.txt", "revision": "@~"})), "one\ntwo");
+    assert!(client.done("search", &json!({"pattern": "^o"})).contains("src/a.txt:1:one"));
+    client.done("fork", &json!({"names": ["try"]}));
+    client.done("edit", &json!({"path": "b.txt", "new": "fork\n", "workspace": "try"}));
+    client.done("snapshot", &json!({"message": "in the fork", "workspace": "try"}));
+    client.done("merge", &json!({"sources": ["try"]}));
+    assert_eq!(client.done("read", &json!({"path": "b.txt"})), "fork");
+    assert!(client.done("conflicts", &json!({})).contains("no conflicts"));
+    // The same line in both, taken from one side.
+    client.done("edit", &json!({"path": "b.txt", "new": "ours\n"}));
+    client.done("snapshot", &json!({"message": "ours"}));
+    client.done("edit", &json!({"path": "b.txt", "new": "theirs\n", "workspace": "try"}));
+    client.done("snapshot", &json!({"message": "theirs", "workspace": "try"}));
+    client.done("merge", &json!({"sources": ["try"]}));
+    assert!(client.done("conflicts", &json!({})).contains("b.txt"));
+    let shown = client.done("conflicts", &json!({"path": "b.txt"}));
+    assert!(shown.contains("ours") && shown.contains("theirs"), "{shown}");
+    assert!(client.done("conflicts", &json!({"path": "b.txt", "take": "theirs"})).contains("resolved 1; 0 left"));
+    assert_eq!(client.done("read", &json!({"path": "b.txt"})), "theirs");
+    let shown = client.done("restore", &json!({"revision": "main@~"}));
+    let plan = shown.split("plan=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a plan").to_owned();
+    client.done("restore", &json!({"revision": "main@~", "plan": plan}));
+    let tools = client.ask("tools/list", &json!({}))["tools"].as_array().expect("tools").clone();
+    if tools.iter().any(|tool| tool["name"] == "run") {
+        match client.call("run", &json!({"command": "echo $((6 * 7)) > c.txt; cat c.txt; exit 3"})) {
+            Ok(ran) => {
+                assert_eq!(ran, "42\nexit status 3");
+                assert_eq!(client.done("read", &json!({"path": "c.txt"})), "42");
+            }
+            // The machine cannot isolate processes, or has no agent.
+            Err(said) => {
+                assert!(said.contains("isolat") || said.contains("agent") || said.contains("sandbox"), "{said}")
+            }
+        }
+    }
+    client.end();
+    let written = scratch.run(&format!("amalgam --server {url} mcp init claude -w main --print"));
+    assert!(written.contains("--server") && written.contains("--workspace=main"), "{written}");
+    assert!(!written.contains(&key), "the key is not in the configuration");
+    server.stop();
 }

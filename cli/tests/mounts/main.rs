@@ -5,6 +5,7 @@ mod by_call;
 mod conflicts;
 mod direct;
 mod ended;
+mod followed;
 mod full;
 mod held;
 mod local;

@@ -138,12 +138,13 @@ impl Grpc<'_> {
             }
             Symlink(path, target) => {
                 let (path, target) = (path.to_owned(), target.to_owned());
-                let link = v1::CreateSymlinkRequest { workspace, path, target, create_parents: false };
+                let link =
+                    v1::CreateSymlinkRequest { workspace, path, target, create_parents: false, ..Default::default() };
                 files.create_symlink(self.request(link)).await?;
             }
             SetMode(path, mode) => {
                 let attributes = v1::AttributesEdit { path: path.to_owned(), mode: Some(mode), ..Default::default() };
-                let set = v1::SetAttributesRequest { workspace, attributes: Some(attributes) };
+                let set = v1::SetAttributesRequest { workspace, attributes: Some(attributes), ..Default::default() };
                 files.set_attributes(self.request(set)).await?;
             }
             Remove(path) => {

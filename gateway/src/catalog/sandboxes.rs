@@ -120,20 +120,38 @@ impl Catalog {
         Ok((found?, counted.try_get("found")?))
     }
 
-    /// The number of sandboxes in each state that any is in.
-    pub async fn count_sandboxes(&self) -> Result<Vec<(String, i64)>> {
-        let rows = sqlx::query("SELECT state, COUNT(*) AS sandboxes FROM sandboxes GROUP BY state")
-            .fetch_all(&self.pool)
-            .await?;
-        rows.iter().map(|row| Ok((row.try_get("state")?, row.try_get("sandboxes")?))).collect()
-    }
-
     /// All sandboxes of all projects that may have processes.
     pub async fn living_sandboxes(&self) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query("SELECT * FROM sandboxes WHERE state IN ('starting', 'running', 'stopping')")
             .fetch_all(&self.pool)
             .await?;
         rows.iter().map(sandbox_of).collect()
+    }
+
+    /// The sandboxes of all projects that have ended.
+    pub async fn ended_sandboxes(&self) -> Result<Vec<SandboxRecord>> {
+        let rows = sqlx::query("SELECT * FROM sandboxes WHERE state IN ('stopped', 'error')").fetch_all(&self.pool);
+        rows.await?.iter().map(sandbox_of).collect()
+    }
+
+    /// The ids of all sandboxes.
+    pub async fn sandbox_ids(&self) -> Result<Vec<String>> {
+        let rows = sqlx::query("SELECT id FROM sandboxes").fetch_all(&self.pool).await?;
+        rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
+    }
+
+    /// The number of sandboxes of each project in each state.
+    pub async fn count_sandboxes(&self) -> Result<Vec<(ProjectName, SandboxState, i64)>> {
+        let rows = sqlx::query("SELECT project, state, COUNT(*) AS found FROM sandboxes GROUP BY project, state")
+            .fetch_all(&self.pool)
+            .await?;
+        let count = |row: &AnyRow| {
+            let (project, state): (String, String) = (row.try_get("project")?, row.try_get("state")?);
+            let malformed = |why: String| CatalogError::Malformed { table: "sandboxes", name: project.clone(), why };
+            let name = ProjectName::new(project.clone()).map_err(malformed)?;
+            Ok((name, state.parse().map_err(malformed)?, row.try_get("found")?))
+        };
+        rows.iter().map(count).collect()
     }
 
     /// The running sandboxes whose time was up at a time.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{Catalog, CatalogError, Result, SandboxRecord, microseconds, time_of};
+use super::{Catalog, CatalogError, ListPlace, Result, SandboxRecord, microseconds, time_of};
 use crate::project::ProjectName;
 use crate::webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId, new_secret};
 
@@ -81,6 +81,19 @@ impl Catalog {
     /// Lists webhooks by time of creation.
     pub async fn list_webhooks(&self) -> Result<Vec<Webhook>> {
         let rows = sqlx::query(webhooks!("ORDER BY created_at, id"));
+        rows.fetch_all(&self.pool).await?.iter().map(webhook_of).collect()
+    }
+
+    /// Lists the webhooks of a project, or of all for an empty name, by time of creation, beginning after a place.
+    pub async fn list_webhooks_page(&self, project: &str, after: &ListPlace, limit: u32) -> Result<Vec<Webhook>> {
+        let rows = sqlx::query(webhooks!(
+            "WHERE ($1 = '' OR project = $1) AND (created_at > $2 OR (created_at = $2 AND id > $3)) \
+             ORDER BY created_at, id LIMIT $4"
+        ))
+        .bind(project)
+        .bind(after.created)
+        .bind(&after.id)
+        .bind(i64::from(limit));
         rows.fetch_all(&self.pool).await?.iter().map(webhook_of).collect()
     }
 

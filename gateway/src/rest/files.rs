@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 use super::answer::{Messages, copy_headers, error_answer, json_answer, one_message};
 use super::grpc_call::{framed, grpc_call};
 use super::json::escape;
-use super::{Refusal, pairs, refuse_encoded, refused};
+use super::{IDEMPOTENCY_KEY, Refusal, pairs, refuse_encoded, refused};
 use crate::error_code::ErrorCode;
 use crate::gate::{Gate, Peer};
 
@@ -214,6 +214,7 @@ async fn write(gate: &Gate, place: FilePlace, query: &Query, head: &Parts, body:
         if_absent: text(IF_NONE_MATCH.as_str()) == "*",
         offset: None,
         modify_time: None,
+        request_id: text(IDEMPOTENCY_KEY),
     };
     let part = |part| framed(&v1::WriteFileRequest { part: Some(part) });
     let (send, receive) = mpsc::channel::<Result<Frame<Bytes>, Status>>(QUEUE);
@@ -263,6 +264,7 @@ async fn remove(gate: &Gate, place: FilePlace, query: &Query, head: &Parts, peer
         recursive: query.recursive,
         if_match: etag_header(&head.headers, &IF_MATCH),
         allow_missing: false,
+        request_id: head.headers.get(IDEMPOTENCY_KEY).and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned(),
     };
     let (answered, body) = gate.call(grpc_call(REMOVE, &head.headers, framed(&request)), peer).await.into_parts();
     match one_message(&answered.headers, body).await {

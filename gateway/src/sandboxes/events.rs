@@ -1,10 +1,12 @@
-//! Events of sandboxes for webhooks. They are queued in the catalog, like those of the log, so that a restart loses none.
+//! Events of sandboxes, for webhooks and for those who watch sandboxes. They are queued in the catalog, like those of the log, so that
+//! a restart loses none.
 
 use amalgam_sandbox::Link;
 use serde_json::{Value, json};
 use tracing::warn;
 
 use super::Sandboxes;
+use super::watch::stored;
 use crate::audit::timestamp;
 use crate::catalog::SandboxRecord;
 
@@ -26,10 +28,14 @@ const CONNECTED: &str = "agent.connected";
 const DISCONNECTED: &str = "agent.disconnected";
 
 impl Sandboxes {
-    /// Queues an event for the webhooks of the sandbox's project.
+    /// Queues an event for the webhooks of the sandbox's project, and tells those who watch its sandboxes.
     pub(super) async fn announce(&self, kind: &str, record: &SandboxRecord) {
-        let queued = self.inner.catalog.queue_sandbox_event(kind, record, &data(record), self.now()).await;
-        if let Err(error) = queued {
+        let (catalog, data, now) = (&self.inner.catalog, data(record), self.now());
+        let stored = stored(record, &data);
+        let logged = catalog.add_sandbox_event(&record.project, kind, &record.id, &stored, now).await;
+        self.wake_watchers();
+        let queued = catalog.queue_sandbox_event(kind, record, &data, now).await;
+        if let Err(error) = logged.and(queued) {
             warn!(sandbox = record.id, kind, %error, "an event of a sandbox was not queued");
         }
     }

@@ -19,7 +19,7 @@ const METADATA_MAX: usize = 64;
 const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Expired sandboxes are not looked for more often.
 const EXPIRY_INTERVAL_MIN: Duration = Duration::from_millis(100);
-const PAUSED: &str = "paused; the workspace was committed and kept";
+pub(super) const PAUSED: &str = "paused; the workspace was committed and kept";
 
 fn invalid(why: impl Into<String>) -> Status {
     Failure::new(Reason::Invalid, why).into_status()

@@ -89,7 +89,7 @@ impl Sandboxes {
         };
         let metrics = &self.inner.metrics;
         for state in SandboxState::ALL {
-            let count = counts.iter().find(|(found, _)| *found == state.word()).map_or(0, |(_, count)| *count);
+            let count = counts.iter().filter(|(_, found, _)| *found == state).map(|(_, _, count)| count).sum();
             metrics.states.get_or_create(&StateLabels { state: state.word() }).set(count);
         }
         let disconnected = self.inner.living.lock().values().filter(|living| !living.link.is_connected()).count();

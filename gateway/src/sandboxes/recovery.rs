@@ -47,7 +47,7 @@ impl Sandboxes {
             }
         }
         self.remove_leftovers().await;
-        self.sweep().await;
+        self.sweep_runtimes().await;
     }
 
     /// Takes over a sandbox whose processes run.

@@ -124,7 +124,7 @@ impl Sandboxes {
     }
 
     /// Removes what runtimes hold for sandboxes that the catalog does not know.
-    pub(super) async fn sweep(&self) {
+    pub(super) async fn sweep_runtimes(&self) {
         let Ok(parts) = self.parts() else { return };
         let known = match self.inner.catalog.living_sandboxes().await {
             Ok(known) => known.into_iter().map(|record| record.id).collect(),

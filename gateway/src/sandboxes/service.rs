@@ -55,7 +55,7 @@ fn owner_of<T>(request: &Request<T>) -> Result<Owner, Status> {
 }
 
 /// A command of a request, checked, with the variables of its sandbox.
-fn command_spec(
+pub(super) fn command_spec(
     living: &Living,
     command: String,
     cwd: String,
@@ -101,7 +101,12 @@ fn timed_out(command: &Command, is_killed: bool) -> Status {
 }
 
 impl Sandboxes {
-    async fn start_command(&self, id: &str, living: &Living, spec: CommandSpec) -> Result<Arc<Command>, Status> {
+    pub(super) async fn start_command(
+        &self,
+        id: &str,
+        living: &Living,
+        spec: CommandSpec,
+    ) -> Result<Arc<Command>, Status> {
         let started = living.link.start_command(spec).await.map_err(|error| sandbox_status(&error))?;
         self.note(id, &format!("command {} started", started.id));
         Ok(started)
@@ -113,6 +118,8 @@ impl SandboxService for Sandboxes {
     type StreamCommandStream = ReceiverStream<Result<v1::StreamCommandResponse, Status>>;
     type AttachCommandStream = ReceiverStream<Result<v1::AttachCommandResponse, Status>>;
     type AttachTerminalStream = ReceiverStream<Result<v1::AttachTerminalResponse, Status>>;
+    type RunOnForkStream = ReceiverStream<Result<v1::RunOnForkResponse, Status>>;
+    type WatchSandboxesStream = ReceiverStream<Result<v1::WatchSandboxesResponse, Status>>;
 
     async fn create_sandbox(&self, request: Request<v1::CreateSandboxRequest>) -> Answer<v1::CreateSandboxResponse> {
         let owner = owner_of(&request)?;
@@ -410,6 +417,16 @@ impl SandboxService for Sandboxes {
         let living = self.running(&project, &request.sandbox_id).await?;
         living.link.kill_terminal(&request.pty_id).await.map_err(|error| sandbox_status(&error))?;
         Ok(Response::new(v1::KillTerminalResponse {}))
+    }
+
+    async fn run_on_fork(&self, request: Request<v1::RunOnForkRequest>) -> Answer<Self::RunOnForkStream> {
+        let owner = owner_of(&request)?;
+        Ok(Response::new(self.begin_round(owner, request.into_inner())?))
+    }
+
+    async fn watch_sandboxes(&self, request: Request<v1::WatchSandboxesRequest>) -> Answer<Self::WatchSandboxesStream> {
+        let project = project_of(&request)?;
+        Ok(Response::new(self.watch_events(project, request.into_inner()).await?))
     }
 
     async fn list_templates(&self, request: Request<v1::ListTemplatesRequest>) -> Answer<v1::ListTemplatesResponse> {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use amalgam_proto::v1::follow_service_client::FollowServiceClient;
+use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
@@ -101,6 +102,95 @@ impl StoreCalls {
         Ok(forked.workspaces.into_iter().map(|workspace| workspace.name).collect())
     }
 
+    /// Copies a workspace as it is now, to merge the copy into it later. Returns the name of the copy and its head.
+    pub(super) async fn fork_to_merge(&self, name: &str) -> Result<(String, String), Status> {
+        let mut random = [0; 5];
+        getrandom::fill(&mut random).map_err(|error| Status::internal(error.to_string()))?;
+        let suffix = data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase();
+        let id = format!("{}-run-{suffix}", name.strip_prefix("workspaces/").unwrap_or(name));
+        let message = v1::ForkWorkspaceRequest {
+            name: name.to_owned(),
+            workspace_ids: vec![id],
+            agent: Some(self.actor.clone()),
+            target: name.to_owned(),
+            ..v1::ForkWorkspaceRequest::default()
+        };
+        let forked = self.workspaces().fork_workspace(self.request(message)).await?.into_inner();
+        let fork =
+            forked.workspaces.into_iter().next().ok_or_else(|| Status::internal("a fork without a workspace"))?;
+        Ok((fork.name, fork.head))
+    }
+
+    /// The head of a workspace, `snapshots/{hex}`; empty if it has none.
+    pub(super) async fn head(&self, name: &str) -> Result<String, Status> {
+        let message = v1::GetWorkspaceRequest { name: name.to_owned() };
+        let found = self.workspaces().get_workspace(self.request(message)).await?.into_inner();
+        Ok(found.workspace.unwrap_or_default().head)
+    }
+
+    /// What differs between two snapshots: so many changes at most, and how many more there are.
+    pub(super) async fn changes(
+        &self,
+        before: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<(Vec<v1::Change>, i64), Status> {
+        let state = |name: &str| {
+            let state = match name.strip_prefix("snapshots/") {
+                Some(id) => v1::state::State::Revision(id.to_owned()),
+                None => v1::state::State::Empty(true),
+            };
+            Some(v1::State { state: Some(state) })
+        };
+        let message = v1::DiffStatesRequest { before: state(before), after: state(after), ..Default::default() };
+        let mut snapshots = SnapshotServiceClient::new(Direct(Arc::clone(&self.store)));
+        let mut parts = snapshots.diff_states(self.request(message)).await?.into_inner();
+        let (mut changes, mut more) = (Vec::new(), 0);
+        while let Some(part) = parts.message().await? {
+            for change in part.changes {
+                match changes.len() < limit {
+                    true => changes.push(change),
+                    false => more += 1,
+                }
+            }
+        }
+        Ok((changes, more))
+    }
+
+    /// Merges a workspace into its target through the queue, and ends it. Returns the merge, and whether the workspace has ended.
+    pub(super) async fn complete(
+        &self,
+        name: &str,
+        target: &str,
+        message: &str,
+        on_refused: &str,
+    ) -> Result<(Option<v1::Merge>, bool), Status> {
+        let submission = v1::Submission {
+            workspace: name.to_owned(),
+            target: target.to_owned(),
+            message: message.to_owned(),
+            on_refused: on_refused.to_owned(),
+            ..v1::Submission::default()
+        };
+        let message = v1::CompleteWorkspaceRequest { submission: Some(submission), ..Default::default() };
+        let mut merges = MergeServiceClient::new(Direct(Arc::clone(&self.store)));
+        let mut tries = 0;
+        loop {
+            match merges.complete_workspace(self.request(message.clone())).await {
+                Ok(done) => {
+                    let done = done.into_inner();
+                    return Ok((done.merge, done.ended));
+                }
+                // The kernel takes the mount of the sandbox away some moments after its last process has ended.
+                Err(status) if is_mounted(&status) && tries < DELETE_TRIES_MAX => {
+                    tries += 1;
+                    tokio::time::sleep(DELETE_RETRY_DELAY).await;
+                }
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
     /// Updates a workspace that follows a source. One that follows nothing is left alone; a conflict is left in its files.
     pub(super) async fn update(&self, name: &str) -> Result<(), Status> {
         let message =
@@ -149,7 +239,7 @@ impl StoreCalls {
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let message = |lazy| {
             let target = Some(v1::unmount_request::Target::Path(path.clone()));
-            self.request(v1::UnmountRequest { target, lazy })
+            self.request(v1::UnmountRequest { target, lazy, ..Default::default() })
         };
         match self.mounts().unmount(message(false)).await {
             Ok(_) => Ok(()),
@@ -177,12 +267,15 @@ impl StoreCalls {
             let message = v1::DeleteWorkspaceRequest { name: name.to_owned(), ..v1::DeleteWorkspaceRequest::default() };
             let Err(status) = self.workspaces().delete_workspace(self.request(message)).await else { return Ok(()) };
             // The kernel takes a mount away some moments after the last process in it has ended.
-            let is_mounted = Failure::of_status(&status).is_some_and(|failure| failure.reason == Reason::Mounted);
-            if !is_mounted || tries == DELETE_TRIES_MAX {
+            if !is_mounted(&status) || tries == DELETE_TRIES_MAX {
                 return Err(status);
             }
             tries += 1;
             tokio::time::sleep(DELETE_RETRY_DELAY).await;
         }
     }
+}
+
+fn is_mounted(status: &Status) -> bool {
+    Failure::of_status(status).is_some_and(|failure| failure.reason == Reason::Mounted)
 }

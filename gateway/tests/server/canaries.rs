@@ -196,7 +196,7 @@ async fn whatever_an_agent_tries_protected_files_stay_and_hidden_bytes_do_not_re
             assert_ne!(answer.status.as_u16(), 500, "{words}: {text}");
             done += usize::from(answer.status == 200);
         }
-        assert!(done > acts / 5, "hardly anything was permitted: {done}");
+        assert!(done > acts / 10, "hardly anything was permitted: {done}");
         for (path, text) in [("a/file", FIXED), ("a/deep/file", FIXED), ("shut/file", HIDDEN)] {
             let place = format!("/workspaces/main/files/{path}?revision=main@");
             let read = house.call(&house.admin, Method::GET, &place, Value::Null).await;

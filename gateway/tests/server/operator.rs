@@ -51,7 +51,7 @@ async fn the_operator_socket_answers_backups_and_nothing_else() {
     let directory = home.path().join("backup");
     let back_up = |project: &'static str| {
         let directory = Bytes::copy_from_slice(directory.as_os_str().as_bytes());
-        let mut request = Request::new(BackUpStoreRequest { directory, verify: false });
+        let mut request = Request::new(BackUpStoreRequest { directory, verify: false, ..Default::default() });
         request.metadata_mut().insert(PROJECT_HEADER, project.parse().unwrap());
         request
     };

@@ -139,3 +139,37 @@ async fn a_workspace_that_is_not_exported_has_no_path_over_the_network() {
     assert_eq!(missing.status, 404);
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_and_webhooks_come_in_pages() {
+    let mut server = Running::start().await;
+    let key = server.key("admin", &[], false).await;
+    for number in 0..4 {
+        let body = json!({"agent": format!("agent-{number}"), "scopes": ["read"]});
+        call(&server, &key, Method::POST, "/keys", body).await;
+        let hook = json!({"url": format!("https://example.com/{number}")});
+        call(&server, &key, Method::POST, "/webhooks", hook).await;
+    }
+    for size in [1, 2, 5, 100] {
+        let keys = all(&server, &key, "/keys", "keys", size).await;
+        let agents: Vec<_> = keys.iter().map(|key| key["agent"].as_str().unwrap()).collect();
+        assert_eq!(agents, ["ann", "agent-0", "agent-1", "agent-2", "agent-3"], "pages of {size}");
+        let hooks = all(&server, &key, "/webhooks", "webhooks", size).await;
+        let urls: Vec<_> = hooks.iter().map(|hook| hook["url"].as_str().unwrap().rsplit('/').next().unwrap()).collect();
+        assert_eq!(urls, ["0", "1", "2", "3"], "pages of {size}");
+    }
+    // A page goes on behind a webhook that was deleted meanwhile.
+    let page = call(&server, &key, Method::GET, "/webhooks?pageSize=2", Value::Null).await;
+    let token = page["nextPageToken"].as_str().unwrap();
+    let last = page["webhooks"][1]["name"].as_str().unwrap();
+    call(&server, &key, Method::DELETE, &format!("/{last}"), Value::Null).await;
+    let rest = call(&server, &key, Method::GET, &format!("/webhooks?pageToken={token}"), Value::Null).await;
+    assert_eq!(rest["webhooks"].as_array().unwrap().len(), 2, "{rest}");
+    let others = call(&server, &key, Method::GET, "/webhooks?project=nothing", Value::Null).await;
+    assert_eq!(others["webhooks"], json!([]));
+    for path in ["/keys?pageToken=nothing", "/webhooks?pageToken=1.%2F"] {
+        let refused = server.rest(Method::GET, &format!("/api/v1{path}"), &[("x-api-key", &key)], "").await;
+        assert_eq!(refused.status, 400, "{path}: {:?}", refused.bytes);
+    }
+    server.stop().await;
+}

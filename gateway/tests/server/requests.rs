@@ -86,3 +86,39 @@ async fn a_caller_learns_what_became_of_its_request() {
     assert_eq!(unknown.status, 400);
     server.stop().await;
 }
+
+/// Calls that change something and take no id, with the reason.
+const WITHOUT_REQUEST_ID: &[(&str, &str)] = &[
+    ("KeyService/", "the text of a key is shown once, and not kept for a retry"),
+    ("ProjectService/", "a project has a name: a retry is refused, or changes nothing"),
+    ("WebhookService/", "the secret of a webhook is shown once, and not kept for a retry"),
+    ("SandboxService/", "commands are found by their ids, sandboxes by their names"),
+    ("EventService/Subscribe", "it reads"),
+    ("SystemService/CollectGarbage", "a second one finds nothing to remove"),
+    ("StoreService/StopServer", "a process ends once"),
+];
+
+#[test]
+fn every_call_that_changes_something_takes_a_request_id() {
+    let pool = prost_reflect::DescriptorPool::decode(amalgam_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let mut missing = Vec::new();
+    for method in amalgam_gateway::METHODS {
+        let (service, call) = method.name.split_once('/').unwrap();
+        let Some(service) = pool.get_service_by_name(service) else { continue };
+        let asked = service.methods().find(|one| one.name() == call).unwrap().input();
+        // The first message of a stream has it inside.
+        let inner = asked.fields().filter_map(|field| field.kind().as_message().cloned());
+        let takes_id = std::iter::once(asked.clone())
+            .chain(inner.filter(|_| asked.oneofs().len() == 1))
+            .any(|message| message.get_field_by_name("request_id").is_some());
+        let reads = ["Get", "List", "Read", "Stat", "Glob", "Grep", "Watch", "Find", "Search", "Diff", "Inspect"];
+        let also = ["Blame", "Compare", "Export", "Measure", "Plan", "Detect", "Check", "Explain", "Next", "Send"];
+        let is_read = reads.iter().chain(&also).any(|word| call.starts_with(word));
+        let name = method.name.strip_prefix("amalgam.v1.").unwrap_or_default();
+        let is_known = WITHOUT_REQUEST_ID.iter().any(|(known, _)| name.starts_with(known));
+        if !takes_id && !is_read && !is_known {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "no request id: {missing:?}");
+}

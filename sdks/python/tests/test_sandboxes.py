@@ -259,3 +259,32 @@ def test_everything_works_with_asyncio(runner: Amalgam) -> None:
                 await client.sandboxes.get(sandbox.id)
 
     asyncio.run(main())
+
+
+def test_a_command_runs_on_a_fork_and_its_changes_are_merged(runner: Amalgam, name: str) -> None:
+    ws = runner.workspaces.create(name)
+    ws.files.write("a.txt", "one\n")
+    ws.commit("first")
+    stages: list[str] = []
+    heard: list[str] = []
+    done = runner.sandboxes.run_on_fork(
+        ws,
+        "cat; cat a.txt; echo wrong >&2; echo $WHO >> a.txt",
+        stdin="in\n",
+        envs={"WHO": "me"},
+        on_stage=stages.append,
+        on_stdout=heard.append,
+    )
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "in\none\n", "wrong\n")
+    assert "".join(heard) == done.stdout
+    assert stages == ["update", "fork", "sandbox", "run", "end", "detect", "merge"]
+    assert (done.merged, done.kept, [change.path for change in done.changes]) == (True, False, ["a.txt"])
+    assert ws.files.read_text("a.txt") == "one\nme\n"
+    failed = runner.sandboxes.run_on_fork(name, "echo no > a.txt; exit 4", keep=True)
+    assert (failed.exit_code, failed.merged, failed.kept, failed.merge) == (4, False, True, None)
+    assert runner.workspaces.get(failed.workspace).files.read_text("a.txt") == "no\n"
+    late = runner.sandboxes.run_on_fork(name, "sleep 900", timeout=0.2)
+    assert late.timed_out
+    assert not late.merged
+    with pytest.raises(errors.NotFoundError):
+        runner.sandboxes.run_on_fork("nothing-" + name, "true")

@@ -203,6 +203,13 @@ def test_each_sdk_tells_the_story_and_sees_the_others(
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         tellers.append("typescript")
+    rust = Path(server.program).parent / "examples" / "scenario"
+    if rust.exists():
+        environment = {**os.environ, "AMALGAM_URL": server.url, "AMALGAM_API_KEY": server.key}
+        line = [str(rust), str(SCENARIO), name]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        tellers.append("rust")
     Command(server, name, tmp_path_factory.mktemp("command")).tell("command")
     files = {file.path for file in main.files.list("by")}
     assert files == {f"by/{who}{end}" for who in [*tellers, "command"] for end in (".txt", "-fork.txt")}

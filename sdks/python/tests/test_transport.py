@@ -109,7 +109,7 @@ def test_reads_and_whole_files_are_sent_again(server: Server, name: str) -> None
         assert [match.path for match in ws.files.grep("1")] == ["a"]
 
 
-def test_an_unsafe_call_is_reported_and_not_sent_again(server: Server, name: str) -> None:
+def test_a_change_of_files_whose_answer_is_lost_is_sent_again_and_made_once(server: Server, name: str) -> None:
     with proxied(server) as (proxy, client):
         ws = client.workspaces.create(name)
         ws.files.write("a", "1")
@@ -117,15 +117,28 @@ def test_an_unsafe_call_is_reported_and_not_sent_again(server: Server, name: str
             lambda: ws.files.edit("a", "1", "11"),
             lambda: ws.files.write("b", "1", if_absent=True),
             lambda: ws.files.apply([edits.write("c", "1")]),
+            lambda: ws.files.rename("c", "d"),
+            lambda: ws.files.remove("d"),
+            lambda: ws.state.set("key", 1, if_absent=True),
+            lambda: ws.state.delete("key"),
         ):
             before = proxy.requests
             proxy.faults = ["drop-answer"]
-            with pytest.raises(errors.ConnectError) as caught:
-                call()
-            assert caught.value.retryable
-            assert isinstance(caught.value, ConnectionError)
-            assert proxy.requests == before + 1
-        assert (ws.files.read("a"), ws.files.exists("b"), ws.files.exists("c")) == (b"11", True, True)
+            call()
+            assert proxy.requests == before + 2
+        assert (ws.files.read("a"), ws.files.read("b"), ws.files.exists("d")) == (b"11", b"1", False)
+
+
+def test_an_unsafe_call_is_reported_and_not_sent_again(server: Server) -> None:
+    with proxied(server) as (proxy, client):
+        before = proxy.requests
+        proxy.faults = ["drop-answer"]
+        with pytest.raises(errors.ConnectError) as caught:
+            client.keys.create("unsafe", scopes=["read"])
+        assert caught.value.retryable
+        assert isinstance(caught.value, ConnectionError)
+        assert proxy.requests == before + 1
+        assert [key.agent for key in client.keys.list()].count("unsafe") == 1
 
 
 def test_retries_end_after_the_given_number(server: Server) -> None:

@@ -86,7 +86,11 @@ export class Keys {
 
   /** Returns all keys by time of creation, revoked and expired ones, too. */
   async list(options: CallOptions = {}): Promise<Key[]> {
-    return ((await this.transport.call("ListKeys", {}, options)).keys ?? []).map(key);
+    const keys: Key[] = [];
+    for await (const page of this.transport.pages("ListKeys", { query: { pageSize: 1000 } }, options)) {
+      keys.push(...(page.keys ?? []).map(key));
+    }
+    return keys;
   }
 
   /** Revokes a key for ever. Its open streams end. */

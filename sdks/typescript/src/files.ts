@@ -89,7 +89,10 @@ export class Files {
     data: Content,
     options: CallOptions & { mode?: number; ifMatch?: string; ifAbsent?: boolean } = {},
   ): Promise<Written> {
-    const headers: Record<string, string> = { "content-type": "application/octet-stream" };
+    const headers: Record<string, string> = {
+      "content-type": "application/octet-stream",
+      "idempotency-key": crypto.randomUUID(),
+    };
     if (options.ifMatch) headers["if-match"] = `"${options.ifMatch}"`;
     if (options.ifAbsent) headers["if-none-match"] = "*";
     const request: RawRequest = {
@@ -97,8 +100,8 @@ export class Files {
       path: this.file(path, { mode: options.mode?.toString(8) }),
       headers,
       content: data,
-      // A second write of the whole file changes nothing; with a condition the second one would be refused.
-      isSafe: !options.ifMatch && !options.ifAbsent,
+      // The request id makes a retry one that is done once.
+      isSafe: true,
     };
     const found = parseJson(await this.transport.send(request, options)) as Partial<Written>;
     return { path, etag: found.etag ?? "", size: found.size ?? 0, digest: found.digest ?? "" };

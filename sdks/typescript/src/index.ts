@@ -46,6 +46,7 @@ export type {
   FollowMode,
   FollowUpdate,
   Followed,
+  ForkRun,
   Insight,
   JsonValue,
   Key,
@@ -94,6 +95,7 @@ export { Radar, type RadarOptions } from "./radar.js";
 export {
   type CreateSandboxOptions,
   type LogOptions,
+  type RunOnForkOptions,
   Sandbox,
   type SandboxOptions,
   Sandboxes,

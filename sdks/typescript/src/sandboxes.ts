@@ -1,10 +1,11 @@
 /** Sandboxes: isolated commands beside a workspace. */
 import type { Amalgam } from "./client.js";
 import { Commands } from "./commands.js";
-import { SandboxNotFoundError } from "./errors.js";
+import { ProtocolError, SandboxNotFoundError } from "./errors.js";
 import { Files } from "./files.js";
 import {
   type BatchDeleted,
+  type ForkRun,
   type Revision,
   type SandboxInfo,
   type SandboxLogs,
@@ -12,17 +13,21 @@ import {
   type SandboxStats,
   type Template,
   batchDeleted,
+  forkRun,
   revisionText,
   sandboxInfo,
   sandboxStats,
   workspaceName,
 } from "./models.js";
 import { Terminals } from "./terminals.js";
+import { escape } from "./text.js";
 import type { CallOptions, Transport } from "./transport.js";
 
 const PAGE_SIZE = 100;
 /** A creation may wait in a queue for 30 seconds. */
 const CREATE_MS = 90_000;
+/** A command without output is waited for so long. */
+const RUN_MS = 24 * 3_600_000;
 
 /** Options of a sandbox. `timeoutMs` is that of the call. */
 export interface SandboxOptions extends CallOptions {
@@ -154,6 +159,36 @@ export interface LogOptions extends CallOptions {
   until?: Date;
 }
 
+/** Options of `client.sandboxes.runOnFork`. `timeoutMs` is the time without a message after which the call fails. */
+export interface RunOnForkOptions extends CallOptions {
+  /** `/workspace` without it. */
+  cwd?: string;
+  /** Environment variables of the command. */
+  envs?: Record<string, string>;
+  /** The command and everything that it started are killed after this time. */
+  commandTimeoutMs?: number;
+  /** Standard input. */
+  stdin?: string;
+  /** Secrets of the command, as in `commands.run`. */
+  secrets?: Record<string, string>;
+  /** What the sandbox is started from; `host` without it. */
+  template?: string;
+  /** `none` without it. */
+  network?: string;
+  /** Merge what the command changed; so it is without it. */
+  merge?: boolean;
+  /** Keep the fork if it is not merged. */
+  keep?: boolean;
+  /** The message of the merge; the command without it. */
+  message?: string;
+  /** Called with each stage: `update`, `fork`, `sandbox`, `run`, `end`, `detect`, `merge` and `clean`. */
+  onStage?: (stage: string) => void;
+  /** Called with pieces of the standard output as they come. */
+  onStdout?: (text: string) => void;
+  /** The same for the standard error. */
+  onStderr?: (text: string) => void;
+}
+
 /** The sandboxes of a project, as `client.sandboxes`. Calls need a key with the scope `run`. */
 export class Sandboxes {
   constructor(private readonly transport: Transport) {}
@@ -235,6 +270,48 @@ export class Sandboxes {
     const body = { count: options.count ?? 1, name: options.name };
     const answer = await this.transport.call("ForkSandbox", { path: { id }, body }, this.slow(options));
     return (answer.sandboxes ?? []).map((found) => new Sandbox(this.transport, sandboxInfo(found)));
+  }
+
+  /**
+   * Runs a command on a fork of a workspace in a sandbox of its own, and merges what it changed: one call.
+   *
+   * The workspace is updated first if it follows a source. If the command ends with 0, the fork is merged through the
+   * queue and ends; otherwise it is deleted, and can be undeleted, unless it is to be kept. A call that is aborted ends the
+   * command, and nothing is merged. Needs a key with the scopes `run` and `merge`.
+   */
+  async runOnFork(
+    workspace: string | { readonly name: string },
+    command: string,
+    options: RunOnForkOptions = {},
+  ): Promise<ForkRun> {
+    const body = {
+      from: workspaceName(typeof workspace === "object" ? workspace.name : workspace),
+      command,
+      cwd: options.cwd,
+      envs: { ...options.envs },
+      timeout: options.commandTimeoutMs,
+      stdin: options.stdin === undefined ? undefined : escape(options.stdin),
+      secrets: { ...options.secrets },
+      sandbox: withoutUndefined({ template: options.template ?? "host", network: options.network }),
+      noMerge: options.merge === false,
+      keep: options.keep,
+      message: options.message,
+    };
+    const call = { signal: options.signal, timeoutMs: options.timeoutMs ?? RUN_MS };
+    let [stdout, stderr] = ["", ""];
+    for await (const message of this.transport.messages("RunOnFork", { body }, call)) {
+      const { stage, output, result } = message;
+      if (stage) options.onStage?.(stage.stage ?? "");
+      if (output?.type === "stdout") {
+        stdout += output.data ?? "";
+        options.onStdout?.(output.data ?? "");
+      } else if (output?.type === "stderr") {
+        stderr += output.data ?? "";
+        options.onStderr?.(output.data ?? "");
+      }
+      if (result) return forkRun(result, stdout, stderr);
+    }
+    throw new ProtocolError("the stream ended without a result");
   }
 
   private slow({ signal, timeoutMs }: CallOptions): CallOptions {

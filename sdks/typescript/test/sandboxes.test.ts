@@ -169,3 +169,22 @@ test("a policy is set, explained, checked and undone", async () => {
   await admin.policy.undo();
   assert.equal((await admin.policy.show()).text, "");
 });
+
+test("a command runs on a fork and its changes are merged", { skip }, async () => {
+  const ws = await client.workspaces.create(newName());
+  await ws.files.write("a.txt", "one\n");
+  await ws.commit("first");
+  const stages: string[] = [];
+  const done = await client.sandboxes.runOnFork(ws, "cat a.txt; echo two >> a.txt", {
+    onStage: (stage) => void stages.push(stage),
+  });
+  assert.deepEqual([done.exitCode, done.stdout, done.isMerged, done.isKept], [0, "one\n", true, false]);
+  assert.deepEqual(stages, ["update", "fork", "sandbox", "run", "end", "detect", "merge"]);
+  assert.deepEqual(
+    done.changes.map(({ path }) => path),
+    ["a.txt"],
+  );
+  assert.equal(await ws.files.readText("a.txt"), "one\ntwo\n");
+  const failed = await client.sandboxes.runOnFork(ws.name, "exit 4", { keep: true });
+  assert.deepEqual([failed.exitCode, failed.isMerged, failed.isKept], [4, false, true]);
+});

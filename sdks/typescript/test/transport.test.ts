@@ -43,19 +43,31 @@ test("an unsafe call is reported and not sent again", async () => {
   async function* stream(): AsyncGenerator<Uint8Array> {
     yield Buffer.from("1");
   }
+  const sent = proxy.requests;
+  proxy.faults = ["drop-answer"];
+  // A stream can be read once.
+  const call = ws.files.write("d", stream());
+  await assert.rejects(call, (error: unknown) => error instanceof errors.ConnectError && error.retryable);
+  assert.equal(proxy.requests, sent + 1);
+  assert.equal(await ws.files.readText("d"), "1");
+});
+
+test("a change of files whose answer is lost is sent again and made once", async () => {
+  const ws = await client.workspaces.create(newName());
+  await ws.files.write("a", "1");
   for (const call of [
     () => ws.files.edit("a", "1", "11"),
     () => ws.files.write("b", "1", { ifAbsent: true }),
     () => ws.files.apply([edits.write("c", "1")]),
-    () => ws.files.write("d", stream()),
+    () => ws.files.rename("c", "d"),
   ]) {
     const sent = proxy.requests;
     proxy.faults = ["drop-answer"];
-    await assert.rejects(call(), (error: unknown) => error instanceof errors.ConnectError && error.retryable);
-    assert.equal(proxy.requests, sent + 1);
+    await call();
+    assert.equal(proxy.requests, sent + 2);
   }
   assert.equal(await ws.files.readText("a"), "11");
-  assert.deepEqual((await ws.files.statMany(["b", "c", "d"])).map((file) => file?.path), ["b", "c", "d"]);
+  assert.deepEqual((await ws.files.statMany(["b", "d"])).map((file) => file?.path), ["b", "d"]);
 });
 
 test("retries end after the given number", async () => {

@@ -34,7 +34,7 @@ impl CollectionService for Api {
     type ListGrowthStream = Answers<v1::ListGrowthResponse>;
 
     async fn collect_store(&self, request: Request<v1::CollectStoreRequest>) -> Answer<Self::CollectStoreStream> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.run(&actor.clone(), Kind::Work, move |service, sender| {
             let _using = service.using();
             let mut told = Instant::now();
@@ -55,7 +55,7 @@ impl CollectionService for Api {
             };
             let grace = request.grace_seconds.map(span);
             let how = How { actor: &actor, dry_run: request.dry_run, grace, why: Why::Asked };
-            let result = service.collections.collect(&how, &mut watch)?;
+            let result = service.context.once(&actor, &request, || service.collections.collect(&how, &mut watch))?;
             sender.send(v1::CollectStoreResponse { event: Some(Event::Result(result)) })
         })
     }
@@ -89,20 +89,26 @@ impl CollectionService for Api {
         &self,
         request: Request<v1::PauseCollectionRequest>,
     ) -> Answer<v1::PauseCollectionResponse> {
-        let v1::PauseCollectionRequest { paused, seconds } = request.into_inner();
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
-            match paused {
-                true => service.collections.pause_collection(seconds.map_or(Span::Forever, span))?,
-                false => service.collections.resume_collection()?,
-            }
-            Ok(v1::PauseCollectionResponse {})
+            service.context.once(&actor, &request, || {
+                match request.paused {
+                    true => service.collections.pause_collection(request.seconds.map_or(Span::Forever, span))?,
+                    false => service.collections.resume_collection()?,
+                }
+                Ok(v1::PauseCollectionResponse {})
+            })
         })
         .await
     }
 
-    async fn confirm_clock(&self, _request: Request<v1::ConfirmClockRequest>) -> Answer<v1::ConfirmClockResponse> {
-        self.short(|service| Ok(v1::ConfirmClockResponse { counted_seconds: service.collections.confirm_clock() }))
-            .await
+    async fn confirm_clock(&self, request: Request<v1::ConfirmClockRequest>) -> Answer<v1::ConfirmClockResponse> {
+        let (actor, request) = self.identified(request);
+        self.short(move |service| {
+            let confirm = || Ok(v1::ConfirmClockResponse { counted_seconds: service.collections.confirm_clock() });
+            service.context.once(&actor, &request, confirm)
+        })
+        .await
     }
 
     async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {

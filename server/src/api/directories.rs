@@ -45,10 +45,12 @@ impl DirectoryService for Api {
         request: Request<v1::DetachDirectoryRequest>,
     ) -> Answer<v1::DetachDirectoryResponse> {
         self.local_only()?;
-        let (caller, request) = (actor(&request), request.into_inner());
-        self.slow(&caller, Kind::Work, move |service, _| {
-            service.directories.detach(&request.name)?;
-            Ok(v1::DetachDirectoryResponse {})
+        let (actor, request) = self.identified(request);
+        self.slow(&actor.clone(), Kind::Work, move |service, _| {
+            service.context.once(&actor, &request, || {
+                service.directories.detach(&request.name)?;
+                Ok(v1::DetachDirectoryResponse {})
+            })
         })
         .await
     }
@@ -90,10 +92,12 @@ impl DirectoryService for Api {
         request: Request<v1::UpdateDirectoryRequest>,
     ) -> Answer<v1::UpdateDirectoryResponse> {
         self.local_only()?;
-        let request = request.into_inner();
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
-            let record = service.directories.update_directory(&request.name, &request.exclude)?;
-            Ok(v1::UpdateDirectoryResponse { directory: Some(service.directories.directory_message(&record)) })
+            service.context.once(&actor, &request, || {
+                let record = service.directories.update_directory(&request.name, &request.exclude)?;
+                Ok(v1::UpdateDirectoryResponse { directory: Some(service.directories.directory_message(&record)) })
+            })
         })
         .await
     }
@@ -178,11 +182,12 @@ impl DirectoryService for Api {
     ) -> Answer<Self::CheckoutDirectoryStream> {
         use v1::checkout_directory_response::Event;
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let tell = |progress| v1::CheckoutDirectoryResponse { event: Some(Event::Progress(progress)) };
         self.long(&actor.clone(), Phase::Write, tell, move |service, progress, _| {
             let act = service.context.act(&actor);
-            let result = service.directories.checkout_directory(&request, &act, progress)?;
+            let checkout = || service.directories.checkout_directory(&request, &act, progress);
+            let result = service.context.once(&actor, &request, checkout)?;
             Ok(v1::CheckoutDirectoryResponse { event: Some(Event::Result(result)) })
         })
     }

@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
 use amalgam_engine::object::Owner;
+use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
-use amalgam_engine::{SnapshotId, TreePath};
+use amalgam_engine::{OperationContext, SnapshotId, TreePath};
 use amalgam_exchange::{
     Compression, DOCKER_SOCKET, DockerImage, GitExport, GitHistory, GitImport, Identity, Imported, OciExport,
     OciImport, OciTarget, OverlayExport, OverlayImport, Owners, Progress, Report, SnapshotInfo, TarExport, TarImport,
@@ -59,11 +60,13 @@ impl ExchangeService for Api {
         if !matches!(options.source, Some(v1::import_options::Source::Tar(_))) {
             self.local_only()?;
         }
+        self.keep_identified(&actor, &options);
         let data = arriving(stream.map(|message| message.map(piece)), STALL_MAX);
         let tell = |progress| v1::ImportTreeResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
-            let result = import(service, &options, data, &actor, progress)?;
+            let import = || import(service, &options, data, &actor, progress);
+            let result = service.context.once(&actor, &options, import)?;
             Ok(v1::ImportTreeResponse { event: Some(Event::Result(result)) })
         };
         self.watch(&caller, Kind::Transfer, Phase::Import, tell, work)
@@ -145,6 +148,10 @@ fn import(
 ) -> Result<v1::ImportResult> {
     use v1::import_options::Source;
     let name = WorkspaceName::new(options.workspace_id.as_str())?;
+    let act = service.context.act_for(actor, options)?;
+    if let Some(done) = service.context.done_before(&act)? {
+        return Ok(import_done_before(&name, &done));
+    }
     let onto = match options.onto.as_str() {
         "" => None,
         revision => Some(service.context.resolve(revision, None)?),
@@ -207,9 +214,22 @@ fn import(
     }
     // A quick import may have filled the store between two looks.
     service.collections.quota.check_room()?;
-    let created = land(service, &name, &imported, actor)?;
+    let created = land(service, &name, &imported, &act)?;
     let workspace = amalgam_proto::workspace_name(&name);
     Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })
+}
+
+/// The result of an import that an earlier process landed: without its report, which is not recorded.
+fn import_done_before(name: &WorkspaceName, done: &Operation) -> v1::ImportResult {
+    let reference = name.reference();
+    let change = done.changes.iter().find(|change| change.name == reference);
+    let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
+    v1::ImportResult {
+        workspace: amalgam_proto::workspace_name(name),
+        snapshot: target.map(|id| snapshot_name(SnapshotId::from_bytes(id.hash))).unwrap_or_default(),
+        created: change.is_some_and(|change| change.before.is_none()),
+        report: None,
+    }
 }
 
 /// How a repository is imported into a workspace: without the commits that it has.
@@ -229,19 +249,20 @@ fn git_import(service: &Service, name: &WorkspaceName, git: &v1::GitSource) -> R
 const IMPORT: &str = "import";
 
 /// Makes an import visible: as a new workspace, or as the new head of the one that it continues.
-fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &str) -> Result<bool> {
-    let act = service.context.act(actor);
+fn land(service: &Service, name: &WorkspaceName, imported: &Imported, act: &OperationContext) -> Result<bool> {
     let workspaces = &service.context.workspaces;
-    imported.mark_foreign(&act)?;
+    // The request is that of the operation that shows the import.
+    let before = OperationContext { request: None, ..act.clone() };
+    imported.mark_foreign(&before)?;
     if workspaces.find(name)?.is_none() {
         service.directories.detach_ended_workspaces(std::slice::from_ref(name))?;
         let new = NewWorkspace { from: Some(imported.head), ..NewWorkspace::default() };
-        workspaces.create(name, &new, &act)?;
+        workspaces.create(name, &new, act)?;
         return Ok(true);
     }
     let history = amalgam_engine::History::of(&service.context.store);
-    service.views.move_head(name, IMPORT, &act, || {
-        let moved = workspaces.fast_forward(&history, name, imported.head, &act, IMPORT)?;
+    service.views.move_head(name, IMPORT, &before, || {
+        let moved = workspaces.fast_forward(&history, name, imported.head, act, IMPORT)?;
         moved.ok_or_else(|| {
             let message = format!(
                 "workspace {name} is there, and what was imported does not continue it; import into another \

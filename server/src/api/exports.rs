@@ -5,7 +5,7 @@ use amalgam_proto::v1;
 use amalgam_proto::v1::export_service_server::ExportService;
 use tonic::{Request, Response, Status};
 
-use super::{Api, actor};
+use super::Api;
 use crate::call_log::workspace_id;
 use crate::caller::Origin;
 use crate::calls::Kind;
@@ -16,8 +16,11 @@ type Answer<T> = Result<Response<T>, Status>;
 impl ExportService for Api {
     async fn create_export(&self, request: Request<v1::CreateExportRequest>) -> Answer<v1::CreateExportResponse> {
         self.local_only()?;
-        let (caller, request) = (actor(&request), request.into_inner());
-        self.slow(&caller, Kind::Work, move |service, _| service.exports.create(&request)).await
+        let (actor, request) = self.identified(request);
+        self.slow(&actor.clone(), Kind::Work, move |service, _| {
+            service.context.once(&actor, &request, || service.exports.create(&request))
+        })
+        .await
     }
 
     async fn list_exports(&self, _request: Request<v1::ListExportsRequest>) -> Answer<v1::ListExportsResponse> {
@@ -27,8 +30,11 @@ impl ExportService for Api {
 
     async fn delete_export(&self, request: Request<v1::DeleteExportRequest>) -> Answer<v1::DeleteExportResponse> {
         self.local_only()?;
-        let (caller, request) = (actor(&request), request.into_inner());
-        self.slow(&caller, Kind::Work, move |service, _| service.exports.delete(&request)).await
+        let (actor, request) = self.identified(request);
+        self.slow(&actor.clone(), Kind::Work, move |service, _| {
+            service.context.once(&actor, &request, || service.exports.delete(&request))
+        })
+        .await
     }
 
     async fn get_workspace_path(

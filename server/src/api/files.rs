@@ -5,10 +5,11 @@ mod write;
 
 use std::time::Duration;
 
-use amalgam_proto::v1;
 use amalgam_proto::v1::file_edit::Edit;
 use amalgam_proto::v1::file_service_server::FileService;
 use amalgam_proto::v1::write_edit::Content;
+use amalgam_proto::{Identified, v1};
+use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Answers, Api, actor};
@@ -55,6 +56,22 @@ fn is_brief_commit(service: &Service, request: &v1::CommitEditsRequest) -> bool 
 fn edit_one(service: &Service, workspace: &str, edit: Edit) -> Result<v1::FileStat> {
     let files = service.files.edit(workspace, &[v1::FileEdit { edit: Some(edit) }])?;
     Ok(files.into_iter().next().unwrap_or_default())
+}
+
+impl Api {
+    /// Changes a live tree. No operation is recorded for that, so a request id is remembered by this process alone.
+    async fn edit_once<R: Identified + Clone + Send + 'static, T: Message + Default + 'static>(
+        &self,
+        request: Request<R>,
+        work: impl FnOnce(&Service, R) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let (actor, request) = self.identified(request);
+        self.short(move |service| match request.request_id().is_empty() {
+            true => work(service, request),
+            false => service.context.once(&actor, &request, || work(service, request.clone())),
+        })
+        .await
+    }
 }
 
 #[tonic::async_trait]
@@ -134,8 +151,8 @@ impl FileService for Api {
     }
 
     async fn make_directory(&self, request: Request<v1::MakeDirectoryRequest>) -> Answer<v1::MakeDirectoryResponse> {
-        let v1::MakeDirectoryRequest { workspace, path, mode, parents } = request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
+            let v1::MakeDirectoryRequest { workspace, path, mode, parents, .. } = request;
             let edit = Edit::MakeDirectory(v1::DirectoryEdit { path, mode, parents });
             Ok(v1::MakeDirectoryResponse { file: Some(edit_one(service, &workspace, edit)?) })
         })
@@ -143,8 +160,8 @@ impl FileService for Api {
     }
 
     async fn remove_file(&self, request: Request<v1::RemoveFileRequest>) -> Answer<v1::RemoveFileResponse> {
-        let v1::RemoveFileRequest { workspace, path, recursive, if_match, allow_missing } = request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
+            let v1::RemoveFileRequest { workspace, path, recursive, if_match, allow_missing, .. } = request;
             let edit = Edit::Remove(v1::RemoveEdit { path, recursive, if_match, allow_missing });
             edit_one(service, &workspace, edit)?;
             Ok(v1::RemoveFileResponse {})
@@ -153,9 +170,8 @@ impl FileService for Api {
     }
 
     async fn rename_file(&self, request: Request<v1::RenameFileRequest>) -> Answer<v1::RenameFileResponse> {
-        let v1::RenameFileRequest { workspace, path, new_path, no_replace, create_parents, if_match } =
-            request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
+            let v1::RenameFileRequest { workspace, path, new_path, no_replace, create_parents, if_match, .. } = request;
             let edit = Edit::Rename(v1::RenameEdit { path, new_path, no_replace, create_parents, if_match });
             Ok(v1::RenameFileResponse { file: Some(edit_one(service, &workspace, edit)?) })
         })
@@ -163,8 +179,8 @@ impl FileService for Api {
     }
 
     async fn create_symlink(&self, request: Request<v1::CreateSymlinkRequest>) -> Answer<v1::CreateSymlinkResponse> {
-        let v1::CreateSymlinkRequest { workspace, path, target, create_parents } = request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
+            let v1::CreateSymlinkRequest { workspace, path, target, create_parents, .. } = request;
             let edit = Edit::CreateSymlink(v1::SymlinkEdit { path, target, create_parents });
             Ok(v1::CreateSymlinkResponse { file: Some(edit_one(service, &workspace, edit)?) })
         })
@@ -172,8 +188,8 @@ impl FileService for Api {
     }
 
     async fn set_attributes(&self, request: Request<v1::SetAttributesRequest>) -> Answer<v1::SetAttributesResponse> {
-        let v1::SetAttributesRequest { workspace, attributes } = request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
+            let v1::SetAttributesRequest { workspace, attributes, .. } = request;
             let edit = Edit::SetAttributes(attributes.unwrap_or_default());
             Ok(v1::SetAttributesResponse { file: Some(edit_one(service, &workspace, edit)?) })
         })
@@ -182,8 +198,8 @@ impl FileService for Api {
 
     async fn edit_file(&self, request: Request<v1::EditFileRequest>) -> Answer<v1::EditFileResponse> {
         use v1::edit_file_request::Edit as Asked;
-        let v1::EditFileRequest { workspace, edit } = request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
+            let v1::EditFileRequest { workspace, edit, .. } = request;
             let edit = edit.map(|edit| match edit {
                 Asked::Replace(replace) => Edit::Replace(replace),
                 Asked::Patch(patch) => Edit::Patch(patch),
@@ -201,8 +217,7 @@ impl FileService for Api {
     }
 
     async fn apply_edits(&self, request: Request<v1::ApplyEditsRequest>) -> Answer<v1::ApplyEditsResponse> {
-        let request = request.into_inner();
-        self.short(move |service| {
+        self.edit_once(request, |service, request| {
             let files = service.files.edit(&request.workspace, &request.edits)?;
             Ok(v1::ApplyEditsResponse { files })
         })

@@ -5,8 +5,8 @@ use amalgam_proto::v1::follow_service_server::FollowService;
 use amalgam_proto::v1::follow_source_request::Source;
 use tonic::{Request, Response, Status};
 
+use super::Api;
 use super::merges::visible_merge;
-use super::{Api, actor};
 use crate::call_log::workspace_id;
 use crate::calls::Kind;
 use crate::followers::{Updated, follows_nothing};
@@ -56,21 +56,23 @@ impl FollowService for Api {
     }
 
     async fn update_follower(&self, request: Request<v1::UpdateFollowerRequest>) -> Answer<v1::UpdateFollowerResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
-            let name = workspace_id(&request.workspace)?;
-            let act = service.context.act(&actor);
-            let (update, merge) = if request.dry_run {
-                (None, visible_merge(service, service.followers.preview(&name, &act, caller)?)?)
-            } else {
-                let updated = service.followers.update(&name, &act, caller)?;
-                if updated.is_none() && !request.if_following {
-                    return Err(follows_nothing(&name));
-                }
-                visible(service, updated)?
-            };
-            let workspace = Some(service.views.workspace_message(&name)?);
-            Ok(v1::UpdateFollowerResponse { workspace, update, merge })
+            service.context.once(&actor, &request, || {
+                let name = workspace_id(&request.workspace)?;
+                let act = service.context.act(&actor);
+                let (update, merge) = if request.dry_run {
+                    (None, visible_merge(service, service.followers.preview(&name, &act, caller)?)?)
+                } else {
+                    let updated = service.followers.update(&name, &act, caller)?;
+                    if updated.is_none() && !request.if_following {
+                        return Err(follows_nothing(&name));
+                    }
+                    visible(service, updated)?
+                };
+                let workspace = Some(service.views.workspace_message(&name)?);
+                Ok(v1::UpdateFollowerResponse { workspace, update, merge })
+            })
         })
         .await
     }

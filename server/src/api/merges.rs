@@ -1,14 +1,17 @@
 //! Merges, the queue and reviews, for the API.
 
+use std::sync::Arc;
+
 use amalgam_proto::Reason;
 use amalgam_proto::v1;
 use amalgam_proto::v1::merge_service_server::MergeService;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tonic::{Request, Response, Status};
 
-use super::{Api, actor, page_size};
+use super::{Answers, Api, Step, actor, page_size};
 use crate::call_log::workspace_id;
-use crate::caller::Origin;
+use crate::caller::{MergeState, MergeWatch, Origin};
 use crate::calls::Kind;
 use crate::error::{Error, Result};
 use crate::merge_rules::check_rules;
@@ -37,6 +40,16 @@ pub(super) fn visible_merge(service: &Service, mut merge: v1::Merge) -> Result<O
     Ok(Some(merge))
 }
 
+/// How far a submission is, for the wire.
+fn submit_progress(state: &MergeState) -> v1::SubmitProgress {
+    v1::SubmitProgress {
+        stage: state.stage.word().to_owned(),
+        stage_seconds: u32::try_from(state.since.elapsed().as_secs()).unwrap_or(u32::MAX),
+        entries_ahead: state.entries_ahead as u64,
+        entry: if state.entry.is_empty() { String::new() } else { format!("queue/{}", state.entry) },
+    }
+}
+
 impl Api {
     /// Tests are commands, which callers on the network do not run.
     fn check_local(&self, asked: Option<&v1::Submission>) -> Result<(), Status> {
@@ -61,6 +74,8 @@ fn check_submission(service: &Service, origin: Origin, asked: &v1::Submission) -
 
 #[tonic::async_trait]
 impl MergeService for Api {
+    type SubmitWorkspaceStream = Answers<v1::SubmitWorkspaceResponse>;
+
     async fn merge_workspaces(
         &self,
         request: Request<v1::MergeWorkspacesRequest>,
@@ -112,11 +127,49 @@ impl MergeService for Api {
         .await
     }
 
+    async fn submit_workspace(
+        &self,
+        request: Request<v1::SubmitWorkspaceRequest>,
+    ) -> Answer<Self::SubmitWorkspaceStream> {
+        use v1::submit_workspace_response::Event;
+        let (actor, request) = self.identified(request);
+        self.check_local(request.submission.as_ref())?;
+        let origin = self.origin;
+        let watch = Arc::new(MergeWatch::default());
+        let told = Mutex::new(None);
+        let follow = {
+            let watch = Arc::clone(&watch);
+            move |step: Step<'_, v1::SubmitWorkspaceResponse>| {
+                let Step::Tick(send) = step else { return };
+                let state = watch.state();
+                let now = (state.stage, state.entries_ahead, state.since.elapsed().as_secs());
+                if told.lock().replace(now) != Some(now) {
+                    let event = Some(Event::Progress(submit_progress(&state)));
+                    // A slow reader gets the next one.
+                    drop(send.try_send(Ok(v1::SubmitWorkspaceResponse { event })));
+                }
+            }
+        };
+        self.begin(&actor.clone(), Kind::Merge, follow, move |service, sender| {
+            let _using = service.using();
+            let caller = sender.caller.watching_merge(&watch);
+            caller.check()?;
+            let act = service.context.act_for(&actor, &request)?;
+            let after = if request.complete { AfterMerge::EndWorkspace } else { AfterMerge::KeepWorkspace };
+            let submission = submission(request.submission)?;
+            check_submission(service, origin, &submission)?;
+            let done = service.merging.submit(&submission, after, &act, &caller)?;
+            let (entry, merge) = (Some(done.entry), visible_merge(service, done.merge)?);
+            let result = v1::SubmitResult { entry, merge, ended: done.is_ended };
+            sender.send(v1::SubmitWorkspaceResponse { event: Some(Event::Result(result)) })
+        })
+    }
+
     async fn schedule_publishing(
         &self,
         request: Request<v1::SchedulePublishingRequest>,
     ) -> Answer<v1::SchedulePublishingResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         // An interval captures directories, too.
         match request.every_seconds > 0 {
             true => self.local_only()?,
@@ -124,9 +177,13 @@ impl MergeService for Api {
         }
         let origin = self.origin;
         self.short(move |service| {
-            check_submission(service, origin, &submission(request.submission.clone())?)?;
-            let act = service.context.act(&actor);
-            Ok(v1::SchedulePublishingResponse { workspace: Some(service.merging.schedule_publishing(&request, &act)?) })
+            let asked = submission(request.submission.clone())?;
+            check_capture(service, origin, asked.capture || request.on_write, std::slice::from_ref(&asked.workspace))?;
+            service.context.once(&actor, &request, || {
+                let act = service.context.act(&actor);
+                let workspace = Some(service.merging.schedule_publishing(&request, &act)?);
+                Ok(v1::SchedulePublishingResponse { workspace })
+            })
         })
         .await
     }
@@ -244,10 +301,12 @@ impl MergeService for Api {
         &self,
         request: Request<v1::ApproveRuleCommandRequest>,
     ) -> Answer<v1::ApproveRuleCommandResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
-            let command = Some(service.merging.approve_rule_command(&request, &actor)?);
-            Ok(v1::ApproveRuleCommandResponse { command })
+            service.context.once(&actor, &request, || {
+                let command = Some(service.merging.approve_rule_command(&request, &actor)?);
+                Ok(v1::ApproveRuleCommandResponse { command })
+            })
         })
         .await
     }
@@ -256,9 +315,10 @@ impl MergeService for Api {
         &self,
         request: Request<v1::RevokeRuleCommandRequest>,
     ) -> Answer<v1::RevokeRuleCommandResponse> {
-        let request = request.into_inner();
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
-            service.merging.revoke_rule_command(&request.hash).map(|()| v1::RevokeRuleCommandResponse {})
+            let revoke = || service.merging.revoke_rule_command(&request.hash);
+            service.context.once(&actor, &request, || revoke().map(|()| v1::RevokeRuleCommandResponse {}))
         })
         .await
     }

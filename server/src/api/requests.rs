@@ -34,13 +34,15 @@ fn get(service: &Service, caller: &str, request: &v1::GetRequestRequest) -> Resu
     // Before the log is read: a request that ends in between is found there.
     let running = methods.iter().copied().find(|method| service.context.requests.is_running(caller, method, id));
     let mut newest = None;
-    for method in methods {
+    for method in methods.iter().copied() {
         if let Some(done) = service.context.find_done(caller, method, id)? {
             newest = newest
                 .filter(|(_, other): &(_, amalgam_engine::reference::Operation)| other.sequence > done.sequence)
                 .or(Some((method, done)));
         }
     }
+    let done_without_operation =
+        || methods.iter().copied().find(|method| service.context.results.is_done(caller, method, id));
     Ok(match (newest, running) {
         (Some((method, done)), _) => v1::GetRequestResponse {
             state: v1::RequestState::Done.into(),
@@ -52,7 +54,14 @@ fn get(service: &Service, caller: &str, request: &v1::GetRequestRequest) -> Resu
             method: method.to_owned(),
             operation: None,
         },
-        (None, None) => v1::GetRequestResponse { state: v1::RequestState::NotDone.into(), ..Default::default() },
+        (None, None) => match done_without_operation() {
+            Some(method) => v1::GetRequestResponse {
+                state: v1::RequestState::Done.into(),
+                method: method.to_owned(),
+                operation: None,
+            },
+            None => v1::GetRequestResponse { state: v1::RequestState::NotDone.into(), ..Default::default() },
+        },
     })
 }
 

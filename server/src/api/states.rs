@@ -27,24 +27,28 @@ impl StateService for Api {
     }
 
     async fn set_state(&self, request: Request<v1::SetStateRequest>) -> Answer<v1::SetStateResponse> {
-        let request = request.into_inner();
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
-            let v1::SetStateRequest { workspace, key, json, if_match, if_absent } = request;
-            let edit = v1::StateEdit { key, json: Some(json), if_match, if_absent, allow_missing: false };
-            let value = service.files.state_message(&edit.key, edit.json.as_deref().unwrap_or_default());
-            service.files.edit(&workspace, &[v1::FileEdit { edit: Some(Edit::SetState(edit)) }])?;
-            Ok(v1::SetStateResponse { value: Some(value) })
+            service.context.once(&actor, &request, || {
+                let v1::SetStateRequest { workspace, key, json, if_match, if_absent, .. } = request.clone();
+                let edit = v1::StateEdit { key, json: Some(json), if_match, if_absent, allow_missing: false };
+                let value = service.files.state_message(&edit.key, edit.json.as_deref().unwrap_or_default());
+                service.files.edit(&workspace, &[v1::FileEdit { edit: Some(Edit::SetState(edit)) }])?;
+                Ok(v1::SetStateResponse { value: Some(value) })
+            })
         })
         .await
     }
 
     async fn delete_state(&self, request: Request<v1::DeleteStateRequest>) -> Answer<v1::DeleteStateResponse> {
-        let request = request.into_inner();
+        let (actor, request) = self.identified(request);
         self.short(move |service| {
-            let v1::DeleteStateRequest { workspace, key, if_match, allow_missing } = request;
-            let edit = v1::StateEdit { key, json: None, if_match, if_absent: false, allow_missing };
-            service.files.edit(&workspace, &[v1::FileEdit { edit: Some(Edit::SetState(edit)) }])?;
-            Ok(v1::DeleteStateResponse {})
+            service.context.once(&actor, &request, || {
+                let v1::DeleteStateRequest { workspace, key, if_match, allow_missing, .. } = request.clone();
+                let edit = v1::StateEdit { key, json: None, if_match, if_absent: false, allow_missing };
+                service.files.edit(&workspace, &[v1::FileEdit { edit: Some(Edit::SetState(edit)) }])?;
+                Ok(v1::DeleteStateResponse {})
+            })
         })
         .await
     }

@@ -36,18 +36,18 @@ impl StoreService for Api {
     }
 
     async fn verify_store(&self, request: Request<v1::VerifyStoreRequest>) -> Answer<Self::VerifyStoreStream> {
-        let (caller, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let tell = |progress| v1::VerifyStoreResponse { event: Some(Event::Progress(progress)) };
-        self.long(&caller, Phase::Verify, tell, move |service, progress, _| {
+        self.long(&actor.clone(), Phase::Verify, tell, move |service, progress, _| {
             let options = if request.read_data { VerifyOptions::reading_data() } else { VerifyOptions::default() };
             // What a collection deletes between two looks would seem to be missing.
             let _held = service.collections.hold_collections(&|| progress.check().is_ok())?;
             let result = match request.repair {
-                true => {
+                true => service.context.once(&actor, &request, || {
                     let done = repair(&service.context.store, &options)?;
                     let words = done.done.iter().map(repaired_words).collect();
-                    v1::VerifyResult { repaired: words, ..report_message(&done.left) }
-                }
+                    Ok(v1::VerifyResult { repaired: words, ..report_message(&done.left) })
+                })?,
                 false => {
                     let watch = |now: &amalgam_engine::verify::VerifyProgress| {
                         progress.files.store(now.objects, Relaxed);

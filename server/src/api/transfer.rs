@@ -92,6 +92,7 @@ impl TransferService for Api {
             let message = "the first message of a stream says how to receive it";
             return Err(Error::new(Reason::Invalid, message).into_status());
         };
+        self.keep_identified(&actor, &options);
         let stream = arriving(stream, STALL_MAX);
         self.slow(&actor.clone(), Kind::Transfer, move |service, _| {
             if (options.replace || options.tombstones) && crate::call_log::restricted_agent().is_some() {
@@ -106,14 +107,16 @@ impl TransferService for Api {
                 (false, "") => Names::AsSent,
                 (false, word) => Names::Under(checked_word(word)?),
             };
-            let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
+            let how = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
             let act = service.context.act(&actor);
             let progress = Progress::default();
             let quota = &service.collections.quota;
-            let received = quota.read_within_room(stream, &|| progress.cancel(), |stream| {
-                Ok(receive(&service.context.store, stream, &options, &act, &progress)?)
-            })?;
-            Ok(received_message(&received))
+            service.context.once(&actor, &options, || {
+                let received = quota.read_within_room(stream, &|| progress.cancel(), |stream| {
+                    Ok(receive(&service.context.store, stream, &how, &act, &progress)?)
+                })?;
+                Ok(received_message(&received))
+            })
         })
         .await
     }
@@ -121,21 +124,24 @@ impl TransferService for Api {
     async fn back_up_store(&self, request: Request<v1::BackUpStoreRequest>) -> Answer<Self::BackUpStoreStream> {
         use v1::back_up_store_response::Event;
         self.local_only()?;
-        let (caller, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
+        let caller = actor.clone();
         let tell = |progress| v1::BackUpStoreResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
-            let directory = host_path(&request.directory)?;
-            let done = backup(&service.context.store, &directory, service.context.now(), progress)?;
-            if request.verify {
-                verify_backup(&directory, &service.context.act("backup"), progress, remove_tree)?;
-            }
-            let result = v1::BackupResult {
-                part: done.part,
-                difference: done.is_difference,
-                operation: done.operation,
-                sent: Some(sent_message(&done.sent)),
-            };
+            let result = service.context.once(&actor, &request, || {
+                let directory = host_path(&request.directory)?;
+                let done = backup(&service.context.store, &directory, service.context.now(), progress)?;
+                if request.verify {
+                    verify_backup(&directory, &service.context.act("backup"), progress, remove_tree)?;
+                }
+                Ok(v1::BackupResult {
+                    part: done.part,
+                    difference: done.is_difference,
+                    operation: done.operation,
+                    sent: Some(sent_message(&done.sent)),
+                })
+            })?;
             Ok(v1::BackUpStoreResponse { event: Some(Event::Result(result)) })
         };
         self.watch(&caller, Kind::Transfer, Phase::Send, tell, work)
@@ -144,23 +150,24 @@ impl TransferService for Api {
     async fn restore_backup(&self, request: Request<v1::RestoreBackupRequest>) -> Answer<Self::RestoreBackupStream> {
         use v1::restore_backup_response::Event;
         self.local_only()?;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let caller = actor.clone();
         let tell = |progress| v1::RestoreBackupResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
-            let (directory, store) = (host_path(&request.directory)?, &service.context.store);
-            if store.last_operation()? != 0 {
-                let home = service.context.home.path().display();
-                let message = format!("the store at {home} is not empty; a backup comes back into a new one");
-                return Err(Error::new(Reason::AlreadyExists, message));
-            }
-            let act = service.context.act(&actor);
-            let received = service
-                .collections
-                .quota
-                .within_room(&|| progress.cancel(), || Ok(restore_backup(&directory, store, &act, progress)?))?;
-            Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
+            let result = service.context.once(&actor, &request, || {
+                let (directory, store) = (host_path(&request.directory)?, &service.context.store);
+                if store.last_operation()? != 0 {
+                    let home = service.context.home.path().display();
+                    let message = format!("the store at {home} is not empty; a backup comes back into a new one");
+                    return Err(Error::new(Reason::AlreadyExists, message));
+                }
+                let act = service.context.act(&actor);
+                let restore = || Ok(restore_backup(&directory, store, &act, progress)?);
+                let received = service.collections.quota.within_room(&|| progress.cancel(), restore)?;
+                Ok(received_message(&received))
+            })?;
+            Ok(v1::RestoreBackupResponse { event: Some(Event::Result(result)) })
         };
         self.watch(&caller, Kind::Transfer, Phase::Receive, tell, work)
     }
@@ -177,14 +184,17 @@ impl TransferService for Api {
 
     async fn purge_content(&self, request: Request<v1::PurgeContentRequest>) -> Answer<Self::PurgeContentStream> {
         use v1::purge_content_response::Event;
-        let (actor, request) = (actor(&request), request.into_inner());
+        let (actor, request) = self.identified(request);
         let caller = actor.clone();
         let tell = |progress| v1::PurgeContentResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, _: &Progress, _: &Sender<_>| {
-            service.views.refuse_mounted("a purge needs the store for itself")?;
-            let _alone = service.alone()?;
-            let result = purge::purge(service, &request, &actor)?;
-            service.clear_served_repositories()?;
+            let result = service.context.once(&actor, &request, || {
+                service.views.refuse_mounted("a purge needs the store for itself")?;
+                let _alone = service.alone()?;
+                let result = purge::purge(service, &request, &actor)?;
+                service.clear_served_repositories()?;
+                Ok(result)
+            })?;
             Ok(v1::PurgeContentResponse { event: Some(Event::Result(result)) })
         };
         self.watch(&caller, Kind::Work, Phase::Purge, tell, work)
@@ -199,8 +209,11 @@ impl TransferService for Api {
         &self,
         request: Request<v1::ForgetTombstoneRequest>,
     ) -> Answer<v1::ForgetTombstoneResponse> {
-        let (actor, request) = (actor(&request), request.into_inner());
-        self.alone(&actor.clone(), move |service| purge::forget(service, &request, &actor)).await
+        let (actor, request) = self.identified(request);
+        self.alone(&actor.clone(), move |service| {
+            service.context.once(&actor, &request, || purge::forget(service, &request, &actor))
+        })
+        .await
     }
 }
 

@@ -101,7 +101,10 @@ impl Conflicts {
         let session = store.session();
         let entry = if request.version.is_empty() {
             let caption = self.captioner().caption(&path, &placed.conflict);
-            render_entry(store, &session, &placed.conflict, Style::Markers, &caption)?
+            let shown = render_entry(store, &session, &placed.conflict, Style::Markers, &caption)?;
+            // Where no directory shows the conflict, nothing has stored this text yet.
+            session.write_all_ahead()?;
+            shown
         } else {
             placed.conflict.terms()[self.term_named(placed, &request.version)?].clone()
         };

@@ -5,6 +5,9 @@
 //! store takes it up, and tries again while the directory is gone or cannot be watched.
 
 mod foreground;
+mod writes;
+
+pub(crate) use writes::WriteWatch;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -192,6 +195,11 @@ impl Directories {
     /// The watcher of a directory, which stays until this session has ended.
     fn begin_watch(&self, name: &str, session: u64) -> Result<Arc<SharedWatcher>> {
         let _using = self.context.using();
+        self.begin_session(name, session)
+    }
+
+    /// The watcher of a directory, for a thread that uses the store.
+    fn begin_session(&self, name: &str, session: u64) -> Result<Arc<SharedWatcher>> {
         let mut locked = self.lock(name)?;
         if let Some(watch) = &mut locked.live.watch {
             watch.sessions.insert(session);

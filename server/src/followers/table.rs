@@ -82,6 +82,20 @@ impl Table {
         self.followers.iter().filter(is_due).map(|(name, _)| name.clone()).collect()
     }
 
+    /// When the first follower is due without a change of its source; nothing if none is.
+    pub(super) fn next_due(&self) -> Option<Time> {
+        let next = |(name, follower): (&WorkspaceName, &Follower)| {
+            let at = match (follower.looked, follower.follow.mode.interval_seconds(name)) {
+                (None, _) => 0,
+                (Some(looked), Some(seconds)) => looked.saturating_add(i64::from(seconds) * SECOND_NANOSECONDS),
+                (Some(_), None) if follower.is_stale => 0,
+                (Some(_), None) => return None,
+            };
+            Some(Time(at.max(follower.not_before)))
+        };
+        self.followers.iter().filter_map(next).min()
+    }
+
     /// An update of a follower begins.
     pub(super) fn begin(&mut self, name: &WorkspaceName, now: Time) {
         if let Some(follower) = self.followers.get_mut(name) {

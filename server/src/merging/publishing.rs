@@ -1,5 +1,5 @@
-//! Publishing by itself: what a workspace changed goes into the queue of its target every so often, or whenever it was
-//! committed to, without a request for each time.
+//! Publishing by itself: what a workspace changed goes into the queue of its target every so often, whenever it was
+//! committed to, or when its files were written and have been quiet since, without a request for each time.
 //!
 //! Plans are kept beside the store, in `publishing.json`. Each head is tried once. A merge that conflicts or fails its test
 //! waits for a person, and while it does nothing more of that workspace is tried; so nothing comes again and again.
@@ -27,6 +27,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_DELAY_NANOSECONDS: i64 = 60 * SECOND_NANOSECONDS;
 /// The longest interval: a year.
 const EVERY_SECONDS_MAX: u32 = 366 * 24 * 3_600;
+/// The quiet time after writes, if the caller gives none.
+const QUIET_MILLISECONDS_DEFAULT: u32 = 2_000;
+/// The longest quiet time: an hour.
+const QUIET_MILLISECONDS_MAX: u32 = 3_600_000;
 
 impl Merging {
     /// Sets or removes the publishing plan of a workspace, and returns the workspace as it is then, or, for a dry run,
@@ -61,7 +65,13 @@ impl Merging {
         asked: v1::Submission,
         act: &OperationContext,
     ) -> Result<Option<Plan>> {
-        if request.every_seconds == 0 && !request.on_commit {
+        if !request.on_write && request.quiet_milliseconds > 0 {
+            return Err(Error::new(Reason::Invalid, "quiet_milliseconds: only together with on_write"));
+        }
+        if request.quiet_milliseconds > QUIET_MILLISECONDS_MAX {
+            return Err(Error::new(Reason::Invalid, "quiet_milliseconds: at most an hour"));
+        }
+        if request.every_seconds == 0 && !request.on_commit && !request.on_write {
             return Ok(None);
         }
         if request.every_seconds > EVERY_SECONDS_MAX {
@@ -77,6 +87,11 @@ impl Merging {
         Ok(Some(Plan {
             every_seconds: request.every_seconds,
             on_commit: request.on_commit,
+            quiet_milliseconds: match (request.on_write, request.quiet_milliseconds) {
+                (false, _) => 0,
+                (true, 0) => QUIET_MILLISECONDS_DEFAULT,
+                (true, asked) => asked,
+            },
             target: asked.target,
             message: asked.message,
             test: asked.test,
@@ -96,6 +111,7 @@ impl Merging {
     /// The plans that are due, by their targets.
     fn due_by_target(&self, is_wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<(WorkspaceName, Plan)>>> {
         let plans = self.publishing.inner.plans.lock().clone();
+        self.inner.writes.retain(|name| plans.get(name.as_str()).is_some_and(|plan| plan.quiet().is_some()));
         let mut due: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for (name, plan) in plans {
             let name = WorkspaceName::new(name)?;
@@ -106,7 +122,12 @@ impl Merging {
             // One without a target fails on its own.
             let target =
                 self.context.target_of(&name, &plan.target).map(|target| target.to_string()).unwrap_or_default();
-            if is_wanted(&target) && plan.is_due(&head_of(&workspace), self.context.now()) {
+            let now = self.context.now();
+            // Looked at each time, so that no write goes unnoticed. What fails here fails again as the publish, which records it.
+            let is_written = plan.quiet().filter(|_| now.0 >= plan.not_before).is_some_and(|quiet| {
+                self.inner.writes.is_quiet(&self.directories, &self.views, &name, quiet).unwrap_or(true)
+            });
+            if is_wanted(&target) && (is_written || plan.is_due(&head_of(&workspace), now)) {
                 due.entry(target).or_default().push((name, plan));
             }
         }
@@ -120,7 +141,11 @@ impl Merging {
 
     fn publish_one(&self, name: &WorkspaceName, plan: &Plan) -> Result<()> {
         let now = self.context.now();
+        self.inner.writes.begin(name);
         let outcome = self.publish_planned(name, plan);
+        if outcome.is_err() {
+            self.inner.writes.retry(name);
+        }
         match &outcome {
             Ok(Some((_, last))) => info!(workspace = %name, result = ?last.outcome, "published as scheduled"),
             Ok(None) => {}
@@ -150,7 +175,7 @@ impl Merging {
             return Ok(None);
         }
         let act = OperationContext::new(&plan.actor, self.context.now());
-        if plan.every_seconds > 0 {
+        if plan.every_seconds > 0 || plan.quiet().is_some() {
             self.directories.capture_of(name, &format!("a merge into {target}"), &act)?;
         }
         let head = head_of(&self.context.workspaces.get(name)?);
@@ -316,7 +341,12 @@ mod tests {
                 test: test.iter().map(|word| (*word).to_owned()).collect(),
                 ..v1::Submission::default()
             };
-            let request = v1::SchedulePublishingRequest { submission: Some(submission), every_seconds, on_commit };
+            let request = v1::SchedulePublishingRequest {
+                submission: Some(submission),
+                every_seconds,
+                on_commit,
+                ..Default::default()
+            };
             let act = self.service.context.act("ann");
             self.service.merging.schedule_publishing(&request, &act).expect("scheduled");
         }
@@ -379,6 +409,90 @@ mod tests {
             !house.service.publishing.is_publishing(),
             "commits come through the process, which may end between them"
         );
+    }
+
+    fn edit(house: &House, text: &str) {
+        let write = v1::WriteEdit {
+            path: "new".to_owned(),
+            content: Some(v1::write_edit::Content::Text(text.to_owned())),
+            ..Default::default()
+        };
+        let edit = v1::FileEdit { edit: Some(v1::file_edit::Edit::Write(write)) };
+        house.service.files.edit("workspaces/try", &[edit]).expect("written");
+    }
+
+    fn schedule_on_write(house: &House, quiet_milliseconds: u32) {
+        let submission = Some(v1::Submission { workspace: "workspaces/try".to_owned(), ..v1::Submission::default() });
+        let on_write = true;
+        let request = v1::SchedulePublishingRequest { submission, on_write, quiet_milliseconds, ..Default::default() };
+        let act = house.service.context.act("ann");
+        house.service.merging.schedule_publishing(&request, &act).expect("scheduled");
+    }
+
+    #[test]
+    fn what_is_written_by_calls_is_published_when_it_is_quiet() {
+        let (clock, pass) = clock!();
+        let house = House::new(clock);
+        schedule_on_write(&house, 300);
+        house.look();
+        pass(1);
+        edit(&house, "one\n");
+        let mut told = house.look().expect("it is on");
+        assert_eq!((told.on_write, told.quiet_milliseconds), (true, 300));
+        assert!(house.service.merging.has_pending_writes() && house.service.publishing.is_publishing());
+        // The first look published what was there before; the write is not quiet yet.
+        assert_eq!(house.read("new"), "absent");
+        let began = Instant::now();
+        while house.read("new") == "absent" {
+            assert!(began.elapsed() < Duration::from_secs(20), "it is published: {told:?}");
+            // Writes go on for a while: nothing is published between them.
+            if began.elapsed() < Duration::from_millis(400) {
+                edit(&house, &format!("{:?}\n", began.elapsed()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            told = house.look().expect("it is on");
+            assert!(house.read("new") == "absent" || began.elapsed() > Duration::from_millis(600));
+        }
+        assert!(!house.service.merging.has_pending_writes());
+        let head = house.service.context.workspaces.get(&name("main")).expect("main").head;
+        std::thread::sleep(Duration::from_millis(400));
+        house.look();
+        assert_eq!(house.service.context.workspaces.get(&name("main")).expect("main").head, head, "nothing new");
+        // A commit counts, too.
+        pass(1);
+        house.write("try", "committed", "x\n");
+        house.look();
+        assert_eq!(house.read("committed"), "x\n");
+        house.schedule(0, false);
+        house.look();
+        edit(&house, "off\n");
+        assert!(!house.service.merging.has_pending_writes() && !house.service.publishing.is_publishing());
+    }
+
+    #[test]
+    fn a_quiet_time_without_writes_or_of_days_is_refused() {
+        let (clock, _) = clock!();
+        let house = House::new(clock);
+        let submission = Some(v1::Submission { workspace: "workspaces/try".to_owned(), ..v1::Submission::default() });
+        for (on_write, quiet_milliseconds) in [(false, 500), (true, u32::MAX)] {
+            let submission = submission.clone();
+            let request =
+                v1::SchedulePublishingRequest { submission, on_write, quiet_milliseconds, ..Default::default() };
+            let act = house.service.context.act("ann");
+            let refused = house.service.merging.schedule_publishing(&request, &act).expect_err("refused");
+            assert_eq!(refused.reason(), Reason::Invalid);
+        }
+    }
+
+    #[test]
+    fn a_plan_says_when_it_is_due_by_itself() {
+        let second = SECOND_NANOSECONDS;
+        let plan = |every_seconds, looked, not_before| Plan { every_seconds, looked, not_before, ..Plan::default() };
+        let now = Time(100 * second);
+        assert_eq!(plan(30, 90 * second, 0).next_due(now), Some(Time(120 * second)));
+        assert_eq!(plan(30, 90 * second, 150 * second).next_due(now), Some(Time(150 * second)));
+        assert_eq!(plan(0, 0, 0).next_due(now), None, "commits and writes come by calls");
+        assert_eq!(plan(0, 0, 150 * second).next_due(now), Some(Time(150 * second)), "a retry");
     }
 
     #[test]

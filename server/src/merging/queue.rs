@@ -23,7 +23,7 @@ use super::regenerate::Regenerator;
 use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
 use super::{Merging, conflicts_message, files_message, path_bytes};
 use crate::call_log::{warn_failure, workspace_id};
-use crate::caller::Caller;
+use crate::caller::{Caller, MergeStage};
 use crate::context::Marks;
 use crate::directory::Released;
 use crate::error::{Error, Result};
@@ -112,7 +112,10 @@ impl MergePolicy for FoldJudge<'_> {
     }
 
     fn regenerate(&self, _entry: &QueueEntry, tree: RootId, paths: &[TreePath]) -> amalgam_engine::Result<Regenerated> {
-        self.maker.regenerate(tree, paths)
+        self.caller.enter(MergeStage::Regenerate);
+        let made = self.maker.regenerate(tree, paths);
+        self.caller.enter(MergeStage::Merge);
+        made
     }
 
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
@@ -120,8 +123,10 @@ impl MergePolicy for FoldJudge<'_> {
         let place = TestPlace::new(&self.merging.context.home, &entry.id);
         let is_over = || self.caller.is_gone() || self.merging.tests_are_cancelled();
         let settings = self.merging.context.settings().map(|settings| settings.commands);
+        self.caller.enter(MergeStage::Test);
         let verdict =
             settings.and_then(|settings| place.run(&self.merging.context.store, tree, entry, &settings, &is_over));
+        self.caller.enter(MergeStage::Merge);
         if is_over() {
             // Whether it failed or was ended cannot be told: its entry waits on.
             return Err(amalgam_engine::Error::Interrupted);
@@ -196,6 +201,7 @@ impl Merging {
             return self.preview_submission(asked, [&source, &target], after, act, caller);
         }
         if asked.capture {
+            caller.enter(MergeStage::Capture);
             self.directories.capture_of(&source, &format!("a merge into {target}"), act)?;
         }
         if after == AfterMerge::EndWorkspace {
@@ -224,6 +230,7 @@ impl Merging {
             let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
             return Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended: false });
         }
+        caller.awaits_entry(&entry.id);
         let awaited = self.inner.await_entry(&entry.id);
         let waited = self.wait_for(entry, act, caller);
         drop(awaited);
@@ -303,7 +310,9 @@ impl Merging {
         let merging = &self.inner;
         let lock = merging.lock_of(&entry.target);
         for _ in 0..FOLDS_MAX {
-            let _turn = turn_of(&lock, caller)?;
+            caller.enter(MergeStage::Wait);
+            let _turn = self.turn_before(entry, &lock, caller)?;
+            caller.enter(MergeStage::Merge);
             // The fold before may have taken the entry.
             if let Some(folded) = merging.result_of(&entry.id) {
                 let merge = self.folded_message(&folded)?;
@@ -334,6 +343,22 @@ impl Merging {
             }
         }
         Err(Error::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
+    }
+
+    /// The turn to fold the target of an entry. Counts the entries before it meanwhile.
+    fn turn_before<'a>(&self, entry: &QueueEntry, lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexGuard<'a, ()>> {
+        let is_before = |other: &QueueEntry| !other.is_held && other.id != entry.id && other.time <= entry.time;
+        let ahead = || {
+            let entries = self.context.queue.list(Some(&entry.target)).unwrap_or_default();
+            entries.iter().filter(|other| is_before(other)).count()
+        };
+        loop {
+            if let Some(turn) = lock.try_lock_for(TURN_CHECK_INTERVAL) {
+                return Ok(turn);
+            }
+            caller.check()?;
+            caller.set_entries_ahead(ahead);
+        }
     }
 
     /// Folds a target once, and updates its directory. Does nothing when no entry waits. The caller holds the target's lock.

@@ -115,6 +115,7 @@ const METHODS: &[(&str, Handling)] = &[
     ("MergeService/RejectReview", Guarded),
     ("MergeService/ReleaseQueueEntry", Guarded),
     ("MergeService/SchedulePublishing", Guarded),
+    ("MergeService/SubmitWorkspace", Guarded),
     ("MergeService/TakeReview", Guarded),
     ("MergeService/WithdrawQueueEntry", Guarded),
     ("OperationService/GetOperation", Guarded),

@@ -89,6 +89,7 @@ impl Views {
             workspace,
             revision: record.snapshot.clone(),
             options: Some(record.options.message()),
+            ..Default::default()
         };
         self.mount_at(&request, path, true).map(drop)
     }

@@ -33,6 +33,11 @@ impl OpenTree {
         self.live.view.version()
     }
 
+    /// Whether the tree has no uncommitted changes.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.live.view.is_clean()
+    }
+
     /// Returns the tree as it is now.
     pub(crate) fn fork(&self) -> WorkingTree {
         self.live.view.fork()

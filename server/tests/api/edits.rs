@@ -21,7 +21,11 @@ fn edits(edits: Vec<Edit>) -> Vec<v1::FileEdit> {
 
 impl Caller {
     async fn apply(&mut self, workspace: &str, asked: Vec<Edit>) -> Result<Vec<v1::FileStat>, Status> {
-        let request = v1::ApplyEditsRequest { workspace: format!("workspaces/{workspace}"), edits: edits(asked) };
+        let request = v1::ApplyEditsRequest {
+            workspace: format!("workspaces/{workspace}"),
+            edits: edits(asked),
+            ..Default::default()
+        };
         Ok(self.files.apply_edits(request).await?.into_inner().files)
     }
 
@@ -52,7 +56,7 @@ impl Caller {
             ..Default::default()
         };
         let edit = Some(v1::edit_file_request::Edit::Replace(replace));
-        let request = v1::EditFileRequest { workspace: "workspaces/main".to_owned(), edit };
+        let request = v1::EditFileRequest { workspace: "workspaces/main".to_owned(), edit, ..Default::default() };
         Ok(self.files.edit_file(request).await?.into_inner().replacements)
     }
 }
@@ -98,6 +102,7 @@ async fn a_text_is_replaced_where_it_is_unique_and_a_patch_where_it_fits() {
             patch: text.to_owned(),
             ..Default::default()
         })),
+        ..Default::default()
     };
     ada.files.edit_file(patch("@@ -1,2 +1,2 @@\n ONE\n-2\n+two\n")).await.expect("patched");
     assert_eq!(ada.read("main", "a").await.expect("read"), b"ONE\ntwo\n2\n");

@@ -97,7 +97,7 @@ async fn a_commit_of_a_directory_is_judged_by_the_agent_of_its_workspace() {
 async fn a_directory_that_cannot_hide_files_is_not_checked_out() {
     let around = tempfile::tempdir().expect("a directory");
     let (channel, mut root, _, name) = house(around.path()).await;
-    let detach = v1::DetachDirectoryRequest { name };
+    let detach = v1::DetachDirectoryRequest { name, ..Default::default() };
     root.directories.detach_directory(detach).await.expect("detached");
     set(&channel, "default = \"RW\"\n[[rule]]\nagents = [\"ann\"]\npaths = [\"src\"]\nlevel = \"none\"\n").await;
     let refused = checkout(&mut root, &around.path().join("other"), "mine").await.expect_err("refused");

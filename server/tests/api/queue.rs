@@ -149,3 +149,51 @@ async fn tests_have_a_longest_time() {
     let refused = merges.complete_workspace(request).await.expect_err("too long");
     assert!(refused.message().contains("six hours"), "{refused}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_submission_tells_its_stages_and_then_its_result() {
+    use v1::submit_workspace_response::Event;
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    two_workspaces(around.path(), &mut ada, ["main", "first"]).await;
+    two_workspaces(around.path(), &mut ada, ["other", "second"]).await;
+    let submit = |source: &'static str, complete: bool| {
+        let mut merges = MergeServiceClient::new(channel.clone());
+        let submission = Some(submission("main", source, "sleep 1.5"));
+        async move {
+            let request = v1::SubmitWorkspaceRequest { submission, complete, ..Default::default() };
+            let mut events = merges.submit_workspace(request).await.expect("begun").into_inner();
+            let (mut stages, mut ahead, mut entry, mut result) = (Vec::new(), 0, String::new(), None);
+            while let Some(message) = events.message().await.expect("merged") {
+                match message.event.expect("an event") {
+                    Event::Progress(progress) => {
+                        assert!(result.is_none(), "the result comes last");
+                        ahead = ahead.max(progress.entries_ahead);
+                        entry.clone_from(&progress.entry);
+                        if stages.last() != Some(&progress.stage) {
+                            stages.push(progress.stage);
+                        }
+                    }
+                    Event::Result(done) => result = Some(done),
+                }
+            }
+            (stages, ahead, entry, result.expect("a result"))
+        }
+    };
+    let first = tokio::spawn(submit("first", true));
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let second = tokio::spawn(submit("second", false));
+    let (stages, _, entry, result) = first.await.expect("no panic");
+    assert!(stages.contains(&"test".to_owned()), "{stages:?}");
+    assert_eq!(entry, result.entry.expect("an entry").name);
+    assert_eq!((result.merge.expect("a merge").how(), result.ended), (v1::MergeHow::Merged, true));
+    let (stages, ahead, _, result) = second.await.expect("no panic");
+    assert_eq!((stages[0].as_str(), ahead), ("wait", 1), "{stages:?}");
+    assert!(stages.contains(&"test".to_owned()), "{stages:?}");
+    assert_eq!((result.merge.expect("a merge").how(), result.ended), (v1::MergeHow::Merged, false));
+    let mut merges = MergeServiceClient::new(channel.clone());
+    let refused = merges.submit_workspace(v1::SubmitWorkspaceRequest::default()).await.expect("begun").into_inner();
+    let refused = { refused }.message().await.expect_err("no submission");
+    assert!(refused.message().contains("submission"), "{refused}");
+}

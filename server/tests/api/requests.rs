@@ -2,9 +2,14 @@
 
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{OperationContext, RequestId, Time};
+use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
+use amalgam_proto::v1::merge_service_client::MergeServiceClient;
+use amalgam_proto::v1::request_service_client::RequestServiceClient;
 use amalgam_proto::{Reason, v1};
+use tonic::Status;
+use tonic::transport::Channel;
 
-use super::{Caller, in_process, open, reason};
+use super::{Caller, OnSocket, in_process, open, reason};
 
 #[tokio::test]
 async fn two_callers_with_one_id_each_get_their_own_commit() {
@@ -117,4 +122,169 @@ async fn an_id_that_an_older_version_recorded_is_neither_replayed_nor_done_again
     assert!(!ada.exists("new").await);
     bob.create("bobs", "id").await.expect("another caller's");
     assert!(bob.exists("bobs").await);
+}
+
+fn tar_of(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (name, text) in files {
+        let mut header = [0_u8; 512];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[108..116].copy_from_slice(b"0000000\0");
+        header[116..124].copy_from_slice(b"0000000\0");
+        header[124..136].copy_from_slice(format!("{:011o}\0", text.len()).as_bytes());
+        header[136..148].copy_from_slice(b"00000000000\0");
+        header[148..156].copy_from_slice(b"        ");
+        header[156] = b'0';
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        archive.extend_from_slice(&header);
+        archive.extend_from_slice(text.as_bytes());
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    archive.resize(archive.len() + 1_024, 0);
+    archive
+}
+
+/// Imports a tar archive into the workspace `in`, onto its head if it has one.
+async fn import(channel: &Channel, archive: &[u8], onto: &str, id: &str) -> Result<v1::ImportResult, Status> {
+    use v1::import_tree_request::Event as Asked;
+    use v1::import_tree_response::Event;
+    let options = v1::ImportOptions {
+        source: Some(v1::import_options::Source::Tar(v1::TarSource::default())),
+        workspace_id: "in".to_owned(),
+        onto: onto.to_owned(),
+        request_id: id.to_owned(),
+        ..Default::default()
+    };
+    let sent = [Asked::Options(options), Asked::Data(archive.to_vec().into())];
+    let sent = sent.map(|event| v1::ImportTreeRequest { event: Some(event) });
+    let mut exchange = ExchangeServiceClient::with_interceptor(channel.clone(), super::Who("ada"));
+    let mut events = exchange.import_tree(tokio_stream::iter(sent)).await?.into_inner();
+    while let Some(message) = events.message().await? {
+        if let Some(Event::Result(result)) = message.event {
+            return Ok(result);
+        }
+    }
+    panic!("an import ends with its result");
+}
+
+async fn operations(channel: &Channel) -> usize {
+    let mut ada = Caller::new(channel, "ada");
+    let request = v1::ListOperationsRequest { page_size: 1_000, ..Default::default() };
+    ada.operations.list_operations(request).await.expect("listed").into_inner().operations.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_that_is_retried_lands_once_even_after_a_restart() {
+    let around = tempfile::tempdir().expect("a directory");
+    let server = OnSocket::start(around.path()).await;
+    let channel = server.connect().await;
+    let first = import(&channel, &tar_of(&[("a", "one\n")]), "", "first").await.expect("imported");
+    assert!(first.created);
+    let more = tar_of(&[("b", "two\n")]);
+    let second = import(&channel, &more, "in@", "second").await.expect("imported");
+    assert!(!second.created && second.snapshot != first.snapshot);
+    let before = operations(&channel).await;
+    assert_eq!(import(&channel, &more, "in@", "second").await.expect("a retry"), second);
+    let other = import(&channel, &more, "in@~", "second").await.expect_err("other arguments");
+    assert_eq!(reason(&other), Reason::RequestReused, "{other}");
+    assert_eq!(operations(&channel).await, before);
+    drop(channel);
+    server.end().await;
+    let server = OnSocket::start(around.path()).await;
+    let channel = server.connect().await;
+    let again = import(&channel, &more, "in@", "second").await.expect("a retry");
+    assert_eq!((again.snapshot, again.created, again.report), (second.snapshot, false, None));
+    let again = import(&channel, &tar_of(&[("a", "one\n")]), "", "first").await.expect("a retry");
+    assert_eq!((again.snapshot, again.created), (first.snapshot, true));
+    assert_eq!(operations(&channel).await, before);
+    drop(channel);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_change_of_a_live_tree_that_is_retried_is_made_once() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    let workspace = || "workspaces/main".to_owned();
+    let write = v1::FileEdit {
+        edit: Some(v1::file_edit::Edit::Write(v1::WriteEdit {
+            path: "a".to_owned(),
+            content: Some(v1::write_edit::Content::Text("one".to_owned())),
+            ..Default::default()
+        })),
+    };
+    let apply = v1::ApplyEditsRequest { workspace: workspace(), edits: vec![write], request_id: "w".to_owned() };
+    ada.files.apply_edits(apply).await.expect("written");
+    let edit = |old: &str, new: &str| v1::EditFileRequest {
+        workspace: workspace(),
+        edit: Some(v1::edit_file_request::Edit::Replace(v1::ReplaceEdit {
+            path: "a".to_owned(),
+            old_text: old.to_owned(),
+            new_text: new.to_owned(),
+            ..Default::default()
+        })),
+        request_id: "e".to_owned(),
+    };
+    let first = ada.files.edit_file(edit("one", "two")).await.expect("edited").into_inner();
+    let again = ada.files.edit_file(edit("one", "two")).await.expect("a retry").into_inner();
+    assert_eq!(first, again);
+    let other = ada.files.edit_file(edit("two", "three")).await.expect_err("other arguments");
+    assert_eq!(reason(&other), Reason::RequestReused, "{other}");
+    let mut requests = RequestServiceClient::with_interceptor(channel.clone(), super::Who("ada"));
+    let asked = v1::GetRequestRequest { request_id: "e".to_owned(), ..Default::default() };
+    let done = requests.get_request(asked).await.expect("answered").into_inner();
+    assert_eq!((done.state(), done.method.as_str()), (v1::RequestState::Done, "EditFile"));
+    assert_eq!(done.operation, None, "no operation is recorded");
+}
+
+#[tokio::test]
+async fn a_checkout_and_a_schedule_that_are_retried_return_the_first_result() {
+    use v1::checkout_directory_response::Event;
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    let directory = around.path().join("main");
+    std::fs::create_dir(&directory).expect("made");
+    std::fs::write(directory.join("file"), "one").expect("written");
+    let attached = ada.attach(&directory, "main").await;
+    ada.commit(&attached, "one", "").await.expect("committed");
+    let out = around.path().join("out");
+    let mut results = Vec::new();
+    for _ in 0..2 {
+        let request = v1::CheckoutDirectoryRequest {
+            path: out.to_str().expect("text").as_bytes().to_vec().into(),
+            revision: "main@".to_owned(),
+            request_id: "out".to_owned(),
+            ..Default::default()
+        };
+        let mut events = ada.directories.checkout_directory(request).await.expect("begun").into_inner();
+        while let Some(message) = events.message().await.expect("the directory is written once") {
+            if let Some(Event::Result(result)) = message.event {
+                results.push(result);
+            }
+        }
+    }
+    assert_eq!(results.len(), 2);
+    assert_eq!(results[0], results[1]);
+    ada.create("try", "").await.expect("made");
+    let mut merges = MergeServiceClient::with_interceptor(channel.clone(), super::Who("ada"));
+    let schedule = |every_seconds| v1::SchedulePublishingRequest {
+        submission: Some(v1::Submission {
+            workspace: "workspaces/try".to_owned(),
+            target: "workspaces/main".to_owned(),
+            ..Default::default()
+        }),
+        every_seconds,
+        request_id: "plan".to_owned(),
+        ..Default::default()
+    };
+    let first = merges.schedule_publishing(schedule(60)).await.expect("scheduled").into_inner();
+    assert_eq!(merges.schedule_publishing(schedule(60)).await.expect("a retry").into_inner(), first);
+    let other = merges.schedule_publishing(schedule(30)).await.expect_err("other arguments");
+    assert_eq!(reason(&other), Reason::RequestReused, "{other}");
 }

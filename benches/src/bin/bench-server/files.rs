@@ -77,6 +77,7 @@ async fn small(client: &mut Client, times: usize) -> Result<(Samples, Samples)> 
         let request = v1::EditFileRequest {
             workspace: WORKSPACE.to_owned(),
             edit: Some(v1::edit_file_request::Edit::Replace(replace)),
+            ..Default::default()
         };
         let start = Instant::now();
         client.edit_file(request).await?;

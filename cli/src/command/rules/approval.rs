@@ -112,7 +112,11 @@ impl Approve {
         }
         let mut client = session.client().await?;
         for command in chosen {
-            let request = v1::ApproveRuleCommandRequest { workspace: workspace.clone(), hash: command.hash.clone() };
+            let request = v1::ApproveRuleCommandRequest {
+                workspace: workspace.clone(),
+                hash: command.hash.clone(),
+                ..Default::default()
+            };
             let approved = client.merges.approve_rule_command(request).await?.into_inner().command;
             let approved =
                 v1::RuleCommand { source: command.source.clone(), line: command.line, ..approved.unwrap_or_default() };
@@ -137,7 +141,7 @@ impl Revoke {
                 session.output.remark("nothing was revoked (--dry-run)")?;
                 continue;
             }
-            let request = v1::RevokeRuleCommandRequest { hash: command.hash.clone() };
+            let request = v1::RevokeRuleCommandRequest { hash: command.hash.clone(), ..Default::default() };
             client.merges.revoke_rule_command(request).await?;
             session.output.emit(&lines::line("rule_command_revoked", fields))?;
             session

@@ -94,7 +94,7 @@ impl Detach {
             }
         };
         for directory in &directories {
-            let request = v1::DetachDirectoryRequest { name: directory.name.clone() };
+            let request = v1::DetachDirectoryRequest { name: directory.name.clone(), ..Default::default() };
             client.directories.detach_directory(request).await?;
             let line = json::line("detached", serde_json::json!({"id": text::id(&directory.name)}));
             session.output.emit(&json::with_path(line, &directory.path))?;

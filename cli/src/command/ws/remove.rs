@@ -82,7 +82,7 @@ impl Remove {
                 delete_directory(&mut session.output, client, &directory.name, Keep::Unsaved).await?;
                 session.output.done(format!("{} is gone", text::path(&directory.path)))?;
             } else {
-                let request = v1::DetachDirectoryRequest { name: directory.name.clone() };
+                let request = v1::DetachDirectoryRequest { name: directory.name.clone(), ..Default::default() };
                 client.directories.detach_directory(request).await?;
                 session.output.remark(format!("{} stays where it is", text::path(&directory.path)))?;
             }

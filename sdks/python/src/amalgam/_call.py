@@ -210,6 +210,11 @@ def retry_delay(error: AmalgamError, call: Call[Any], attempt: int, options: Opt
     return min(max(delay, error.retry_after or 0.0), RETRY_DELAY_SECONDS_MAX)
 
 
+def new_request_id() -> str:
+    """Returns an id for a request, so that a retry is recognised."""
+    return uuid.uuid4().hex
+
+
 def json_call(
     verb: str,
     path: str,
@@ -238,7 +243,7 @@ def json_call(
     """
     headers = {}
     if has_request_id:
-        headers["idempotency-key"] = idempotency_key or uuid.uuid4().hex
+        headers["idempotency-key"] = idempotency_key or new_request_id()
     content = None
     if body is not None:
         content = _json_content(body)

@@ -14,6 +14,8 @@ export interface AcceptReviewResponse {
 export interface ApplyEditsRequest {
   /** The edits, each on the tree that those before it leave. At most 10,000, with at most 32 MiB of data. */
   edits?: FileEdit[];
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -171,6 +173,22 @@ export interface CheckRulesResponse {
   complaints?: RuleComplaint[];
 }
 
+export interface CollectGarbageRequest {
+  /** Collects the stores of all projects, too, with the grace time of their settings. */
+  stores?: boolean;
+}
+
+export interface CollectGarbageResponse {
+  /** Sandboxes that were ended or forgotten. */
+  cleanedSandboxes?: number;
+  /** Directories of workspaces that no sandbox had. */
+  cleanedWorkspaces?: number;
+  /** Projects whose stores were collected. */
+  collectedProjects?: number;
+  /** Bytes that came free. */
+  freedSpace?: number;
+}
+
 /** How far a collection is. */
 export interface CollectProgress {
   /** Objects deleted so far. */
@@ -220,6 +238,8 @@ export interface CollectStoreRequest {
   dryRun?: boolean;
   /** For how long what can be undone is kept; absent for what the settings say. */
   graceSeconds?: number;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
 }
 
 /** Progress, then the result. */
@@ -405,19 +425,17 @@ export interface CreateSandboxRequest {
   envs?: Record<string, string>;
   /** A snapshot or workspace whose contents a new workspace gets. Without `workspace` and `from` the new workspace is empty. */
   from?: string;
-  /** Notes about the sandbox, which the answers of other calls repeat: 64 at most, with 16 KiB together. */
-  metadata?: Record<string, string>;
   /** A name, for people. */
   name?: string;
-  /** `none` (also if empty); `bridge` (docker) or `host` (local) where the server allows it. */
+  /** `none` (also if empty), or `host` where the server allows it. */
   network?: string;
   /** Show the workspace for reading only. */
   readOnly?: boolean;
   /** A limit that is given here and that nothing enforces fails the call, unless `best_effort` is set. */
   resources?: ResourceConfig | null;
-  /** `local` or `docker`; if empty, the first one of the server that has the template. */
+  /** `local` (also if empty). */
   runtime?: string;
-  /** What to start it from: `host`, the name of a label below `templates/`, `snapshot:` and a snapshot as people write it, or the name of a Docker image. The files of a snapshot are the root directory of the sandbox, read-only. */
+  /** What to start it from: `host`, the name of a label below `templates/`, or `snapshot:` and a snapshot as people write it. The files of a snapshot are the root directory of the sandbox, read-only. */
   template?: string;
   /** It is ended after so long; 0 is 3,600, at most 86,400. */
   timeoutSeconds?: number;
@@ -430,6 +448,8 @@ export interface CreateSymlinkRequest {
   createParents?: boolean;
   /** The path. */
   path?: string;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** Where it points, escaped like a path; any text, also one that leads out of the tree. */
   target?: string;
   /** `workspaces/{workspace}`. */
@@ -442,8 +462,6 @@ export interface CreateSymlinkResponse {
 }
 
 export interface CreateTerminalRequest {
-  /** Arguments of the shell. */
-  args?: string[];
   cols?: number;
   /** `/workspace` if empty. */
   cwd?: string;
@@ -576,6 +594,8 @@ export interface EditFileRequest {
   patch?: PatchEdit | null;
   /** By exact search and replace. */
   replace?: ReplaceEdit | null;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -1063,7 +1083,7 @@ export interface GetRadarResponse {
 export interface GetRequestResponse {
   /** The method that was called; empty if nothing is known of the request. */
   method?: string;
-  /** What it did, if it is done. */
+  /** What it did, if it is done; absent for a call that records no operation. */
   operation?: Operation | null;
   /** What became of it. */
   state?: "REQUEST_STATE_UNSPECIFIED" | "REQUEST_STATE_DONE" | "REQUEST_STATE_RUNNING" | "REQUEST_STATE_NOT_DONE";
@@ -1115,6 +1135,17 @@ export interface GetStatusResponse {
 export interface GetStepPathResponse {
   /** The steps, from the root on. */
   steps?: Step[];
+}
+
+export interface GetSystemStatsResponse {
+  /** The NFS server. */
+  nfs?: NfsStats | null;
+  /** The use of the machine. */
+  resources?: SystemResources | null;
+  /** The sandboxes of the projects that the caller's key may use. */
+  sandboxes?: SandboxCounts | null;
+  /** For how many seconds the server has run. */
+  uptime?: number;
 }
 
 export interface GetTemplateResponse {
@@ -1258,8 +1289,10 @@ export interface ListGrowthResponse {
 }
 
 export interface ListKeysResponse {
-  /** The keys. */
+  /** The keys, in the order of their creation. */
   keys?: Key[];
+  /** For the next page; empty on the last one. */
+  nextPageToken?: string;
 }
 
 export interface ListLabelsResponse {
@@ -1351,7 +1384,9 @@ export interface ListVersionsResponse {
 }
 
 export interface ListWebhooksResponse {
-  /** The webhooks. */
+  /** For the next page; empty on the last one. */
+  nextPageToken?: string;
+  /** The webhooks, in the order of their creation. */
   webhooks?: Webhook[];
 }
 
@@ -1368,6 +1403,8 @@ export interface MakeDirectoryRequest {
   parents?: boolean;
   /** The path. */
   path?: string;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -1538,6 +1575,13 @@ export interface NextBisectStepResponse {
   next?: Snapshot | null;
 }
 
+/** The NFS server. */
+export interface NfsStats {
+  connections?: number;
+  /** `embedded`. */
+  mode?: string;
+}
+
 /** A path that was not dealt with as asked. */
 export interface Notice {
   /** Whether the work is only partly done because of it. */
@@ -1650,15 +1694,13 @@ export interface PathWay {
 export interface PauseCollectionRequest {
   /** Paused from now on, or not. */
   paused?: boolean;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** For so long; absent for until it is resumed. */
   seconds?: number;
 }
 
 export interface PauseCollectionResponse {}
-
-export interface PauseSandboxRequest {
-  id?: string;
-}
 
 /** Some snapshots of a plan. */
 export interface PlanCollectionResponse {
@@ -1731,6 +1773,10 @@ export interface Publishing {
   /** When that was last done. */
   lastTime?: string | null;
   onCommit?: boolean;
+  /** Whether it is published after its files have changed and then been quiet for a while. */
+  onWrite?: boolean;
+  /** For how long; 0 without `on_write`. */
+  quietMilliseconds?: number;
   /** Why it was not merged, if it was not. */
   reason?: string;
   /** What waits for a person, `reviews/{entry}`. Nothing more is published meanwhile. */
@@ -1923,6 +1969,8 @@ export interface RemoveFileRequest {
   path?: string;
   /** Remove a directory with everything in it. Without it only an empty directory is removed. */
   recursive?: boolean;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -1954,6 +2002,8 @@ export interface RenameFileRequest {
   noReplace?: boolean;
   /** The present path. */
   path?: string;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -2083,12 +2133,6 @@ export interface RestoreWorkspaceResponse {
   workspace?: Workspace | null;
 }
 
-export interface ResumeSandboxRequest {
-  id?: string;
-  /** It is ended after so long; 0 is 3,600, at most 86,400. */
-  timeoutSeconds?: number;
-}
-
 /** A merge that waits for a person. */
 export interface Review {
   /** The common ancestors. */
@@ -2164,6 +2208,76 @@ export interface RunCommandResponse {
   truncated?: boolean;
 }
 
+export interface RunOnForkRequest {
+  /** Put output into `output`, as it is, instead of into `data`. */
+  binary?: boolean;
+  /** For `/bin/sh -c`. */
+  command?: string;
+  /** `/workspace` if empty. */
+  cwd?: string;
+  /** Environment variables of the command. */
+  envs?: Record<string, string>;
+  /** The workspace to fork and to merge into, `workspaces/{workspace}`. */
+  from?: string;
+  /** Keep the fork if it is not merged. */
+  keep?: boolean;
+  /** The message of the merge; empty for the command. */
+  message?: string;
+  /** Do not merge. */
+  noMerge?: boolean;
+  /** What happens if the policy refuses some of the changes, as in Submission. */
+  onRefused?: string;
+  /** The sandbox, as in CreateSandboxRequest. `workspace`, `from` and `read_only` must not be set; missing for one from `host`. */
+  sandbox?: CreateSandboxRequest | null;
+  /** Secrets of the command, as in RunCommandRequest. */
+  secrets?: Record<string, string>;
+  /** Standard input. */
+  stdin?: string;
+  /** In milliseconds. The command and everything that it started are killed then, and nothing is merged. */
+  timeout?: number;
+}
+
+/** Stages and output; the result comes last. */
+export interface RunOnForkResponse {
+  /** The command has started, wrote something, or has ended. */
+  output?: StreamCommandResponse | null;
+  result?: RunOnForkResult | null;
+  /** A stage begins. */
+  stage?: RunStage | null;
+}
+
+/** What came of RunOnFork. */
+export interface RunOnForkResult {
+  /** What the command changed, at most 1,000 paths. */
+  changes?: Change[];
+  /** How many more there are. */
+  changesMore?: number;
+  /** Of the command. */
+  exitCode?: number;
+  /** The fork still exists. */
+  kept?: boolean;
+  /** The merge; missing if there was none. */
+  merge?: Merge | null;
+  /** The changes are in the workspace that was forked. */
+  merged?: boolean;
+  /** Its head after the command, `snapshots/{hex}`. */
+  snapshot?: string;
+  /** The command was killed because its time was up. */
+  timedOut?: boolean;
+  /** The fork. */
+  workspace?: string;
+}
+
+/** A stage of RunOnFork. */
+export interface RunStage {
+  /** The sandbox, once there is one. */
+  sandboxId?: string;
+  /** `update`, `fork`, `sandbox`, `run`, `end`, `detect`, `merge` or `clean`. */
+  stage?: string;
+  /** The fork, `workspaces/{workspace}`, once there is one. */
+  workspace?: string;
+}
+
 /** A sandbox. */
 export interface Sandbox {
   createdAt?: string | null;
@@ -2173,10 +2287,8 @@ export interface Sandbox {
   id?: string;
   /** What enforces each limit. */
   limits?: EnforcedLimit[];
-  /** What its creator noted about it. */
-  metadata?: Record<string, string>;
   name?: string;
-  /** `none`, `bridge` or `host`. */
+  /** `none` or `host`. */
   network?: string;
   /** The workspace was made for the sandbox, and is deleted with it. */
   ownsWorkspace?: boolean;
@@ -2187,7 +2299,7 @@ export interface Sandbox {
   readOnly?: boolean;
   /** Why the sandbox is in the state `error` or `stopped`. */
   reason?: string;
-  /** `local` or `docker`. */
+  /** `local`. */
   runtime?: string;
   /** `starting`, `running`, `stopping`, `stopped` or `error`. */
   state?: string;
@@ -2207,11 +2319,39 @@ export interface SandboxCommand {
   startedAt?: string | null;
 }
 
+/** Sandboxes by state. */
+export interface SandboxCounts {
+  error?: number;
+  /** Also those that are starting or stopping. */
+  running?: number;
+  stopped?: number;
+  total?: number;
+}
+
+/** Something that happened to a sandbox. */
+export interface SandboxEvent {
+  /** Who created it. */
+  actor?: string;
+  /** `sandbox.starting`, `sandbox.running`, `sandbox.created`, `sandbox.expiring`, `sandbox.expired`, `sandbox.deleted`, `sandbox.error`, `agent.connected` or `agent.disconnected`. */
+  kind?: string;
+  /** The position of the event. */
+  position?: string;
+  /** The sandbox as it was then. Its limits are left out. */
+  sandbox?: Sandbox | null;
+  time?: string | null;
+}
+
 export interface SchedulePublishingRequest {
   /** 0 without an interval. */
   everySeconds?: number;
-  /** After each commit. Without this and without an interval nothing is published by itself. */
+  /** After each commit. Without this, `on_write` and an interval nothing is published by itself. */
   onCommit?: boolean;
+  /** After the files of the workspace have changed, in its directory, a mount or by calls, and then been quiet for a while. What was written is captured first. Commits count, too. A workspace with a directory of the host only on the Unix socket. */
+  onWrite?: boolean;
+  /** For how long nothing must change before that; 0 for 2,000, at most an hour. */
+  quietMilliseconds?: number;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** What is put into the queue each time. `detach` plays no part; a directory is captured where there is an interval. With `dry_run` only says how the workspace would be published from then on. */
   submission?: Submission | null;
 }
@@ -2227,6 +2367,8 @@ export interface SearchFilesResponse {
 export interface SetAttributesRequest {
   /** The attributes, and of which path. */
   attributes?: AttributesEdit | null;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -2266,12 +2408,6 @@ export interface SetPolicyResponse {
   warnings?: string[];
 }
 
-export interface SetSandboxTimeoutRequest {
-  id?: string;
-  /** 0 to 86,400; 0 ends it now. */
-  seconds?: number;
-}
-
 export interface SetStateRequest {
   /** Only if there is no value; ALREADY_EXISTS otherwise. */
   ifAbsent?: boolean;
@@ -2281,6 +2417,8 @@ export interface SetStateRequest {
   json?: string;
   /** The key. */
   key?: string;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`. */
   workspace?: string;
 }
@@ -2513,6 +2651,43 @@ export interface Submission {
   workspace?: string;
 }
 
+/** The stage of a merge through the queue. Sent when it changes, and once a second. */
+export interface SubmitProgress {
+  /** Entries of the target's queue that are dealt with before it. */
+  entriesAhead?: number;
+  /** The entry of the queue, `queue/{entry}`; empty before it is there. */
+  entry?: string;
+  /** `capture` (uncommitted changes are captured), `wait` (other merges into the target run), `merge`, `test` (the command runs) or `regenerate` (a command of a rule makes files anew). */
+  stage?: string;
+  /** For how many seconds it has been in this stage. */
+  stageSeconds?: number;
+}
+
+/** What came of a submission. */
+export interface SubmitResult {
+  /** Whether the workspace was taken away. */
+  ended?: boolean;
+  /** The entry of the queue. */
+  entry?: QueueEntry | null;
+  /** The merge. */
+  merge?: Merge | null;
+}
+
+export interface SubmitWorkspaceRequest {
+  /** Ends the workspace when its changes have landed, as CompleteWorkspace does. Without it the call is PublishWorkspace. */
+  complete?: boolean;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
+  /** What is put into the queue. */
+  submission?: Submission | null;
+}
+
+/** How far it is; the result comes last. */
+export interface SubmitWorkspaceResponse {
+  progress?: SubmitProgress | null;
+  result?: SubmitResult | null;
+}
+
 export interface SubscribeResponse {
   /** The event; absent if the message only tells the position. */
   event?: Event | null;
@@ -2528,6 +2703,15 @@ export interface SymlinkEdit {
   path?: string;
   /** Where it points, escaped like a path. */
   target?: string;
+}
+
+/** The use of the machine, each from 0 to 100. */
+export interface SystemResources {
+  /** All processors, since the last time that somebody asked. */
+  cpuUsage?: number;
+  /** The file system with the server's data. */
+  diskUsage?: number;
+  memoryUsage?: number;
 }
 
 export interface TakeReviewRequest {
@@ -2629,6 +2813,8 @@ export interface UpdateFollowerRequest {
   dryRun?: boolean;
   /** Return without an error if the workspace follows nothing. */
   ifFollowing?: boolean;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
   /** `workspaces/{workspace}`: the follower. */
   workspace?: string;
 }
@@ -2701,6 +2887,8 @@ export interface VerifyStoreRequest {
   /** Read and hash all contents, too. */
   readData?: boolean;
   repair?: boolean;
+  /** The caller's id of the request: a retry with the same id returns the first result. */
+  requestId?: string;
 }
 
 export interface VerifyStoreResponse {
@@ -2717,6 +2905,13 @@ export interface WatchFilesResponse {
 
 export interface WatchOperationsResponse {
   operation?: Operation | null;
+}
+
+export interface WatchSandboxesResponse {
+  /** The event; absent if the message only tells the position. */
+  event?: SandboxEvent | null;
+  /** The position to continue after. */
+  position?: string;
 }
 
 /** An address that gets events of a project. */
@@ -2895,6 +3090,13 @@ export interface Operations {
     body: CheckRulesRequest;
     answer: CheckRulesResponse;
   };
+  /** Ends expired sandboxes, forgets sandboxes that have ended, and removes directories that no sandbox has. */
+  CollectGarbage: {
+    path: object;
+    query: object;
+    body: CollectGarbageRequest;
+    answer: CollectGarbageResponse;
+  };
   /** Deletes what nothing leads to and gives its room back. */
   CollectStore: {
     path: object;
@@ -3003,7 +3205,7 @@ export interface Operations {
   /** Removes a value of the live tree. */
   DeleteState: {
     path: { key: string; workspace: string };
-    query: { ifMatch?: string; allowMissing?: boolean };
+    query: { ifMatch?: string; allowMissing?: boolean; requestId?: string };
     body: undefined;
     answer: DeleteStateResponse;
   };
@@ -3252,6 +3454,13 @@ export interface Operations {
     body: undefined;
     answer: GetStepPathResponse;
   };
+  /** Sandboxes, the use of the machine, NFS clients, and since when the server runs. */
+  GetSystemStats: {
+    path: object;
+    query: object;
+    body: undefined;
+    answer: GetSystemStatsResponse;
+  };
   /** One template. */
   GetTemplate: {
     path: { name: string };
@@ -3360,7 +3569,7 @@ export interface Operations {
   /** All keys by time of creation, revoked and expired ones too. */
   ListKeys: {
     path: object;
-    query: object;
+    query: { pageSize?: number; pageToken?: string };
     body: undefined;
     answer: ListKeysResponse;
   };
@@ -3465,7 +3674,7 @@ export interface Operations {
   /** Webhooks by time of creation. */
   ListWebhooks: {
     path: object;
-    query: { project?: string };
+    query: { project?: string; pageSize?: number; pageToken?: string };
     body: undefined;
     answer: ListWebhooksResponse;
   };
@@ -3517,13 +3726,6 @@ export interface Operations {
     query: object;
     body: PauseCollectionRequest;
     answer: PauseCollectionResponse;
-  };
-  /** Ends the processes of a sandbox, and commits and keeps its workspace. */
-  PauseSandbox: {
-    path: { id: string };
-    query: object;
-    body: PauseSandboxRequest;
-    answer: Sandbox;
   };
   /** What retention makes of every snapshot, and why. */
   PlanCollection: {
@@ -3637,13 +3839,6 @@ export interface Operations {
     body: RestoreWorkspaceRequest;
     answer: RestoreWorkspaceResponse;
   };
-  /** Starts a stopped sandbox again, with the same id, on the same workspace. */
-  ResumeSandbox: {
-    path: { id: string };
-    query: object;
-    body: ResumeSandboxRequest;
-    answer: Sandbox;
-  };
   /** Revokes a key for ever. */
   RevokeKey: {
     path: { name: string };
@@ -3657,6 +3852,13 @@ export interface Operations {
     query: object;
     body: RunCommandRequest;
     answer: RunCommandResponse;
+  };
+  /** The whole round in one call: updates a workspace that follows a source, forks it, starts a sandbox on the fork, runs a command, finds what it changed, ends the sandbox, and, if the command ended with 0, merges the fork through the queue. */
+  RunOnFork: {
+    path: object;
+    query: object;
+    body: RunOnForkRequest;
+    answer: RunOnForkResponse;
   };
   /** Says that a workspace is published by itself, by interval or on a commit, or that it is not any more. */
   SchedulePublishing: {
@@ -3693,13 +3895,6 @@ export interface Operations {
     body: SetPolicyRequest;
     answer: SetPolicyResponse;
   };
-  /** Sets when a sandbox is ended: so many seconds from now, 24 hours at most. */
-  SetSandboxTimeout: {
-    path: { id: string };
-    query: object;
-    body: SetSandboxTimeoutRequest;
-    answer: Sandbox;
-  };
   /** Sets a value of the live tree. */
   SetState: {
     path: { key: string; workspace: string };
@@ -3727,6 +3922,13 @@ export interface Operations {
     query: object;
     body: StreamCommandRequest;
     answer: StreamCommandResponse;
+  };
+  /** Completes or publishes a workspace like the two calls above, and tells how far it is. */
+  SubmitWorkspace: {
+    path: { workspace: string };
+    query: object;
+    body: SubmitWorkspaceRequest;
+    answer: SubmitWorkspaceResponse;
   };
   /** Events from a position on, without a gap, until the client ends the stream. */
   Subscribe: {
@@ -3819,6 +4021,13 @@ export interface Operations {
     body: undefined;
     answer: WatchOperationsResponse;
   };
+  /** What happens to the sandboxes of the project, from a position on, until the client ends the stream. */
+  WatchSandboxes: {
+    path: object;
+    query: { after?: string; kinds?: string[]; sandboxId?: string };
+    body: undefined;
+    answer: WatchSandboxesResponse;
+  };
   /** Takes an entry out of the queue, unmerged. */
   WithdrawQueueEntry: {
     path: { name: string };
@@ -3845,7 +4054,7 @@ export interface Operations {
 /** Where each operation is, whether a request id makes it safe to repeat, and whether its answer is a stream. */
 export const OPERATIONS = {
   AcceptReview: { verb: "POST", path: "/reviews/{name}/accept", hasRequestId: true, isStream: false },
-  ApplyEdits: { verb: "POST", path: "/workspaces/{workspace}/edits", hasRequestId: false, isStream: false },
+  ApplyEdits: { verb: "POST", path: "/workspaces/{workspace}/edits", hasRequestId: true, isStream: false },
   AttachCommand: { verb: "GET", path: "/sandboxes/{sandbox_id}/process/{command_id}/output", hasRequestId: false, isStream: true },
   AttachTerminal: { verb: "GET", path: "/sandboxes/{sandbox_id}/pty/{pty_id}/output", hasRequestId: false, isStream: true },
   BatchDeleteSandboxes: { verb: "POST", path: "/sandboxes/batch-delete", hasRequestId: false, isStream: false },
@@ -3853,7 +4062,8 @@ export const OPERATIONS = {
   BlameFile: { verb: "GET", path: "/snapshots/{revision}/blame", hasRequestId: false, isStream: false },
   CheckPolicy: { verb: "POST", path: "/policy/check", hasRequestId: false, isStream: false },
   CheckRules: { verb: "POST", path: "/rules/check", hasRequestId: false, isStream: false },
-  CollectStore: { verb: "POST", path: "/collections", hasRequestId: false, isStream: true },
+  CollectGarbage: { verb: "POST", path: "/gc", hasRequestId: false, isStream: false },
+  CollectStore: { verb: "POST", path: "/collections", hasRequestId: true, isStream: true },
   CommitEdits: { verb: "POST", path: "/workspaces/{workspace}/commit-edits", hasRequestId: true, isStream: false },
   CommitWorkspace: { verb: "POST", path: "/workspaces/{name}/commit", hasRequestId: true, isStream: false },
   CompareSteps: { verb: "GET", path: "/episodes/{name}/compare", hasRequestId: false, isStream: false },
@@ -3861,19 +4071,19 @@ export const OPERATIONS = {
   CreateKey: { verb: "POST", path: "/keys", hasRequestId: false, isStream: false },
   CreateProject: { verb: "POST", path: "/projects", hasRequestId: false, isStream: false },
   CreateSandbox: { verb: "POST", path: "/sandboxes", hasRequestId: false, isStream: false },
-  CreateSymlink: { verb: "POST", path: "/workspaces/{workspace}/symlinks", hasRequestId: false, isStream: false },
+  CreateSymlink: { verb: "POST", path: "/workspaces/{workspace}/symlinks", hasRequestId: true, isStream: false },
   CreateTerminal: { verb: "POST", path: "/sandboxes/{sandbox_id}/pty", hasRequestId: false, isStream: false },
   CreateWebhook: { verb: "POST", path: "/webhooks", hasRequestId: false, isStream: false },
   CreateWorkspace: { verb: "POST", path: "/workspaces", hasRequestId: true, isStream: false },
   DeleteLabel: { verb: "DELETE", path: "/labels/{name}", hasRequestId: true, isStream: false },
   DeleteProject: { verb: "DELETE", path: "/projects/{name}", hasRequestId: false, isStream: false },
   DeleteSandbox: { verb: "DELETE", path: "/sandboxes/{id}", hasRequestId: false, isStream: false },
-  DeleteState: { verb: "DELETE", path: "/workspaces/{workspace}/state/{key}", hasRequestId: false, isStream: false },
+  DeleteState: { verb: "DELETE", path: "/workspaces/{workspace}/state/{key}", hasRequestId: true, isStream: false },
   DeleteWebhook: { verb: "DELETE", path: "/webhooks/{name}", hasRequestId: false, isStream: false },
   DeleteWorkspace: { verb: "DELETE", path: "/workspaces/{name}", hasRequestId: true, isStream: false },
   DiffStates: { verb: "GET", path: "/diff", hasRequestId: false, isStream: true },
   DropEpisode: { verb: "DELETE", path: "/episodes/{name}", hasRequestId: true, isStream: false },
-  EditFile: { verb: "POST", path: "/workspaces/{workspace}/edit", hasRequestId: false, isStream: false },
+  EditFile: { verb: "POST", path: "/workspaces/{workspace}/edit", hasRequestId: true, isStream: false },
   ExplainPolicy: { verb: "GET", path: "/policy/explain", hasRequestId: false, isStream: false },
   ExplainRules: { verb: "POST", path: "/rules/explain", hasRequestId: false, isStream: false },
   ExportEpisode: { verb: "GET", path: "/episodes/{name}/export", hasRequestId: false, isStream: true },
@@ -3904,6 +4114,7 @@ export const OPERATIONS = {
   GetState: { verb: "GET", path: "/workspaces/{workspace}/state/{key}", hasRequestId: false, isStream: false },
   GetStatus: { verb: "GET", path: "/workspaces/{name}/status", hasRequestId: false, isStream: false },
   GetStepPath: { verb: "GET", path: "/episodes/{name}/path", hasRequestId: false, isStream: false },
+  GetSystemStats: { verb: "GET", path: "/stats", hasRequestId: false, isStream: false },
   GetTemplate: { verb: "GET", path: "/templates/{name}", hasRequestId: false, isStream: false },
   GetWebhook: { verb: "GET", path: "/webhooks/{name}", hasRequestId: false, isStream: false },
   GetWorkspace: { verb: "GET", path: "/workspaces/{name}", hasRequestId: false, isStream: false },
@@ -3936,13 +4147,12 @@ export const OPERATIONS = {
   ListVersions: { verb: "GET", path: "/snapshots/{revision}/versions", hasRequestId: false, isStream: true },
   ListWebhooks: { verb: "GET", path: "/webhooks", hasRequestId: false, isStream: false },
   ListWorkspaces: { verb: "GET", path: "/workspaces", hasRequestId: false, isStream: false },
-  MakeDirectory: { verb: "POST", path: "/workspaces/{workspace}/directories", hasRequestId: false, isStream: false },
+  MakeDirectory: { verb: "POST", path: "/workspaces/{workspace}/directories", hasRequestId: true, isStream: false },
   MeasureStore: { verb: "GET", path: "/store", hasRequestId: false, isStream: false },
   MeasureUsage: { verb: "GET", path: "/usage", hasRequestId: false, isStream: true },
   MergeWorkspaces: { verb: "POST", path: "/workspaces/{target}/merge", hasRequestId: true, isStream: false },
   NextBisectStep: { verb: "POST", path: "/bisect", hasRequestId: false, isStream: false },
-  PauseCollection: { verb: "POST", path: "/collections/pause", hasRequestId: false, isStream: false },
-  PauseSandbox: { verb: "POST", path: "/sandboxes/{id}/pause", hasRequestId: false, isStream: false },
+  PauseCollection: { verb: "POST", path: "/collections/pause", hasRequestId: true, isStream: false },
   PlanCollection: { verb: "GET", path: "/collections/plan", hasRequestId: false, isStream: true },
   PublishWorkspace: { verb: "POST", path: "/workspaces/{workspace}/publish", hasRequestId: true, isStream: false },
   ReadConflict: { verb: "POST", path: "/conflicts/read", hasRequestId: false, isStream: true },
@@ -3952,26 +4162,26 @@ export const OPERATIONS = {
   RejectReview: { verb: "POST", path: "/reviews/{name}/reject", hasRequestId: true, isStream: false },
   ReleaseEpisode: { verb: "POST", path: "/episodes/{name}/release", hasRequestId: true, isStream: false },
   ReleaseQueueEntry: { verb: "POST", path: "/queue/{name}/release", hasRequestId: true, isStream: false },
-  RemoveFile: { verb: "POST", path: "/workspaces/{workspace}/remove", hasRequestId: false, isStream: false },
-  RenameFile: { verb: "POST", path: "/workspaces/{workspace}/rename-file", hasRequestId: false, isStream: false },
+  RemoveFile: { verb: "POST", path: "/workspaces/{workspace}/remove", hasRequestId: true, isStream: false },
+  RenameFile: { verb: "POST", path: "/workspaces/{workspace}/rename-file", hasRequestId: true, isStream: false },
   RenameWorkspace: { verb: "POST", path: "/workspaces/{name}/rename", hasRequestId: true, isStream: false },
   ReplayDelivery: { verb: "POST", path: "/webhooks/{name}/deliveries/{number}/replay", hasRequestId: false, isStream: false },
   ResizeTerminal: { verb: "POST", path: "/sandboxes/{sandbox_id}/pty/{pty_id}/resize", hasRequestId: false, isStream: false },
   ResolveConflicts: { verb: "POST", path: "/workspaces/{workspace}/conflicts/resolve", hasRequestId: true, isStream: false },
   RestoreWorkspace: { verb: "POST", path: "/workspaces/{name}/restore", hasRequestId: true, isStream: false },
-  ResumeSandbox: { verb: "POST", path: "/sandboxes/{id}/resume", hasRequestId: false, isStream: false },
   RevokeKey: { verb: "DELETE", path: "/keys/{name}", hasRequestId: false, isStream: false },
   RunCommand: { verb: "POST", path: "/sandboxes/{sandbox_id}/process/run", hasRequestId: false, isStream: false },
-  SchedulePublishing: { verb: "POST", path: "/workspaces/{workspace}/schedule", hasRequestId: false, isStream: false },
+  RunOnFork: { verb: "POST", path: "/sandboxes/run", hasRequestId: false, isStream: true },
+  SchedulePublishing: { verb: "POST", path: "/workspaces/{workspace}/schedule", hasRequestId: true, isStream: false },
   SearchFiles: { verb: "GET", path: "/search", hasRequestId: false, isStream: true },
-  SetAttributes: { verb: "PATCH", path: "/workspaces/{workspace}/attributes", hasRequestId: false, isStream: false },
+  SetAttributes: { verb: "PATCH", path: "/workspaces/{workspace}/attributes", hasRequestId: true, isStream: false },
   SetLabel: { verb: "PUT", path: "/labels/{label_id}", hasRequestId: true, isStream: false },
   SetPolicy: { verb: "PUT", path: "/policy", hasRequestId: true, isStream: false },
-  SetSandboxTimeout: { verb: "POST", path: "/sandboxes/{id}/timeout", hasRequestId: false, isStream: false },
-  SetState: { verb: "PUT", path: "/workspaces/{workspace}/state/{key}", hasRequestId: false, isStream: false },
+  SetState: { verb: "PUT", path: "/workspaces/{workspace}/state/{key}", hasRequestId: true, isStream: false },
   StatFile: { verb: "GET", path: "/workspaces/{workspace}/stat", hasRequestId: false, isStream: false },
   StatFiles: { verb: "POST", path: "/workspaces/{workspace}/stat", hasRequestId: false, isStream: false },
   StreamCommand: { verb: "POST", path: "/sandboxes/{sandbox_id}/process/stream", hasRequestId: false, isStream: true },
+  SubmitWorkspace: { verb: "POST", path: "/workspaces/{workspace}/submit", hasRequestId: true, isStream: true },
   Subscribe: { verb: "GET", path: "/events", hasRequestId: false, isStream: true },
   TakeReview: { verb: "POST", path: "/reviews/{name}/take", hasRequestId: true, isStream: false },
   TestWebhook: { verb: "POST", path: "/webhooks/{name}/test", hasRequestId: false, isStream: false },
@@ -3979,12 +4189,13 @@ export const OPERATIONS = {
   UndeleteWorkspace: { verb: "POST", path: "/workspaces/{name}/undelete", hasRequestId: true, isStream: false },
   UndoOperation: { verb: "POST", path: "/operations/undo", hasRequestId: true, isStream: false },
   UnfollowSource: { verb: "POST", path: "/workspaces/{workspace}/unfollow", hasRequestId: true, isStream: false },
-  UpdateFollower: { verb: "POST", path: "/workspaces/{workspace}/update", hasRequestId: false, isStream: false },
+  UpdateFollower: { verb: "POST", path: "/workspaces/{workspace}/update", hasRequestId: true, isStream: false },
   UpdateSteps: { verb: "PATCH", path: "/episodes/{name}/steps", hasRequestId: true, isStream: false },
   UpdateWorkspace: { verb: "PATCH", path: "/workspaces/{name}", hasRequestId: true, isStream: false },
-  VerifyStore: { verb: "POST", path: "/store/verify", hasRequestId: false, isStream: true },
+  VerifyStore: { verb: "POST", path: "/store/verify", hasRequestId: true, isStream: true },
   WatchFiles: { verb: "GET", path: "/workspaces/{workspace}/watch", hasRequestId: false, isStream: true },
   WatchOperations: { verb: "GET", path: "/operations/watch", hasRequestId: false, isStream: true },
+  WatchSandboxes: { verb: "GET", path: "/sandboxes/events", hasRequestId: false, isStream: true },
   WithdrawQueueEntry: { verb: "DELETE", path: "/queue/{name}", hasRequestId: true, isStream: false },
   WriteCommand: { verb: "POST", path: "/sandboxes/{sandbox_id}/process/{command_id}/input", hasRequestId: false, isStream: false },
   WriteTerminal: { verb: "POST", path: "/sandboxes/{sandbox_id}/pty/{pty_id}/input", hasRequestId: false, isStream: false },

@@ -1,6 +1,8 @@
 /** Sandboxes, their commands and their terminals. */
 import type * as api from "../generated/api.js";
 import { short, timeOf } from "../text.js";
+import { type MergeResult, mergeResult } from "./service.js";
+import { type Change, change } from "./tree.js";
 
 export type SandboxState = "starting" | "running" | "stopping" | "stopped" | "error";
 
@@ -170,5 +172,45 @@ export function commandInfo(value: api.SandboxCommand): CommandInfo {
     exitCode: value.exitCode ?? 0,
     outputBytes: value.outputBytes ?? 0,
     startedAt: timeOf(value.startedAt),
+  };
+}
+
+/** The result of a command that was run on a fork of a workspace. */
+export interface ForkRun {
+  readonly exitCode: number;
+  readonly stdout: string;
+  readonly stderr: string;
+  /** The name of the fork. */
+  readonly workspace: string;
+  /** The id of the fork's head after the command. */
+  readonly snapshot: string;
+  /** What the command changed, at most 1,000 paths. */
+  readonly changes: readonly Change[];
+  /** How many more there are. */
+  readonly changesMore: number;
+  /** The merge; nothing if there was none. */
+  readonly merge: MergeResult | undefined;
+  /** Whether the changes are in the workspace that was forked. */
+  readonly isMerged: boolean;
+  /** Whether the fork still exists: it was to be kept, or its merge waits for a decision. */
+  readonly isKept: boolean;
+  /** Whether the command was killed because its time was up. */
+  readonly isTimedOut: boolean;
+}
+
+/** Reads a `RunOnForkResult`. */
+export function forkRun(value: api.RunOnForkResult, stdout: string, stderr: string): ForkRun {
+  return {
+    exitCode: value.exitCode ?? 0,
+    stdout,
+    stderr,
+    workspace: short(value.workspace ?? ""),
+    snapshot: short(value.snapshot ?? ""),
+    changes: (value.changes ?? []).map(change),
+    changesMore: value.changesMore ?? 0,
+    merge: value.merge ? mergeResult(value.merge) : undefined,
+    isMerged: value.merged ?? false,
+    isKept: value.kept ?? false,
+    isTimedOut: value.timedOut ?? false,
   };
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_proto::{Reason, v1};
+use amalgam_proto::{Identified as _, Reason, v1};
 use amalgam_view::Upload;
 use bytes::{Bytes, BytesMut};
 use tonic::{Response, Status, Streaming};
@@ -44,6 +44,7 @@ impl Api {
             Some(Part::Header(header)) => header,
             _ => return Err(Error::new(Reason::Invalid, "a write begins with its header").into_status()),
         };
+        self.keep_identified(caller, &header);
         let mut arriving = self.short(move |service| begin(service, header)).await?.into_inner();
         let digest = loop {
             match next(&mut stream).await? {
@@ -65,7 +66,15 @@ impl Api {
                 format!("the digest is {digest}, and that of the data is {}; nothing was changed", arrived.to_hex());
             return Err(Error::new(Reason::DamagedStream, message).into_status());
         }
-        self.short(move |service| finish(service, arriving, arrived.to_hex().to_string())).await
+        let actor = caller.to_owned();
+        self.short(move |service| {
+            let (header, digest) = (arriving.header.clone(), arrived.to_hex().to_string());
+            let arguments = || [&header.arguments()[..], arrived.as_bytes()].concat();
+            let method = v1::WriteFileHeader::METHOD;
+            let finish = || finish(service, arriving, digest);
+            service.context.once_with(&actor, method, &header.request_id, arguments, finish)
+        })
+        .await
     }
 
     /// Takes data that arrived. A full piece goes to the journal.

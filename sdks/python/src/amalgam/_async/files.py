@@ -18,6 +18,7 @@ from .._call import (
     field_of,
     json_call,
     list_of,
+    new_request_id,
     nothing,
     page_of,
     revision_text,
@@ -165,7 +166,7 @@ class AsyncFiles:
             encoding: The encoding of a text.
 
         """
-        headers = {"content-type": "application/octet-stream"}
+        headers = {"content-type": "application/octet-stream", "idempotency-key": new_request_id()}
         if if_match:
             headers["if-match"] = f'"{if_match}"'
         if if_absent:
@@ -182,8 +183,8 @@ class AsyncFiles:
             query=[("mode", f"{mode:o}")] if mode is not None else (),
             content=data.encode(encoding) if isinstance(data, str) else data,
             headers=headers,
-            # A second write of the whole file changes nothing; with a condition the second one would be refused.
-            is_safe=not if_match and not if_absent,
+            # The request id makes a retry one that is done once.
+            is_safe=True,
         )
         return await self._transport.send(call)
 
@@ -225,7 +226,9 @@ class AsyncFiles:
         def parse(value: Any) -> Edited:
             return Edited(FileInfo.from_json(value["file"]), value.get("replacements", 0))
 
-        return await self._transport.send(json_call("POST", f"{self._base}/edit", parse, body=body))
+        return await self._transport.send(
+            json_call("POST", f"{self._base}/edit", parse, body=body, has_request_id=True)
+        )
 
     async def apply(self, edits: Sequence[Edit]) -> builtins.list[FileInfo]:
         """Makes many edits of the live tree, all or none. Returns the entry after each edit.
@@ -233,7 +236,8 @@ class AsyncFiles:
         ``amalgam.edits`` has the edits. For example ``ws.files.apply([edits.write("a", "1"), edits.remove("b")])``.
         """
         body = {"edits": [edit.to_json() for edit in edits]}
-        call = json_call("POST", f"{self._base}/edits", list_of("files", FileInfo.from_json), body=body)
+        parse = list_of("files", FileInfo.from_json)
+        call = json_call("POST", f"{self._base}/edits", parse, body=body, has_request_id=True)
         return await self._transport.send(call)
 
     async def stat(self, path: PathLike = "", *, revision: Revision | None = None) -> FileInfo:
@@ -370,7 +374,8 @@ class AsyncFiles:
         """Makes a directory; with ``parents`` also those above it, and one that exists is accepted."""
         body = {"path": escape_path(path), "mode": mode, "parents": parents}
         parse = field_of("file", FileInfo.from_json)
-        return await self._transport.send(json_call("POST", f"{self._base}/directories", parse, body=body))
+        call = json_call("POST", f"{self._base}/directories", parse, body=body, has_request_id=True)
+        return await self._transport.send(call)
 
     async def remove(
         self,
@@ -389,7 +394,8 @@ class AsyncFiles:
             "allowMissing": missing_ok,
             "ifMatch": if_match,
         }
-        await self._transport.send(json_call("POST", f"{self._base}/remove", nothing, body=body))
+        call = json_call("POST", f"{self._base}/remove", nothing, body=body, has_request_id=True)
+        await self._transport.send(call)
 
     async def rename(
         self,
@@ -409,13 +415,15 @@ class AsyncFiles:
             "ifMatch": if_match,
         }
         parse = field_of("file", FileInfo.from_json)
-        return await self._transport.send(json_call("POST", f"{self._base}/rename-file", parse, body=body))
+        call = json_call("POST", f"{self._base}/rename-file", parse, body=body, has_request_id=True)
+        return await self._transport.send(call)
 
     async def symlink(self, path: PathLike, target: str, *, parents: bool = True) -> FileInfo:
         """Makes a symlink at ``path`` that points to ``target``, which may be any text."""
         body = {"path": escape_path(path), "target": escape(target), "createParents": parents}
         parse = field_of("file", FileInfo.from_json)
-        return await self._transport.send(json_call("POST", f"{self._base}/symlinks", parse, body=body))
+        call = json_call("POST", f"{self._base}/symlinks", parse, body=body, has_request_id=True)
+        return await self._transport.send(call)
 
     async def set_attributes(
         self,
@@ -429,4 +437,5 @@ class AsyncFiles:
         """Sets attributes of an entry. An extended attribute with the value ``None`` is removed."""
         body = {"attributes": attribute_fields(path, mode, modify_time, xattrs, if_match)}
         parse = field_of("file", FileInfo.from_json)
-        return await self._transport.send(json_call("PATCH", f"{self._base}/attributes", parse, body=body))
+        call = json_call("PATCH", f"{self._base}/attributes", parse, body=body, has_request_id=True)
+        return await self._transport.send(call)

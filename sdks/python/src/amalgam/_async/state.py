@@ -53,14 +53,14 @@ class AsyncState:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         body = {"json": text, "ifMatch": if_match, "ifAbsent": if_absent}
         parse = field_of("value", StateValue.from_json)
-        is_safe = not if_match and not if_absent
-        call = json_call("PUT", f"{self._base}/{segment(key)}", parse, body=body, is_safe=is_safe)
+        call = json_call("PUT", f"{self._base}/{segment(key)}", parse, body=body, has_request_id=True)
         return await self._transport.send(call)
 
     async def delete(self, key: str, *, missing_ok: bool = False, if_match: str | None = None) -> None:
         """Removes a value of the live tree."""
         query = {"allowMissing": missing_ok, "ifMatch": if_match}
-        await self._transport.send(json_call("DELETE", f"{self._base}/{segment(key)}", nothing, query=query))
+        path = f"{self._base}/{segment(key)}"
+        await self._transport.send(json_call("DELETE", path, nothing, query=query, has_request_id=True))
 
     async def list(self, prefix: str = "", *, revision: Revision | None = None) -> AsyncGenerator[StateValue, None]:
         """Yields the values whose keys start with a prefix, sorted by key."""

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from .._call import field_of, json_call, list_of, nothing, page_of
+from .._call import field_of, json_call, nothing, page_of
 from .._text import PathLike, escape_path, segment, time_text
 from ..models import Key, MergeResult, NewKey, Project, ProjectUsage, QueueEntry, ReviewInfo
 from .transport import Transport
@@ -96,7 +96,15 @@ class Keys:
 
     def list(self) -> builtins.list[Key]:
         """Returns all keys by time of creation, revoked and expired ones, too."""
-        return self._transport.send(json_call("GET", "/keys", list_of("keys", Key.from_json)))
+        parse = page_of("keys", Key.from_json)
+        keys: builtins.list[Key] = []
+        token = ""
+        while True:
+            query = {"pageSize": 1000, "pageToken": token}
+            found, token = self._transport.send(json_call("GET", "/keys", parse, query=query))
+            keys += found
+            if not token:
+                return keys
 
     def revoke(self, key: str | Key) -> Key:
         """Revokes a key for ever. Its open streams end."""

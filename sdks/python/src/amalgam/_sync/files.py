@@ -19,6 +19,7 @@ from .._call import (
     field_of,
     json_call,
     list_of,
+    new_request_id,
     nothing,
     page_of,
     revision_text,
@@ -164,7 +165,7 @@ class Files:
             encoding: The encoding of a text.
 
         """
-        headers = {"content-type": "application/octet-stream"}
+        headers = {"content-type": "application/octet-stream", "idempotency-key": new_request_id()}
         if if_match:
             headers["if-match"] = f'"{if_match}"'
         if if_absent:
@@ -181,8 +182,8 @@ class Files:
             query=[("mode", f"{mode:o}")] if mode is not None else (),
             content=data.encode(encoding) if isinstance(data, str) else data,
             headers=headers,
-            # A second write of the whole file changes nothing; with a condition the second one would be refused.
-            is_safe=not if_match and not if_absent,
+            # The request id makes a retry one that is done once.
+            is_safe=True,
         )
         return self._transport.send(call)
 
@@ -224,7 +225,7 @@ class Files:
         def parse(value: Any) -> Edited:
             return Edited(FileInfo.from_json(value["file"]), value.get("replacements", 0))
 
-        return self._transport.send(json_call("POST", f"{self._base}/edit", parse, body=body))
+        return self._transport.send(json_call("POST", f"{self._base}/edit", parse, body=body, has_request_id=True))
 
     def apply(self, edits: Sequence[Edit]) -> builtins.list[FileInfo]:
         """Makes many edits of the live tree, all or none. Returns the entry after each edit.
@@ -232,7 +233,8 @@ class Files:
         ``amalgam.edits`` has the edits. For example ``ws.files.apply([edits.write("a", "1"), edits.remove("b")])``.
         """
         body = {"edits": [edit.to_json() for edit in edits]}
-        call = json_call("POST", f"{self._base}/edits", list_of("files", FileInfo.from_json), body=body)
+        parse = list_of("files", FileInfo.from_json)
+        call = json_call("POST", f"{self._base}/edits", parse, body=body, has_request_id=True)
         return self._transport.send(call)
 
     def stat(self, path: PathLike = "", *, revision: Revision | None = None) -> FileInfo:
@@ -369,7 +371,8 @@ class Files:
         """Makes a directory; with ``parents`` also those above it, and one that exists is accepted."""
         body = {"path": escape_path(path), "mode": mode, "parents": parents}
         parse = field_of("file", FileInfo.from_json)
-        return self._transport.send(json_call("POST", f"{self._base}/directories", parse, body=body))
+        call = json_call("POST", f"{self._base}/directories", parse, body=body, has_request_id=True)
+        return self._transport.send(call)
 
     def remove(
         self,
@@ -388,7 +391,8 @@ class Files:
             "allowMissing": missing_ok,
             "ifMatch": if_match,
         }
-        self._transport.send(json_call("POST", f"{self._base}/remove", nothing, body=body))
+        call = json_call("POST", f"{self._base}/remove", nothing, body=body, has_request_id=True)
+        self._transport.send(call)
 
     def rename(
         self,
@@ -408,13 +412,15 @@ class Files:
             "ifMatch": if_match,
         }
         parse = field_of("file", FileInfo.from_json)
-        return self._transport.send(json_call("POST", f"{self._base}/rename-file", parse, body=body))
+        call = json_call("POST", f"{self._base}/rename-file", parse, body=body, has_request_id=True)
+        return self._transport.send(call)
 
     def symlink(self, path: PathLike, target: str, *, parents: bool = True) -> FileInfo:
         """Makes a symlink at ``path`` that points to ``target``, which may be any text."""
         body = {"path": escape_path(path), "target": escape(target), "createParents": parents}
         parse = field_of("file", FileInfo.from_json)
-        return self._transport.send(json_call("POST", f"{self._base}/symlinks", parse, body=body))
+        call = json_call("POST", f"{self._base}/symlinks", parse, body=body, has_request_id=True)
+        return self._transport.send(call)
 
     def set_attributes(
         self,
@@ -428,4 +434,5 @@ class Files:
         """Sets attributes of an entry. An extended attribute with the value ``None`` is removed."""
         body = {"attributes": attribute_fields(path, mode, modify_time, xattrs, if_match)}
         parse = field_of("file", FileInfo.from_json)
-        return self._transport.send(json_call("PATCH", f"{self._base}/attributes", parse, body=body))
+        call = json_call("PATCH", f"{self._base}/attributes", parse, body=body, has_request_id=True)
+        return self._transport.send(call)

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime
 from types import TracebackType
+from typing import Any
 
 from .._call import Named, Revision, json_call, list_of, nothing, revision_text
-from .._text import segment, time_text
-from ..errors import NotFoundError, UnsupportedError
+from .._text import data_text, escape, segment, time_text
+from ..errors import NotFoundError, ProtocolError, UnsupportedError
 from ..models import (
     BatchDeleted,
+    ForkRun,
     SandboxInfo,
     SandboxLogs,
     SandboxState,
@@ -29,6 +31,8 @@ from .transport import Transport
 PAGE_SIZE = 100
 CREATE_SECONDS = 90.0
 """A creation may wait in a queue for 30 seconds."""
+RUN_SECONDS = 24 * 3600.0
+"""A command without output is waited for so long."""
 
 
 class Sandbox:
@@ -266,6 +270,82 @@ class Sandboxes:
         body = {"count": count, "name": name}
         call = json_call("POST", f"/sandboxes/{segment(id)}/fork", parse, body=body, timeout=CREATE_SECONDS)
         return [Sandbox(self._transport, info) for info in self._transport.send(call)]
+
+    def run_on_fork(
+        self,
+        workspace: str | Named,
+        command: str,
+        *,
+        cwd: str = "",
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: str | bytes = b"",
+        secrets: Mapping[str, str] | None = None,
+        template: str = "host",
+        network: str = "",
+        merge: bool = True,
+        keep: bool = False,
+        message: str = "",
+        on_stage: Callable[[str], Any] | None = None,
+        on_stdout: Callable[[str], Any] | None = None,
+        on_stderr: Callable[[str], Any] | None = None,
+    ) -> ForkRun:
+        """Runs a command on a fork of a workspace in a sandbox of its own, and merges what it changed: one call.
+
+        The workspace is updated first if it follows a source. If the command ends with 0, the fork is merged through
+        the queue and ends; otherwise it is deleted, and can be undeleted, unless it is to be kept. A call that is
+        given up ends the command, and nothing is merged. Needs a key with the scopes ``run`` and ``merge``.
+
+        Args:
+            workspace: The workspace to fork and to merge into.
+            command: For ``/bin/sh -c``.
+            cwd: ``/workspace`` if empty.
+            envs: Environment variables of the command.
+            timeout: The seconds after which the command and everything that it started are killed.
+            stdin: Standard input.
+            secrets: Secrets of the command, as in ``commands.run``.
+            template: What the sandbox is started from.
+            network: ``none`` if empty.
+            merge: Merge what the command changed.
+            keep: Keep the fork if it is not merged.
+            message: The message of the merge; the command if empty.
+            on_stage: Called with each stage: ``update``, ``fork``, ``sandbox``, ``run``, ``end``, ``detect``, ``merge``
+                and ``clean``.
+            on_stdout: Called with pieces of the standard output as they come.
+            on_stderr: The same for the standard error.
+
+        """
+        body = {
+            "from": _workspace_text(workspace),
+            "command": command,
+            "cwd": cwd,
+            "envs": dict(envs or {}),
+            "timeout": None if timeout is None else max(int(timeout * 1000), 1),
+            "stdin": escape(data_text(stdin)),
+            "secrets": dict(secrets or {}),
+            "sandbox": {"template": template, "network": network},
+            "noMerge": not merge,
+            "keep": keep,
+            "message": message,
+        }
+        call = json_call("POST", "/sandboxes/run", nothing, body=body, timeout=RUN_SECONDS)
+        stdout, stderr = "", ""
+        with closing(self._transport.messages(call)) as found:
+            for one in found:
+                output = one.get("output") or {}
+                if one.get("stage") and on_stage is not None:
+                    on_stage(one["stage"].get("stage", ""))
+                if output.get("type") == "stdout":
+                    stdout += output.get("data", "")
+                    if on_stdout is not None:
+                        on_stdout(output.get("data", ""))
+                elif output.get("type") == "stderr":
+                    stderr += output.get("data", "")
+                    if on_stderr is not None:
+                        on_stderr(output.get("data", ""))
+                if one.get("result"):
+                    return ForkRun.from_json(one["result"], stdout, stderr)
+        raise ProtocolError("the stream ended without a result")
 
 
 class Templates:

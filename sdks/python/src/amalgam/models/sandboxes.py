@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Literal
 
 from .._text import short, time_of
-from .tree import Json
+from .service import MergeResult
+from .tree import Change, Json
 
 SandboxState = Literal["starting", "running", "stopping", "stopped", "error"]
 CommandEventType = Literal["started", "stdout", "stderr", "exit"]
@@ -215,4 +216,48 @@ class CommandInfo:
             exit_code=value.get("exitCode", 0),
             output_bytes=value.get("outputBytes", 0),
             started_at=time_of(value.get("startedAt")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRun:
+    """The result of a command that was run on a fork of a workspace."""
+
+    exit_code: int
+    stdout: str
+    """Bytes that are not UTF-8 are replaced."""
+    stderr: str
+    workspace: str
+    """The name of the fork."""
+    snapshot: str
+    """The id of the fork's head after the command."""
+    changes: tuple[Change, ...] = ()
+    """What the command changed, at most 1,000 paths."""
+    changes_more: int = 0
+    """How many more there are."""
+    merge: MergeResult | None = None
+    """The merge; nothing if there was none."""
+    merged: bool = False
+    """Whether the changes are in the workspace that was forked."""
+    kept: bool = False
+    """Whether the fork still exists: it was to be kept, or its merge waits for a decision."""
+    timed_out: bool = False
+    """Whether the command was killed because its time was up."""
+
+    @classmethod
+    def from_json(cls, value: Json, stdout: str, stderr: str) -> ForkRun:
+        """Reads a ``RunOnForkResult``."""
+        merge = value.get("merge")
+        return cls(
+            exit_code=value.get("exitCode", 0),
+            stdout=stdout,
+            stderr=stderr,
+            workspace=short(value.get("workspace", "")),
+            snapshot=short(value.get("snapshot", "")),
+            changes=tuple(Change.from_json(one) for one in value.get("changes", ())),
+            changes_more=value.get("changesMore", 0),
+            merge=MergeResult.from_json(merge) if merge else None,
+            merged=value.get("merged", False),
+            kept=value.get("kept", False),
+            timed_out=value.get("timedOut", False),
         )
