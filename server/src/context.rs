@@ -185,6 +185,16 @@ impl Context {
         Ok(act)
     }
 
+    /// Carries out a request that records no operation, once: a retry with the same id returns the first result.
+    pub(crate) fn once<R: Identified, T: prost::Message + Default>(
+        &self,
+        actor: &str,
+        request: &R,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.results.once(actor, R::METHOD, request.request_id(), || request.arguments(), work)
+    }
+
     /// Returns the operation that carried out the same request before, if one did.
     pub(crate) fn done_before(&self, act: &OperationContext) -> Result<Option<Operation>> {
         let found = act.request.as_ref().map(|request| self.store.find_request(request)).transpose();

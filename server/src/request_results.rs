@@ -7,12 +7,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use amalgam_engine::RequestId;
-use amalgam_proto::{Identified, Reason};
+use amalgam_proto::Reason;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message;
 
-use crate::context::Context;
 use crate::error::{Error, Result};
 
 /// The most results that are kept.
@@ -102,20 +101,10 @@ impl RequestResults {
     }
 }
 
-impl Context {
+impl RequestResults {
     /// Carries out a request that records no operation, once: a retry with the same id returns the first result. One that failed is
     /// carried out again.
-    pub(crate) fn once<R: Identified, T: Message + Default>(
-        &self,
-        actor: &str,
-        request: &R,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        self.once_with(actor, R::METHOD, request.request_id(), || request.arguments(), work)
-    }
-
-    /// Carries out a request once like [`Context::once`], with arguments that its message does not have.
-    pub(crate) fn once_with<T: Message + Default>(
+    pub(crate) fn once<T: Message + Default>(
         &self,
         actor: &str,
         method: &'static str,
@@ -129,7 +118,7 @@ impl Context {
         crate::call_log::record_request_id(id);
         let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
         let request = RequestId::scoped(actor, method, id, &arguments()).map_err(wrong)?;
-        match self.results.claim((actor.to_owned(), method, id.to_owned())) {
+        match self.claim((actor.to_owned(), method, id.to_owned())) {
             Claim::First(running) => {
                 let result = work()?;
                 running.done(request, result.encode_to_vec().into());

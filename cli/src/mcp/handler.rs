@@ -169,12 +169,19 @@ impl Handler {
         let words = words::restore(arguments)?;
         let mut dry = words.clone();
         dry.insert(1, "--dry-run".to_owned());
-        let shown = self.command(dry).await?;
+        let actor = &self.connect.actor;
+        let shown = match &self.place {
+            Some(place) => place.restore(arguments, true, actor).await?,
+            None => self.command(dry).await?,
+        };
         let basis = format!("{}\n{shown}", words.join("\0"));
         let plan = &ChunkId::of(basis.as_bytes()).to_string()[..PLAN_DIGITS];
         match arguments.text("plan")? {
             None => Ok(format!("{shown}\n\nNothing was changed. Call restore again with plan=\"{plan}\" to do this.")),
-            Some(given) if given == plan => self.command(words).await,
+            Some(given) if given == plan => match &self.place {
+                Some(place) => place.restore(arguments, false, actor).await,
+                None => self.command(words).await,
+            },
             Some(_) => Err(format!(
                 "the plan does not fit: the files or the arguments have changed since. It would now do this:\n{shown}\n\nNothing was \
                  changed. Call restore again with plan=\"{plan}\" to do this."

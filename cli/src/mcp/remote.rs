@@ -127,6 +127,29 @@ impl RemotePlace {
         Ok(if lines.is_empty() { "no conflicts".to_owned() } else { shortened(lines.join("\n").as_bytes()) })
     }
 
+    /// Brings a workspace to a snapshot, or only says which paths that would change.
+    pub async fn restore(&self, arguments: &Arguments<'_>, is_dry: bool, actor: &str) -> Result<String, String> {
+        let mut client = self.client(actor).await?;
+        let request = v1::RestoreWorkspaceRequest {
+            name: workspace_name(arguments.text("workspace")?.unwrap_or(&self.workspace)),
+            revision: arguments.text("revision")?.unwrap_or_default().to_owned(),
+            paths: arguments.texts("paths")?.into_iter().map(|path| path.as_bytes().to_vec().into()).collect(),
+            dry_run: is_dry,
+            ..Default::default()
+        };
+        let done = client.workspaces.restore_workspace(request).await.map_err(said)?.into_inner();
+        if !is_dry {
+            return Ok(if done.changed { "restored" } else { "nothing to restore" }.to_owned());
+        }
+        let word = |change: &v1::FileChange| {
+            let name = change.kind().as_str_name();
+            let kind = name.strip_prefix("CHANGE_KIND_").unwrap_or(name).to_ascii_lowercase();
+            format!("{kind} {}", change.path)
+        };
+        let lines: Vec<_> = done.changes.iter().map(word).collect();
+        Ok(if lines.is_empty() { "nothing would change".to_owned() } else { shortened(lines.join("\n").as_bytes()) })
+    }
+
     /// Runs a command in a sandbox on a workspace, between two snapshots.
     pub async fn run(&self, arguments: &Arguments<'_>, within: Duration, actor: &str) -> Result<String, String> {
         let mut client = self.client(actor).await?;

@@ -72,7 +72,7 @@ impl Api {
             let arguments = || [&header.arguments()[..], arrived.as_bytes()].concat();
             let method = v1::WriteFileHeader::METHOD;
             let finish = || finish(service, arriving, digest);
-            service.context.once_with(&actor, method, &header.request_id, arguments, finish)
+            service.context.results.once(&actor, method, &header.request_id, arguments, finish)
         })
         .await
     }
