@@ -61,7 +61,7 @@ impl SandboxMetrics {
     }
 
     /// A creation ended.
-    pub(super) fn created(&self, is_success: bool, took: Duration) {
+    pub(crate) fn created(&self, is_success: bool, took: Duration) {
         self.creations.inc();
         match is_success {
             true => self.durations.observe(took.as_secs_f64()),
