@@ -255,7 +255,8 @@ mod tests {
         metrics.call_began();
         metrics.call_ended("amalgam.v1.WorkspaceService/GetWorkspace", Code::Ok, Duration::from_millis(3));
         metrics.count_cluster(&CloudCalls::default());
-        let exported = metrics.text(0, Some(&NfsStatistics::default()));
+        let nfs = NfsStatistics { operations: vec![("READ", 1)], ..NfsStatistics::default() };
+        let exported = metrics.text(0, Some(&nfs));
         let described = |name: &str| {
             let bare = name.strip_suffix("_total").unwrap_or(name).trim_end_matches("_bucket");
             exported.contains(&format!("# TYPE {bare} ")) || exported.contains(&format!("# TYPE {name} "))

@@ -33,8 +33,12 @@ pub(crate) struct SandboxMetrics {
 
 impl SandboxMetrics {
     pub(crate) fn new() -> Self {
+        let states: Family<StateLabels, Gauge> = Family::default();
+        for state in SandboxState::ALL {
+            states.get_or_create(&StateLabels { state: state.word() }).set(0);
+        }
         Self {
-            states: Family::default(),
+            states,
             creations: Counter::default(),
             failures: Counter::default(),
             durations: Histogram::new(SECONDS),
