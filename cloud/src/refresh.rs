@@ -82,9 +82,13 @@ impl Node {
             query.bind(project).bind(signed(seen)).fetch_all(pool).await
         })?;
         let marks = self.database.call(ACTION, || async {
-            let query = sqlx::query("SELECT key, value FROM marks WHERE project = $1 AND family = 't' AND change > $2");
+            let query =
+                sqlx::query("SELECT key, value, change FROM marks WHERE project = $1 AND family = 't' AND change > $2");
             query.bind(project).bind(signed(seen)).fetch_all(pool).await
         })?;
+        if let Some(purge) = marks.iter().map(|row| unsigned(row.get(2))).max() {
+            self.fetcher.follow_purge(purge)?;
+        }
         let (live, doomed): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.is_live);
         let live = self.load(live)?;
         let mut index = self.index.write();
@@ -109,6 +113,11 @@ impl Node {
         Ok(())
     }
 
+    async fn stored_footer(&self, row: &PackRow) -> Result<Option<Bytes>> {
+        let range = row.bytes.saturating_sub(row.footer_bytes)..row.bytes;
+        self.bucket.get(&row.id, range).await.map_err(|source| fault("read a pack", &source))
+    }
+
     /// Reads the footers of packs that are not in the index. A damaged or missing one does not keep the others from being used.
     fn load(&self, rows: Vec<PackRow>) -> Result<Vec<(u64, Result<Arc<Pack>>)>> {
         let rows: Vec<_> = {
@@ -119,10 +128,14 @@ impl Node {
             let name = self.bucket.name(&row.id);
             let footer = match &row.footer {
                 Some(footer) => Some(Bytes::copy_from_slice(footer)),
-                None => {
-                    let range = row.bytes.saturating_sub(row.footer_bytes)..row.bytes;
-                    self.bucket.get(&row.id, range).await.map_err(|source| fault("read a pack", &source))?
-                }
+                None => match self.fetcher.cached_footer(&row.id).filter(|footer| read_footer(&name, footer).is_ok()) {
+                    Some(footer) => Some(footer),
+                    None => {
+                        let read = self.stored_footer(&row).await?;
+                        read.iter().for_each(|footer| self.fetcher.keep_footer(&row.id, footer));
+                        read
+                    }
+                },
             };
             let PackRow { first, id, bytes, epoch, footer: inline, .. } = row;
             let footer = footer.ok_or_else(|| damaged(&format!("pack {name}"), &"it is missing"));
