@@ -4,6 +4,8 @@
 
 ALTER TABLE projects
   ADD collector_lease double precision NOT NULL DEFAULT 30,
+  -- The newest change of a pack whose row is gone. A node that has not seen it compares its index with the packs that are left.
+  ADD forgotten_change bigint NOT NULL DEFAULT 0,
   ADD collected_at timestamptz,
   ADD collected_bytes bigint NOT NULL DEFAULT 0;
 
@@ -251,6 +253,9 @@ BEGIN
   ELSE
     pr := enter_project(p, n, g);
   END IF;
+  UPDATE projects SET forgotten_change = greatest(forgotten_change,
+    (SELECT max(k.change) FROM packs k WHERE k.project = p AND k.first_number = ANY (numbers) AND k.state = 'd'))
+    WHERE project = p;
   DELETE FROM tails WHERE project = p AND id = ANY (ids);
   DELETE FROM graves WHERE project = p AND pack = ANY (numbers);
   DELETE FROM meets WHERE project = p AND pack = ANY (numbers);

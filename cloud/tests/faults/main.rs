@@ -171,7 +171,7 @@ fn a_fenced_node_reads_and_does_not_write() {
     step(&first, "a", None, 1, vec![object("before", 100)]).expect("committed");
     // The same node starts again somewhere else.
     let second = open(&settings);
-    for objects in [Vec::new(), vec![object("inline", 100)], vec![object("large", 300 << 10)]] {
+    for objects in [vec![object("large", 300 << 10)], Vec::new(), vec![object("inline", 100)]] {
         let error = step(&first, "a", Some(1), 2, objects).expect_err("fenced");
         assert!(error.to_string().contains("expelled"), "{error}");
     }

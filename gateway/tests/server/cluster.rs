@@ -277,7 +277,7 @@ async fn a_collection_on_one_node_keeps_what_another_node_uses() {
     write(&two, &key, "main/files/small", "small").await;
     for _ in 0..2 {
         let answer =
-            one.rest(Method::POST, "/api/v1/collections", &[("x-api-key", &key)], "{\"graceSeconds\": \"0\"}").await;
+            one.rest(Method::POST, "/api/v1/collections", &[("x-api-key", &key)], "{\"graceSeconds\": 0}").await;
         assert_eq!(answer.status, 200, "{:?}", answer.bytes);
         write(&two, &key, "main/files/between", "between").await;
     }
