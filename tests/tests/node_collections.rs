@@ -417,8 +417,8 @@ fn a_collector_that_is_stopped_longer_than_its_lease_deletes_nothing_when_it_goe
     let project = format!("stopped collectors {}", seed());
     let mut options = CloudOptions::new(&url, open_bucket(&bucket).expect("a directory"), &project);
     options.connections = 4;
+    // The lease of this node is long: only the collector is to lose its own.
     options.grace = Duration::ZERO;
-    options.lease = lease;
     options.inline_bytes_max = 1 << 10;
     options.pack_bytes = 16 << 10;
     let node = World::open(&options, [1; 16]);
