@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean e2b
+.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean e2b bench-cloud
 
 ready = scripts/setup $(1) && source target/amalgam-env
 # The agent as a static program, which runs in every image. Arguments choose the profile.
@@ -124,6 +124,11 @@ bench-scale: ## 1 k to 100 k workspaces, 1 M operations and references (ARGS=...
 bench-policy: ## permissions: decisions, and walks of a view with and without rules (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-policy -- $(ARGS)
+
+bench-cloud: ## commits, captures and checkouts on PostgreSQL and an S3 store, which are started and ended (ARGS=...)
+	@$(call ready,bench cloud)
+	cargo build --release --locked -q -p amalgam-benches --bin bench-cloud
+	scripts/test-cloud scripts/with-postgres "$${CARGO_TARGET_DIR:-target}/release/bench-cloud" $(ARGS)
 
 bench-server: ## the network server and its clients on loopback (ARGS=...)
 	@$(call ready,bench)

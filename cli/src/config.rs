@@ -547,7 +547,7 @@ fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Bytes as people write them: `500MB`, `20 GiB`, `1000000`.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size: write 500MB, 20GiB or a number of bytes");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit: u64 = match text[digits..].trim_start() {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use amalgam_engine::StoreOptions;
 use amalgam_engine::backend::{RocksOptions, SharedMemory};
 use amalgam_gateway::{
-    Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, KeyText, NewKey, OpenHome, Projects,
-    RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles, WebhookOptions,
+    Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, KeyText, NewKey, NodeCache, OpenHome,
+    Projects, RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles, WebhookOptions,
 };
 use amalgam_proto::Reason;
 use amalgam_server::{Home, NfsListen, OpenStore, serve};
@@ -61,6 +61,8 @@ pub struct NetworkOptions {
     pub data: Option<PathBuf>,
     /// The cluster that the server is a node of, if it is.
     pub cluster: Option<ClusterOptions>,
+    /// The size of a node's cache on its disk; 0 for none.
+    pub node_cache_bytes: u64,
     /// The home of the local store.
     pub home: PathBuf,
     /// Where the exports of the local store are served over NFS, if they are.
@@ -157,7 +159,13 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
     let has_keys = make_first_key(&catalog).await?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let (projects, beside) = match (&options.cluster, &options.data) {
-        (Some(cluster), _) => (cluster_projects(catalog.clone(), &directory, cluster.clone()).await?, None),
+        (Some(cluster), _) => {
+            let place = directory.join(NODE).join("cache");
+            let cache = NodeCache { directory: place, bytes_max: options.node_cache_bytes };
+            let cache = (options.node_cache_bytes > 0).then_some(cache);
+            let cluster = ClusterOptions { cache, ..cluster.clone() };
+            (cluster_projects(catalog.clone(), &directory, cluster).await?, None)
+        }
         (None, Some(data)) => {
             let projects = data_projects(catalog.clone(), data)?;
             serve_operator(projects.clone(), data, stopped.clone())?;

@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 26] = [
+pub const KEYS: [ServerSetting; 27] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("e2b", "AMALGAM_E2B", "none", "address and port for e2b clients"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
@@ -60,6 +60,7 @@ pub const KEYS: [ServerSetting; 26] = [
         "none",
         "bucket of a cluster: `s3://BUCKET`, or `file:///DIRECTORY` for a trial",
     ),
+    setting("node-cache", "AMALGAM_NODE_CACHE", "4GB", "cache of a node of a cluster on its disk; 0 for none"),
     setting("tls-cert", "AMALGAM_TLS_CERT", "no TLS", "certificate with its chain, as PEM"),
     setting("tls-key", "AMALGAM_TLS_KEY", "no TLS", "private key of the certificate, as PEM"),
     setting("tls-client-ca", "AMALGAM_TLS_CLIENT_CA", "all clients", "authorities that clients need a certificate of"),
@@ -121,6 +122,9 @@ pub struct ServerArgs {
     /// The bucket of the cluster: s3://BUCKET, or file:///DIRECTORY for a trial [env: AMALGAM_BUCKET]
     #[arg(long, value_name = "URL")]
     bucket: Option<String>,
+    /// The cache of a node of a cluster on its disk, as 10GB; 0 for none [env: AMALGAM_NODE_CACHE] [default: 4GB]
+    #[arg(long, value_name = "SIZE")]
+    node_cache: Option<String>,
     /// The certificate for TLS with its chain, as PEM [env: AMALGAM_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
@@ -196,6 +200,7 @@ impl ServerArgs {
             "data" => self.data.clone(),
             "cluster" => self.cluster.clone(),
             "bucket" => self.bucket.clone(),
+            "node-cache" => self.node_cache.clone(),
             "tls-cert" => self.tls_cert.clone(),
             "tls-key" => self.tls_key.clone(),
             "tls-client-ca" => self.tls_client_ca.clone(),
@@ -342,6 +347,11 @@ impl ServerSettings {
             let number = text.parse().ok().filter(|number| limits.contains(number));
             number.ok_or_else(|| format!("write a number from {} to {}", limits.start(), limits.end()))
         })
+    }
+
+    /// A number of bytes, as people write them.
+    pub fn size(&self, name: &str) -> Result<Option<u64>, CliError> {
+        self.parsed(name, crate::config::size)
     }
 
     /// The address of gRPC and REST.

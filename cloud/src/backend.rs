@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use amalgam_engine::backend::rows::{read_tombstone, tombstone_key};
-use amalgam_engine::backend::{Backend, Committed, Epoch, StoredObject, Transaction};
+use amalgam_engine::backend::{Backend, Committed, Epoch, Holder, StoredObject, Transaction};
 use amalgam_engine::reference::{Operation, RefName, RefValue, RequestId};
 use amalgam_engine::{ObjectId, Result, Tombstone};
 use bytes::Bytes;
@@ -67,6 +67,7 @@ impl Node {
     /// Records in PostgreSQL that a session needs objects. Returns which of them exist.
     fn stamp(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
         let Identity { project, node, generation } = self.identity;
+        self.refuse_if_expelled("check for objects")?;
         loop {
             let (seen, places): (u64, Vec<_>) = {
                 let index = self.index.read();
@@ -155,6 +156,14 @@ impl Backend for Cloud {
 
     fn epoch(&self) -> Epoch {
         self.epoch_now()
+    }
+
+    fn share_holds(&self, holder: Arc<dyn Holder>) {
+        self.rounds.add(holder);
+    }
+
+    fn announce_pin(&self, id: ObjectId) -> Result<()> {
+        self.announce(id)
     }
 
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {

@@ -72,6 +72,7 @@ impl Node {
     /// Writes the large objects of a transaction to the bucket, then commits it together with others.
     pub(crate) fn commit(&self, transaction: Transaction) -> Result<Committed> {
         transaction.check()?;
+        self.refuse_if_expelled("commit")?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
         let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
         let (stored, inline) = match bytes {
@@ -88,6 +89,7 @@ impl Node {
         if objects.is_empty() {
             return Ok(());
         }
+        self.refuse_if_expelled("register packs")?;
         let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
         let packs = match bytes <= self.options.inline_bytes_max {
             true => vec![NamedPack::inline(&objects)?],
@@ -95,12 +97,13 @@ impl Node {
         };
         let columns = PackColumns::of(&packs);
         let Identity { project, node, generation } = self.identity;
-        let reply: String = self.database.call("register packs", || async {
+        let reply: Result<String> = self.database.call("register packs", || async {
             let query = sqlx::query_scalar("SELECT register_packs($1, $2, $3, $4, $5, $6, $7, $8, $9)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(&columns.id[..]);
             let query = query.bind(&columns.objects[..]).bind(&columns.bytes[..]).bind(&columns.footer_bytes[..]);
             query.bind(&columns.footer[..]).bind(&columns.body[..]).fetch_one(&self.database.pool).await
-        })?;
+        });
+        let reply = reply.inspect_err(|_| self.uploader.give_up(&packs))?;
         self.note_registered(&packs, &reply)
     }
 
@@ -117,6 +120,10 @@ impl Node {
         let number = |at: usize| row[from + at].as_i64().ok_or_else(wrong_reply);
         let (first, epoch, change) = (unsigned(number(0)?), number(1)?, unsigned(number(2)?));
         self.note_epoch(epoch);
+        self.fetcher.keep_own(&pack.pack.slots, &pack.pack.body);
+        if !pack.is_inline {
+            self.fetcher.keep_footer(&pack.id, &pack.pack.footer);
+        }
         let (slots, is_inline) = (pack.pack.slots.clone(), pack.is_inline);
         let pack = Pack { id: pack.id, first, epoch: unsigned(epoch), is_inline, bytes: pack.bytes(), slots };
         self.add_own(pack, change);
@@ -140,6 +147,7 @@ impl Node {
                 replies.map(|(at, prepared)| self.outcome(prepared, &reply["replies"][at as usize])).collect()
             }
             Err(error) => {
+                group.iter().for_each(|prepared| self.uploader.give_up(&prepared.stored));
                 if is_expulsion(&error) {
                     self.pulse.is_expelled.store(true, Ordering::SeqCst);
                 }

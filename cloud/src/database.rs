@@ -109,6 +109,11 @@ fn is_transient(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Returns the error of a write by a node that was expelled.
+pub(crate) fn expelled(action: &'static str) -> Error {
+    Error::Fault { action, why: EXPELLED.to_owned() }
+}
+
 /// Returns whether an error says that the node was expelled.
 pub(crate) fn is_expulsion(error: &Error) -> bool {
     matches!(error, Error::Fault { why, .. } if why == EXPELLED)
@@ -121,14 +126,18 @@ pub(crate) fn fault(action: &'static str, source: &sqlx::Error) -> Error {
         _ => None,
     };
     match code.as_deref() {
-        Some("AM001") => Error::Fault { action, why: EXPELLED.to_owned() },
-        Some("AM004") => Error::Invalid {
+        Some("AM001") => expelled(action),
+        Some("AM004") => Error::UnderWay {
             what: "collection",
             why: "another node collects this project; wait for its end".to_owned(),
         },
         Some("AM005") => {
-            let why = "other nodes have this project open; close it there first".to_owned();
-            Error::Invalid { what: "collection", why }
+            let why = "this node lost the lease of the collector, because it was silent for too long; collect again";
+            Error::UnderWay { what: "collection", why: why.to_owned() }
+        }
+        Some("AM007") => {
+            let why = "a pack was written too late, and its name was given up; try again".to_owned();
+            Error::Fault { action, why }
         }
         Some("AM006") => Error::Invalid {
             what: "target of a migration",

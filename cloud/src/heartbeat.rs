@@ -1,11 +1,12 @@
-//! The heartbeat of a node: renews its lease, and that of the collector while it collects.
+//! The heartbeat of a node: renews its lease, and that of the collector while it collects, and looks for collections of other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::database::Database;
-use crate::identity::Identity;
+use crate::identity::{Identity, signed, unsigned};
+use crate::rounds::{Answer, Rounds};
 
 /// A lease is renewed this many times before it would expire.
 const BEATS_PER_LEASE: u32 = 6;
@@ -22,6 +23,8 @@ pub(crate) struct Pulse {
     pub(crate) is_expelled: AtomicBool,
     /// Whether this node collects the project.
     pub(crate) is_collecting: AtomicBool,
+    /// The token of the last collection of this node.
+    pub(crate) collector_token: AtomicU64,
 }
 
 impl Pulse {
@@ -34,6 +37,7 @@ impl Pulse {
             operation: AtomicU64::new(0),
             is_expelled: AtomicBool::new(false),
             is_collecting: AtomicBool::new(false),
+            collector_token: AtomicU64::new(0),
         }
     }
 
@@ -61,15 +65,27 @@ impl Pulse {
     async fn renew_collection(&self) -> sqlx::Result<()> {
         let Identity { project, node, .. } = self.identity;
         let query = sqlx::query(
-            "UPDATE projects SET collector_expires = clock_timestamp() + interval '30 seconds'
-             WHERE project = $1 AND collector = $2",
+            "UPDATE projects SET collector_expires = clock_timestamp() + make_interval(secs => collector_lease)
+             WHERE project = $1 AND collector = $2 AND collector_token = $3 AND collector_expires > clock_timestamp()",
         );
-        query.bind(project).bind(node.to_vec()).execute(&self.database.pool).await.map(drop)
+        let token = signed(self.collector_token.load(Ordering::SeqCst));
+        query.bind(project).bind(node.to_vec()).bind(token).execute(&self.database.pool).await.map(drop)
+    }
+
+    /// Returns the token of the collection of another node, or 0.
+    async fn collection_elsewhere(&self) -> sqlx::Result<u64> {
+        let query = sqlx::query_scalar(
+            "SELECT CASE WHEN collector <> $2 AND collector_expires > clock_timestamp() THEN collector_token ELSE 0 END
+             FROM projects WHERE project = $1",
+        );
+        let token: i64 =
+            query.bind(self.identity.project).bind(self.identity.node.to_vec()).fetch_one(&self.database.pool).await?;
+        Ok(unsigned(token))
     }
 }
 
-/// Renews the lease for ever.
-pub(crate) async fn beat(pulse: Arc<Pulse>) {
+/// Renews the lease for ever, and calls `answer` when a collection of another node has begun or ended.
+pub(crate) async fn beat(pulse: Arc<Pulse>, rounds: Arc<Rounds>, answer: Arc<Answer>) {
     loop {
         tokio::time::sleep(pulse.lease / BEATS_PER_LEASE).await;
         if let Err(error) = pulse.renew().await {
@@ -79,6 +95,11 @@ pub(crate) async fn beat(pulse: Arc<Pulse>) {
             && let Err(error) = pulse.renew_collection().await
         {
             tracing::warn!(%error, "the lease of the collector was not renewed");
+        }
+        match pulse.collection_elsewhere().await {
+            Ok(token) if rounds.is_news(token) => answer(),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "collections of other nodes are not known"),
         }
     }
 }

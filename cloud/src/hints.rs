@@ -1,10 +1,10 @@
-//! Hints between nodes: a node that commits tells the others the number of its operation by NOTIFY.
+//! Hints between nodes: a node that commits tells the others the number of its operation by NOTIFY, and a collector when it begins and ends.
 //!
 //! A hint only wakes; readers take operations from the log. So a lost hint costs the time until the next look at the log. Hints are
 //! sent apart from commits, because commits with NOTIFY wait for each other in PostgreSQL, and many at once become one statement.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use amalgam_engine::OperationWaker;
@@ -14,10 +14,26 @@ use sqlx::postgres::{PgListener, PgPool};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::rounds::Answer;
+
 /// The channel of hints. A message is the number of a project and that of its newest operation.
 const CHANNEL: &str = "amalgam_operations";
 /// Delay before a connection that failed is made again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The message of a collection that begins or ends, instead of a number.
+const COLLECTION: &str = "c";
+
+/// The functions that answer collections, by project.
+type Answers = Arc<Mutex<HashMap<i64, Vec<Weak<Answer>>>>>;
+
+/// A message to other processes.
+enum Hint {
+    /// A project has a new operation.
+    Operation(i64, u64),
+    /// A collection of a project has begun or ended.
+    Collection(i64),
+}
 
 /// The stores that hints wake, by project.
 type Wakers = Arc<Mutex<HashMap<i64, Vec<(u64, OperationWaker)>>>>;
@@ -25,8 +41,9 @@ type Wakers = Arc<Mutex<HashMap<i64, Vec<(u64, OperationWaker)>>>>;
 /// Sends hints of this process, and wakes its stores when other processes send some.
 #[derive(Clone)]
 pub(crate) struct Hints {
-    sender: UnboundedSender<(i64, u64)>,
+    sender: UnboundedSender<Hint>,
     wakers: Wakers,
+    answers: Answers,
 }
 
 /// A store's registration, which ends when this is dropped.
@@ -54,14 +71,28 @@ impl Hints {
         let (sender, receiver) = unbounded_channel();
         let wakers = Wakers::default();
         handle.spawn(send(pool.clone(), receiver));
-        handle.spawn(listen(pool.clone(), Arc::clone(&wakers)));
-        Self { sender, wakers }
+        let answers = Answers::default();
+        handle.spawn(listen(pool.clone(), Arc::clone(&wakers), Arc::clone(&answers)));
+        Self { sender, wakers, answers }
     }
 
     /// Tells other processes of an operation.
     pub(crate) fn tell(&self, project: i64, sequence: u64) {
         // Fails when the process ends.
-        let _ = self.sender.send((project, sequence));
+        let _ = self.sender.send(Hint::Operation(project, sequence));
+    }
+
+    /// Tells other processes that a collection has begun or ended.
+    pub(crate) fn tell_collection(&self, project: i64) {
+        let _ = self.sender.send(Hint::Collection(project));
+    }
+
+    /// Calls a function when another process tells of a collection of the project, for as long as the caller keeps the function.
+    pub(crate) fn register_answer(&self, project: i64, answer: &Arc<Answer>) {
+        let mut answers = self.answers.lock();
+        let of_project = answers.entry(project).or_default();
+        of_project.retain(|answer| answer.strong_count() > 0);
+        of_project.push(Arc::downgrade(answer));
     }
 
     /// Wakes a store whenever another process tells of an operation of its project.
@@ -75,14 +106,24 @@ impl Hints {
 }
 
 /// Sends hints. Those that arrive while a statement is under way are sent together, one for each project.
-async fn send(pool: PgPool, mut receiver: UnboundedReceiver<(i64, u64)>) {
-    while let Some((project, sequence)) = receiver.recv().await {
-        let mut newest = HashMap::from([(project, sequence)]);
-        while let Ok((project, sequence)) = receiver.try_recv() {
-            let known = newest.entry(project).or_default();
-            *known = sequence.max(*known);
+async fn send(pool: PgPool, mut receiver: UnboundedReceiver<Hint>) {
+    while let Some(first) = receiver.recv().await {
+        let (mut newest, mut collections) = (HashMap::<i64, u64>::new(), HashSet::new());
+        let mut next = Some(first);
+        while let Some(hint) = next {
+            match hint {
+                Hint::Operation(project, sequence) => {
+                    let known = newest.entry(project).or_default();
+                    *known = sequence.max(*known);
+                }
+                Hint::Collection(project) => drop(collections.insert(project)),
+            }
+            next = receiver.try_recv().ok();
         }
         let mut statements = String::new();
+        for project in collections {
+            statements.push_str(&format!("NOTIFY {CHANNEL}, '{project}:{COLLECTION}';"));
+        }
         for (project, sequence) in newest {
             statements.push_str(&format!("NOTIFY {CHANNEL}, '{project}:{sequence}';"));
         }
@@ -94,21 +135,30 @@ async fn send(pool: PgPool, mut receiver: UnboundedReceiver<(i64, u64)>) {
 }
 
 /// Wakes stores by the hints of other processes, for ever.
-async fn listen(pool: PgPool, wakers: Wakers) {
+async fn listen(pool: PgPool, wakers: Wakers, answers: Answers) {
     while !pool.is_closed() {
-        if let Err(error) = listen_once(&pool, &wakers).await {
+        if let Err(error) = listen_once(&pool, &wakers, &answers).await {
             tracing::debug!(%error, "hints of other nodes are not heard");
         }
         tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
-async fn listen_once(pool: &PgPool, wakers: &Wakers) -> sqlx::Result<()> {
+async fn listen_once(pool: &PgPool, wakers: &Wakers, answers: &Answers) -> sqlx::Result<()> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     loop {
         let message = listener.try_recv().await?;
-        let project = message.as_ref().and_then(|message| message.payload().split_once(':')?.0.parse::<i64>().ok());
+        let parts = message.as_ref().and_then(|message| message.payload().split_once(':'));
+        let project = parts.and_then(|(project, _)| project.parse::<i64>().ok());
+        if message.is_none() || parts.is_some_and(|(_, what)| what == COLLECTION) {
+            let answering: Vec<_> = {
+                let answers = answers.lock();
+                let meant = answers.iter().filter(|(of, _)| message.is_none() || project == Some(**of));
+                meant.flat_map(|(_, of_project)| of_project.iter().filter_map(Weak::upgrade)).collect()
+            };
+            answering.iter().for_each(|answer| answer());
+        }
         let woken: Vec<OperationWaker> = {
             let wakers = wakers.lock();
             // Without a message the connection was lost, and hints with it.

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use amalgam_engine::backend::rows::{RefRow, damaged, number};
 use amalgam_engine::backend::{Family, Inspect, Page, PageEnd, RowEdit};
 use amalgam_engine::reference::Operation;
-use amalgam_engine::{Error, Result};
+use amalgam_engine::{Error, ObjectId, Result};
 use bytes::Bytes;
 use sqlx::Row as _;
 
@@ -61,6 +61,10 @@ impl Inspect for Cloud {
         self.refresh()?;
         self.edit_rows(&edits)?;
         self.refresh()
+    }
+
+    fn restore_objects(&self) -> Result<Vec<ObjectId>> {
+        self.restore_packs()
     }
 
     /// Rewrites every pack that holds a removed object, and deletes the old ones without a grace time.

@@ -1,8 +1,13 @@
 //! Moves whole stores between the backend of one process and the one of many nodes: objects, references, the operation log with its
 //! numbers, requests and tombstones. The source is only read. A migration that was interrupted is started again and copies the rest.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use amalgam_engine::backend::rows::RefRow;
-use amalgam_engine::backend::{Family, IndexRow, Inspect, PageEnd, RowEdit, StoredObject};
+use amalgam_engine::backend::{
+    Backend as _, Epoch, Family, Held, Holder, IndexRow, Inspect, PageEnd, RowEdit, StoredObject,
+};
 use amalgam_engine::reference::{Operation, RequestId};
 use amalgam_engine::{Error, Result};
 use bytes::Bytes;
@@ -41,6 +46,10 @@ pub type WatchMigration<'a> = dyn FnMut(u64, u64) + 'a;
 /// The project has operations already, or one of the stores cannot be read or written.
 pub fn migrate_to_cloud(source: &dyn Inspect, target: &Cloud, watch: &mut WatchMigration<'_>) -> Result<Migrated> {
     target.refuse_operations()?;
+    // Nothing refers to the objects until the end: until then they belong to a session.
+    let importing = Arc::new(Importing { epoch: target.epoch(), is_over: AtomicBool::new(false) });
+    target.share_holds(Arc::clone(&importing) as Arc<dyn Holder>);
+    let _until_the_end = EndImport(&importing);
     let mut migrated = copy_objects(source, target, watch)?;
     copy_marks(source, target)?;
     migrated.operations = target.import_operations(source)?;
@@ -74,6 +83,28 @@ pub fn migrate_from_cloud(source: &Cloud, target: &dyn Inspect, watch: &mut Watc
     Ok(migrated)
 }
 
+/// The session of an import.
+struct Importing {
+    epoch: Epoch,
+    is_over: AtomicBool,
+}
+
+impl Holder for Importing {
+    fn held(&self) -> Option<Held> {
+        let is_over = self.is_over.load(Ordering::SeqCst);
+        (!is_over).then(|| Held { oldest: Some(self.epoch), pins: Vec::new() })
+    }
+}
+
+/// Ends the session of an import when it is dropped.
+struct EndImport<'a>(&'a Importing);
+
+impl Drop for EndImport<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
 fn not_empty() -> Error {
     let why = "it has a history of its own; name a project or a directory without one".to_owned();
     Error::Invalid { what: "target of a migration", why }
@@ -91,6 +122,7 @@ fn copy_objects(source: &dyn Inspect, target: &dyn Inspect, watch: &mut WatchMig
     }
     rows.sort_unstable_by_key(|row| row.number);
     let mut migrated = Migrated { objects: rows.len() as u64, ..Migrated::default() };
+    let epoch = target.epoch();
     let mut done = 0;
     while done < rows.len() {
         let mut bytes = 0;
@@ -100,7 +132,7 @@ fn copy_objects(source: &dyn Inspect, target: &dyn Inspect, watch: &mut WatchMig
         };
         let count = rows[done..].iter().take(BATCH_OBJECTS_MAX).take_while(fits).count();
         let ids: Vec<_> = rows[done..done + count].iter().map(|row| row.id).collect();
-        let present = target.contains_many(&ids, 0)?;
+        let present = target.contains_many(&ids, epoch)?;
         let missing: Vec<_> =
             ids.into_iter().zip(present).filter(|(_, is_there)| !is_there).map(|(id, _)| id).collect();
         let mut objects = Vec::with_capacity(missing.len());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use amalgam_engine::backend::{Committed, Group};
+use amalgam_engine::backend::{Committed, DiskCache, Group};
 use amalgam_engine::{OperationWaker, Result};
 use object_store::ObjectStore;
 use parking_lot::{Mutex, RwLock};
@@ -15,13 +15,14 @@ use parking_lot::{Mutex, RwLock};
 use crate::bucket::Bucket;
 use crate::calls::CloudCalls;
 use crate::cluster::Cluster;
-use crate::database::Database;
+use crate::database::{Database, expelled};
 use crate::fetch::Fetcher;
 use crate::heartbeat::{Pulse, beat};
 use crate::hints::{Hints, Registration};
 use crate::identity::{Identity, random_name, unsigned};
 use crate::index::Index;
 use crate::prepared::Prepared;
+use crate::rounds::{Answer, Rounds};
 use crate::upload::Uploader;
 
 /// Time that a closing node takes to say so.
@@ -44,6 +45,8 @@ pub struct CloudOptions {
     pub connections: u32,
     /// Memory for bytes of objects.
     pub cache_bytes: u64,
+    /// A cache of objects on disk, which several projects of a process may share.
+    pub disk_cache: Option<Arc<DiskCache>>,
     /// New objects up to this many bytes travel with their transaction instead of through the bucket.
     pub inline_bytes_max: usize,
     /// Size of a pack from which on the next one begins.
@@ -67,6 +70,7 @@ impl CloudOptions {
             lease: Duration::from_secs(30),
             connections: 16,
             cache_bytes: 256 << 20,
+            disk_cache: None,
             inline_bytes_max: 128 << 10,
             pack_bytes: 16 << 20,
             inline_total_bytes_max: 32 << 20,
@@ -92,6 +96,8 @@ pub struct Cloud {
     heartbeat: tokio::task::AbortHandle,
     /// The store that hints of other nodes wake.
     woken: Mutex<Option<Registration>>,
+    /// Called by hints of collections while this value lives.
+    _answer: Arc<Answer>,
     cluster: Cluster,
 }
 
@@ -109,7 +115,10 @@ pub struct Node {
     /// The number of the last batch. Only the leader of a group uses it.
     pub(crate) last_batch: AtomicU64,
     pub(crate) pulse: Arc<Pulse>,
-    pub(crate) collector_token: AtomicU64,
+    /// Collections of other nodes.
+    pub(crate) rounds: Arc<Rounds>,
+    /// The last pin of another node that this collector has seen.
+    pub(crate) holds_seen: AtomicU64,
     /// Held while objects move from one pack to another, and while a collection begins.
     pub(crate) moving: Mutex<()>,
     /// The thread that moves inline packs to the bucket.
@@ -135,19 +144,25 @@ impl Cloud {
     /// `options` do not count. Must not be called by a thread of an asynchronous runtime.
     pub fn open_in(cluster: &Cluster, options: &CloudOptions) -> Result<Self> {
         let database = cluster.database().clone();
-        let identity = join(&database, options)?;
+        let (identity, round) = join(&database, options)?;
         let Identity { project, .. } = identity;
         let bucket = Bucket::new(Arc::clone(&options.bucket), project, Arc::clone(&database.counters));
-        let pulse = Arc::new(Pulse::new(database.clone(), identity, options.lease));
         let node = Arc::new(Node {
             index: RwLock::default(),
             refreshing: Mutex::default(),
-            fetcher: Fetcher::new(database.clone(), bucket.clone(), project, options.cache_bytes),
+            fetcher: Fetcher::new(
+                database.clone(),
+                bucket.clone(),
+                project,
+                options.cache_bytes,
+                options.disk_cache.clone(),
+            ),
             uploader: Uploader::new(database.clone(), bucket.clone(), identity, options.pack_bytes),
             commits: Group::new(),
             last_batch: AtomicU64::new(0),
-            pulse: Arc::clone(&pulse),
-            collector_token: AtomicU64::new(0),
+            pulse: Arc::new(Pulse::new(database.clone(), identity, options.lease)),
+            rounds: Arc::new(Rounds::joined(round)),
+            holds_seen: AtomicU64::new(0),
             moving: Mutex::default(),
             packing: Mutex::default(),
             options: options.clone(),
@@ -157,8 +172,11 @@ impl Cloud {
             identity,
         });
         node.refresh()?;
-        let heartbeat = cluster.handle().spawn(beat(pulse)).abort_handle();
-        Ok(Self { node, heartbeat, woken: Mutex::default(), cluster: cluster.clone() })
+        let answer = answer_in_background(&node, cluster);
+        node.hints.register_answer(project, &answer);
+        let beats = beat(Arc::clone(&node.pulse), Arc::clone(&node.rounds), Arc::clone(&answer));
+        let heartbeat = cluster.handle().spawn(beats).abort_handle();
+        Ok(Self { node, heartbeat, woken: Mutex::default(), _answer: answer, cluster: cluster.clone() })
     }
 
     /// Wakes the threads of a store that wait for operations when another node commits. Only the last store counts.
@@ -201,8 +219,21 @@ impl Drop for Cloud {
     }
 }
 
-/// Finds or creates the project, and registers the node with a new generation.
-fn join(database: &Database, options: &CloudOptions) -> Result<Identity> {
+/// Returns a function that answers collections of other nodes, in a thread that may block.
+fn answer_in_background(node: &Arc<Node>, cluster: &Cluster) -> Arc<Answer> {
+    let (node, handle) = (Arc::downgrade(node), cluster.handle().clone());
+    Arc::new(move || {
+        let Some(node) = node.upgrade() else { return };
+        handle.spawn_blocking(move || {
+            if let Err(error) = node.answer_collections() {
+                tracing::warn!(%error, "the collection of another node was not answered");
+            }
+        });
+    })
+}
+
+/// Finds or creates the project, and registers the node with a new generation. Returns the token of a collection that is under way, or 0.
+fn join(database: &Database, options: &CloudOptions) -> Result<(Identity, u64)> {
     let action = "join the cluster";
     let name = &options.project;
     database.call(action, || async {
@@ -224,16 +255,21 @@ fn join(database: &Database, options: &CloudOptions) -> Result<Identity> {
         );
         query.bind(node.to_vec()).bind(lease).fetch_one(&database.pool).await
     })?;
-    database.call(action, || async {
-        let query = sqlx::query("SELECT join_project($1, $2, $3)");
-        query.bind(project).bind(node.to_vec()).bind(generation).execute(&database.pool).await.map(drop)
+    let round: i64 = database.call(action, || async {
+        let query = sqlx::query_scalar("SELECT join_project($1, $2, $3)");
+        query.bind(project).bind(node.to_vec()).bind(generation).fetch_one(&database.pool).await
     })?;
-    Ok(Identity { project, node, generation })
+    Ok((Identity { project, node, generation }, unsigned(round)))
 }
 
 impl Node {
     pub(crate) fn epoch_now(&self) -> u64 {
         self.pulse.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Refuses a write of a node that was expelled, or that failed to announce a pin.
+    pub(crate) fn refuse_if_expelled(&self, action: &'static str) -> Result<()> {
+        if self.pulse.is_expelled.load(Ordering::SeqCst) { Err(expelled(action)) } else { Ok(()) }
     }
 
     /// Notes the epoch that PostgreSQL told.

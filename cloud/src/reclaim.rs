@@ -21,6 +21,8 @@ use crate::pack::PackId;
 const SPARSE_ONE_IN: u64 = 2;
 /// A pack with less than one in this many bytes of a full one is joined with others.
 const SMALL_ONE_IN: u64 = 4;
+/// Number of packs that are deleted between two looks at the lease.
+const DELETED_AT_ONCE: usize = 64;
 
 /// A pack to rewrite, with its live slots.
 struct Rewrite {
@@ -55,7 +57,7 @@ impl Node {
             Rewrite::new(pack, live)
         });
         for group in self.grouped(rewrites.collect()) {
-            self.rewrite(&group, seen)?;
+            self.rewrite(&group, 0, seen)?;
         }
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Node {
                 reclaimed.bytes_after = self.index.read().bytes();
                 return Ok(reclaimed);
             }
-            if self.rewrite(&group, seen)? {
+            if self.rewrite(&group, self.token(), seen)? {
                 let dead = |rewrite: &Rewrite| (rewrite.pack.slots.len() - rewrite.live.len()) as u64;
                 reclaimed.rows += group.iter().map(dead).sum::<u64>();
             }
@@ -85,8 +87,9 @@ impl Node {
         }
         reclaimed.finished = !watch(&ReclaimProgress { bytes_done: bytes_total, step_bytes: 0, ..progress }).is_break();
         if reclaimed.finished {
-            self.delete_doomed(self.options.grace)?;
+            self.delete_doomed(self.token(), self.options.grace)?;
             self.delete_orphans()?;
+            self.finish_collection()?;
         }
         reclaimed.bytes_after = self.index.read().bytes();
         Ok(reclaimed)
@@ -132,8 +135,8 @@ impl Node {
     }
 
     /// Writes the live objects of packs to new ones, and dooms the old ones. Returns false if they changed meanwhile, or if one of
-    /// them cannot be read: then they stay.
-    fn rewrite(&self, group: &[Rewrite], seen: u64) -> Result<bool> {
+    /// them cannot be read: then they stay. `token` is that of this node's collection, or 0.
+    fn rewrite(&self, group: &[Rewrite], token: i64, seen: u64) -> Result<bool> {
         let locations: Vec<_> = group
             .iter()
             .flat_map(|rewrite| {
@@ -141,7 +144,7 @@ impl Node {
             })
             .collect();
         let mut objects = Vec::with_capacity(locations.len());
-        for (location, fetched) in locations.iter().zip(self.fetcher.fetch(&locations)) {
+        for (location, fetched) in locations.iter().zip(self.fetcher.fetch_to_move(&locations)) {
             match fetched {
                 Ok(Some(bytes)) => objects.push(StoredObject { id: location.slot().id, bytes }),
                 Ok(None) => return Ok(false),
@@ -151,17 +154,25 @@ impl Node {
                 }
             }
         }
+        let doomed: Vec<_> = group.iter().map(|rewrite| signed(rewrite.pack.first)).collect();
+        self.replace(&doomed, objects, token, seen)
+    }
+
+    /// Writes objects to new packs, and dooms the packs with these numbers. Returns false if those changed meanwhile.
+    pub(crate) fn replace(&self, doomed: &[i64], objects: Vec<StoredObject>, token: i64, seen: u64) -> Result<bool> {
         let packs = if objects.is_empty() { Vec::new() } else { self.uploader.put(objects)? };
         let columns = PackColumns::of(&packs);
-        let doomed: Vec<_> = group.iter().map(|rewrite| signed(rewrite.pack.first)).collect();
         let Identity { project, node, generation } = self.identity;
-        let reply: Option<String> = self.database.call("replace packs", || async {
-            let query = sqlx::query_scalar("SELECT replace_packs($1, $2, $3, $4, $5, $6, $7, $8, $9)");
-            let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(seen)).bind(&doomed[..]);
+        let reply: Result<Option<String>> = self.database.call("replace packs", || async {
+            let query = sqlx::query_scalar("SELECT replace_packs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+            let query = query.bind(project).bind(&node[..]).bind(generation).bind(token);
+            let query = query.bind(signed(seen)).bind(doomed);
             let query = query.bind(&columns.id[..]).bind(&columns.objects[..]).bind(&columns.bytes[..]);
             query.bind(&columns.footer_bytes[..]).fetch_one(&self.database.pool).await
-        })?;
+        });
+        let reply = reply.inspect_err(|_| self.uploader.give_up(&packs))?;
         let Some(reply) = reply else {
+            self.uploader.give_up(&packs);
             self.refresh()?;
             return Ok(false);
         };
@@ -183,61 +194,70 @@ impl Node {
             Some(Rewrite::new(pack, live))
         });
         for group in self.grouped(rewrites.collect()) {
-            if !self.rewrite(&group, seen)? {
+            if !self.rewrite(&group, 0, seen)? {
                 let why = "a pack changed meanwhile or cannot be read; try again, or verify the store".to_owned();
                 return Err(Error::Fault { action: "scrub packs", why });
             }
         }
         self.fetcher.clear();
-        self.delete_doomed(Duration::ZERO)
+        self.delete_doomed(0, Duration::ZERO)
     }
 
-    /// Deletes packs that were doomed longer ago than the grace time.
-    fn delete_doomed(&self, grace: Duration) -> Result<()> {
-        let project = self.identity.project;
-        let pool = &self.database.pool;
+    /// Deletes packs that were doomed longer ago than the grace time. A deletion that comes late does no harm: a doomed pack never
+    /// becomes live again, and its name is never used again.
+    fn delete_doomed(&self, token: i64, grace: Duration) -> Result<()> {
+        let Identity { project, node, generation } = self.identity;
         let grace = grace.as_secs_f64();
         let rows = self.database.call("list doomed packs", || async {
-            let query = sqlx::query(
-                "SELECT id, first_number, footer IS NULL FROM packs WHERE project = $1 AND state = 'd'
-                   AND doomed_at <= clock_timestamp() - make_interval(secs => $2)",
-            );
-            query.bind(project).bind(grace).fetch_all(pool).await
+            let query = sqlx::query("SELECT id, first_number, is_stored FROM doomed_packs($1, $2, $3, $4, $5)");
+            let query = query.bind(project).bind(&node[..]).bind(generation).bind(token).bind(grace);
+            query.fetch_all(&self.database.pool).await
         })?;
-        for row in rows {
-            let (id, first): (Vec<u8>, i64) = (row.get(0), row.get(1));
-            if row.get(2) {
-                self.delete_stored(&id)?;
+        for some in rows.chunks(DELETED_AT_ONCE) {
+            let ids: Vec<Vec<u8>> = some.iter().map(|row| row.get(0)).collect();
+            let numbers: Vec<i64> = some.iter().map(|row| row.get(1)).collect();
+            for (row, id) in some.iter().zip(&ids) {
+                if row.get(2) {
+                    self.delete_stored(id)?;
+                }
             }
-            // Each statement may be repeated; the row of the pack goes last.
-            for statement in [
-                "DELETE FROM tails WHERE project = $1 AND id = $2 AND $3 >= 0",
-                "DELETE FROM graves WHERE project = $1 AND $2 IS NOT NULL AND pack = $3",
-                "DELETE FROM meets WHERE project = $1 AND $2 IS NOT NULL AND pack = $3",
-                "DELETE FROM packs WHERE project = $1 AND id = $2 AND first_number = $3 AND state = 'd'",
-            ] {
-                self.database.call("delete a pack", || async {
-                    let query = sqlx::query(statement).bind(project).bind(&id[..]).bind(first);
-                    query.execute(pool).await.map(drop)
-                })?;
-            }
+            self.database.call("forget packs", || async {
+                let query = sqlx::query("SELECT forget_packs($1, $2, $3, $4, $5, $6)");
+                let query = query.bind(project).bind(&node[..]).bind(generation).bind(token);
+                query.bind(&ids[..]).bind(&numbers[..]).execute(&self.database.pool).await.map(drop)
+            })?;
         }
         Ok(())
     }
 
-    /// Deletes packs that expelled nodes wrote, or may have written, and never registered.
+    /// Deletes packs that were written, or may have been, and never registered: those of expelled nodes, and those whose names were
+    /// given up.
     fn delete_orphans(&self) -> Result<()> {
-        let project = self.identity.project;
+        let Identity { project, node, generation } = self.identity;
+        let grace = self.options.grace.as_secs_f64();
         let ids: Vec<Vec<u8>> = self.database.call("list orphaned packs", || async {
-            let query = sqlx::query_scalar("SELECT orphaned_uploads($1)");
-            query.bind(project).fetch_all(&self.database.pool).await
+            let query = sqlx::query_scalar("SELECT orphaned_uploads($1, $2, $3, $4, $5)");
+            let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token()).bind(grace);
+            query.fetch_all(&self.database.pool).await
         })?;
-        for id in &ids {
-            self.delete_stored(id)?;
+        for some in ids.chunks(DELETED_AT_ONCE) {
+            some.iter().try_for_each(|id| self.delete_stored(id))?;
+            self.database.call("forget orphaned packs", || async {
+                let query = sqlx::query("SELECT forget_uploads($1, $2, $3, $4, $5)");
+                let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token());
+                query.bind(some).execute(&self.database.pool).await.map(drop)
+            })?;
         }
-        self.database.call("delete orphaned packs", || async {
-            let query = sqlx::query("DELETE FROM uploads WHERE project = $1 AND id = ANY ($2)");
-            query.bind(project).bind(&ids[..]).execute(&self.database.pool).await.map(drop)
+        Ok(())
+    }
+
+    /// Records the end of a complete collection.
+    fn finish_collection(&self) -> Result<()> {
+        let Identity { project, node, generation } = self.identity;
+        self.database.call("record a collection", || async {
+            let query = sqlx::query("SELECT finish_collection($1, $2, $3, $4)");
+            let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token());
+            query.execute(&self.database.pool).await.map(drop)
         })
     }
 

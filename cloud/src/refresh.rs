@@ -1,6 +1,6 @@
 //! Brings the index of a node up to date with the changes that PostgreSQL has numbered since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use amalgam_engine::Result;
@@ -82,9 +82,15 @@ impl Node {
             query.bind(project).bind(signed(seen)).fetch_all(pool).await
         })?;
         let marks = self.database.call(ACTION, || async {
-            let query = sqlx::query("SELECT key, value FROM marks WHERE project = $1 AND family = 't' AND change > $2");
+            let query =
+                sqlx::query("SELECT key, value, change FROM marks WHERE project = $1 AND family = 't' AND change > $2");
             query.bind(project).bind(signed(seen)).fetch_all(pool).await
         })?;
+        // Read last: a row that was forgotten before is counted, and one that is forgotten later was read above.
+        let gone = self.forgotten_packs(seen)?;
+        if let Some(purge) = marks.iter().map(|row| unsigned(row.get(2))).max() {
+            self.fetcher.follow_purge(purge)?;
+        }
         let (live, doomed): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.is_live);
         let live = self.load(live)?;
         let mut index = self.index.write();
@@ -98,6 +104,7 @@ impl Node {
             }
         }
         doomed.iter().for_each(|pack| index.doom(pack.first));
+        gone.into_iter().for_each(|first| index.doom(first));
         for row in graves {
             let slots: Vec<i32> = row.get(1);
             index.bury(unsigned(row.get(0)), slots.into_iter().map(i32::unsigned_abs));
@@ -107,6 +114,32 @@ impl Node {
         }
         index.note_all(last_change);
         Ok(())
+    }
+
+    /// Returns the packs of the index whose rows were deleted before this node had seen that they were doomed.
+    fn forgotten_packs(&self, seen: u64) -> Result<Vec<u64>> {
+        let project = self.identity.project;
+        let forgotten: i64 = self.database.call(ACTION, || async {
+            let query = sqlx::query_scalar("SELECT forgotten_change FROM projects WHERE project = $1");
+            query.bind(project).fetch_one(&self.database.pool).await
+        })?;
+        // An empty index has nothing to lose.
+        if unsigned(forgotten) <= seen || seen == 0 {
+            return Ok(Vec::new());
+        }
+        // Before the query: a pack that this node registers meanwhile is not in its result.
+        let known: Vec<u64> = self.index.read().packs_from(0).map(|pack| pack.first).collect();
+        let rows: Vec<i64> = self.database.call(ACTION, || async {
+            let query = sqlx::query_scalar("SELECT first_number FROM packs WHERE project = $1");
+            query.bind(project).fetch_all(&self.database.pool).await
+        })?;
+        let left: HashSet<u64> = rows.into_iter().map(unsigned).collect();
+        Ok(known.into_iter().filter(|first| !left.contains(first)).collect())
+    }
+
+    async fn stored_footer(&self, row: &PackRow) -> Result<Option<Bytes>> {
+        let range = row.bytes.saturating_sub(row.footer_bytes)..row.bytes;
+        self.bucket.get(&row.id, range).await.map_err(|source| fault("read a pack", &source))
     }
 
     /// Reads the footers of packs that are not in the index. A damaged or missing one does not keep the others from being used.
@@ -119,10 +152,14 @@ impl Node {
             let name = self.bucket.name(&row.id);
             let footer = match &row.footer {
                 Some(footer) => Some(Bytes::copy_from_slice(footer)),
-                None => {
-                    let range = row.bytes.saturating_sub(row.footer_bytes)..row.bytes;
-                    self.bucket.get(&row.id, range).await.map_err(|source| fault("read a pack", &source))?
-                }
+                None => match self.fetcher.cached_footer(&row.id).filter(|footer| read_footer(&name, footer).is_ok()) {
+                    Some(footer) => Some(footer),
+                    None => {
+                        let read = self.stored_footer(&row).await?;
+                        read.iter().for_each(|footer| self.fetcher.keep_footer(&row.id, footer));
+                        read
+                    }
+                },
             };
             let PackRow { first, id, bytes, epoch, footer: inline, .. } = row;
             let footer = footer.ok_or_else(|| damaged(&format!("pack {name}"), &"it is missing"));

@@ -41,12 +41,14 @@ pub(crate) struct Uploader {
     bucket: Bucket,
     identity: Identity,
     reserved: Mutex<Vec<PackId>>,
+    /// Names of packs that were not registered, for the next call.
+    given_up: Mutex<Vec<Vec<u8>>>,
     pack_bytes: usize,
 }
 
 impl Uploader {
     pub(crate) fn new(database: Database, bucket: Bucket, identity: Identity, pack_bytes: usize) -> Self {
-        Self { database, bucket, identity, reserved: Mutex::default(), pack_bytes }
+        Self { database, bucket, identity, reserved: Mutex::default(), given_up: Mutex::default(), pack_bytes }
     }
 
     /// Writes objects to the bucket and returns their packs, which nothing names yet.
@@ -59,19 +61,46 @@ impl Uploader {
             self.bucket.put(&id, [pack.body.clone(), pack.footer.clone()]).await?;
             Ok(NamedPack { id, pack, is_inline: false })
         };
+        let names: Vec<_> = packs.iter().map(|(id, _)| id.to_vec()).collect();
         let puts = stream::iter(packs).map(put).buffered(PUTS_MAX).try_collect();
-        self.database.wait(puts).map_err(|source| fault("write a pack", &source))
+        self.database.wait(puts).map_err(|source| {
+            self.given_up.lock().extend(names);
+            fault("write a pack", &source)
+        })
+    }
+
+    /// Gives up packs that were not registered, or may not have been: PostgreSQL decides with the next reservation of names. A
+    /// registration that arrives after that is refused, and a collection deletes the packs.
+    pub(crate) fn give_up(&self, packs: &[NamedPack]) {
+        let stored = packs.iter().filter(|pack| !pack.is_inline);
+        self.given_up.lock().extend(stored.map(|pack| pack.id.to_vec()));
     }
 
     fn take_names(&self, count: usize) -> Result<Vec<PackId>> {
         let mut reserved = self.reserved.lock();
         if reserved.len() < count {
+            self.release_given_up()?;
             let names: Vec<_> = (0..RESERVED_NAMES.max(count)).map(|_| random_name()).collect::<Result<_>>()?;
             self.reserve(&names)?;
             reserved.extend(names);
         }
         let at = reserved.len() - count;
         Ok(reserved.split_off(at))
+    }
+
+    fn release_given_up(&self) -> Result<()> {
+        let names = std::mem::take(&mut *self.given_up.lock());
+        if names.is_empty() {
+            return Ok(());
+        }
+        let released = self.database.call("give up names of packs", || async {
+            let query = sqlx::query(
+                "UPDATE uploads SET orphaned_at = clock_timestamp()
+                 WHERE project = $1 AND id = ANY ($2) AND orphaned_at IS NULL",
+            );
+            query.bind(self.identity.project).bind(&names[..]).execute(&self.database.pool).await.map(drop)
+        });
+        released.inspect_err(|_| self.given_up.lock().extend(names))
     }
 
     fn reserve(&self, names: &[PackId]) -> Result<()> {

@@ -18,6 +18,7 @@ mod reclaim;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 pub mod rows;
+mod shared;
 mod verify;
 
 pub use fault::{Fault, FaultPlan};
@@ -31,8 +32,11 @@ pub use meter::{Meter, Metered};
 pub use numbers::NumberSet;
 pub use reclaim::{KeptRows, ReclaimProgress, Reclaimed, WatchReclaim};
 #[cfg(feature = "rocksdb")]
-pub use rocks::{Rocks, RocksOptions, SharedMemory, recover};
+pub use rocks::{DiskCache, Rocks, RocksOptions, SharedMemory, recover};
+pub use shared::{Deletion, Held, Holder, SharedCollection};
 pub use verify::Verify;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -154,6 +158,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the current epoch.
     fn epoch(&self) -> Epoch;
 
+    /// Registers the sessions and pins of a store on this backend, for the collectors of other processes.
+    fn share_holds(&self, _holder: Arc<dyn Holder>) {}
+
+    /// Tells the collector of another process that an object is pinned, while there is one. An object that the backend has afterwards
+    /// stays while it is pinned. If that fails, every later transaction of this process fails.
+    fn announce_pin(&self, _id: ObjectId) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the value of a reference.
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>>;
 
@@ -220,6 +233,21 @@ pub trait Sweep: Backend {
     /// a time, and refuses a second one.
     fn advance_epoch(&self) -> Result<Epoch>;
 
+    /// Waits until every other process announces its pins to this collection, and returns the epoch of their oldest session.
+    fn sessions_elsewhere(&self) -> Result<Option<Epoch>> {
+        Ok(None)
+    }
+
+    /// Returns the objects that other processes have pinned during this collection and that it has not returned yet.
+    fn pins_elsewhere(&self) -> Result<Vec<ObjectId>> {
+        Ok(Vec::new())
+    }
+
+    /// Returns the last collection by any process; `None` for a store of one process.
+    fn last_collection(&self) -> Result<Option<SharedCollection>> {
+        Ok(None)
+    }
+
     /// Ends the collection that [`advance_epoch`](Self::advance_epoch) began, whether it was completed or not.
     fn end_collection(&self) {}
 
@@ -236,8 +264,9 @@ pub trait Sweep: Backend {
     fn numbers_end(&self) -> Result<u64>;
 
     /// Removes from the index those objects that no session has put or checked for since `older_than`, and returns which were
-    /// removed. From then on they do not exist. [`reclaim`](Self::reclaim) frees their space.
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>>;
+    /// removed. From then on they do not exist. [`reclaim`](Self::reclaim) frees their space. Removes nothing if other processes
+    /// have pinned objects that [`pins_elsewhere`](Self::pins_elsewhere) has not returned yet.
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Deletion>;
 
     /// Deletes at most `limit` operations before this number from the log, oldest first, with their request ids. Returns the
     /// number of the oldest remaining operation. The newest operation always stays.

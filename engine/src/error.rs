@@ -282,6 +282,14 @@ pub enum Error {
         /// The store.
         path: PathBuf,
     },
+    /// Another process does this now.
+    #[error("{what}: {why}")]
+    UnderWay {
+        /// The task.
+        what: &'static str,
+        /// Who does it, and what to do.
+        why: String,
+    },
     /// The disk is full.
     #[error(
         "no space left on the disk while trying to {action}: {why}; free some space and try again (reading still works)"
@@ -343,7 +351,7 @@ impl Error {
             | Self::RequestReused { .. }
             | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
             Self::NewerFormat { .. } => ErrorKind::Unsupported,
-            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Busy { .. } | Self::UnderWay { .. } => ErrorKind::Busy,
             Self::Full { .. } => ErrorKind::Full,
             Self::Interrupted => ErrorKind::Interrupted,
             Self::Fault { .. } => ErrorKind::Fault,

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
-use crate::backend::{Committed, IndexRow, Inspect, Memory, Transaction};
+use crate::backend::{Committed, Held, Holder, IndexRow, Inspect, Memory, SharedCollection, Transaction};
 use crate::changed_paths::{ChangedPaths, SnapshotSuffix};
 use crate::compress;
 use crate::error::{Error, Result};
@@ -76,6 +76,18 @@ impl OperationWaker {
     }
 }
 
+/// The sessions and pins of a store, for the collectors of other processes. Does not keep the store open.
+struct StoreHolder(Weak<Inner>);
+
+impl Holder for StoreHolder {
+    fn held(&self) -> Option<Held> {
+        let inner = self.0.upgrade()?;
+        // Sessions first: what a session that ends meanwhile kept is pinned by then.
+        let oldest = inner.sessions.lock().oldest();
+        Some(Held { oldest, pins: inner.pins.pinned() })
+    }
+}
+
 /// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -111,7 +123,9 @@ impl Store {
             sessions: Mutex::default(),
             waiting: Waiters::default(),
         };
-        Self { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        inner.backend.share_holds(Arc::new(StoreHolder(Arc::downgrade(&inner))));
+        Self { inner }
     }
 
     /// Creates a path counter for one walk, with the limit of this store.
@@ -149,12 +163,16 @@ impl Store {
 
     /// Protects an object and everything it refers to from collection while the pin exists. Does not check that they exist.
     pub fn pin(&self, id: impl Into<ObjectId>) -> Pin {
-        self.inner.pins.pin(id.into())
+        let pin = self.inner.pins.pin(id.into());
+        // If this fails, no transaction of this process succeeds any more.
+        let _ = self.inner.backend.announce_pin(pin.id());
+        pin
     }
 
     /// Pins a tree and checks that it exists. Collections delete roots first: if the root exists, so does the whole tree.
     pub fn hold(&self, root: RootId) -> Result<Pin> {
-        let pin = self.pin(root);
+        let pin = self.inner.pins.pin(root.object());
+        self.inner.backend.announce_pin(pin.id())?;
         // The cache may contain a tree that was deleted long ago.
         if self.inner.backend.contains_many(&[root.object()], 0)?[0] {
             return Ok(pin);
@@ -486,6 +504,11 @@ impl Store {
     /// Returns a handle by which a backend that several processes share tells of their operations.
     pub fn operation_waker(&self) -> OperationWaker {
         OperationWaker { inner: Arc::downgrade(&self.inner) }
+    }
+
+    /// Returns the last collection by any process that shares the store; `None` for a store of one process.
+    pub fn last_collection(&self) -> Result<Option<SharedCollection>> {
+        self.inner.backend.last_collection()
     }
 
     /// Waits until the log has an operation after this one, or until the timeout.

@@ -45,7 +45,7 @@ mod webhook_service;
 mod webhooks;
 
 pub use catalog::{Catalog, CatalogError, KeyRecord, ListPlace, NewKey, Project, SandboxFilter, SandboxRecord};
-pub use cluster::{ClusterOptions, ClusterStores, SharedStore};
+pub use cluster::{ClusterOptions, ClusterStores, NodeCache, SharedStore};
 pub use error_code::ErrorCode;
 pub use gate::{PROJECT_HEADER, REQUEST_ID_HEADER};
 pub use identity::{AuthError, Authentication};

@@ -57,6 +57,8 @@ pub(crate) struct Metrics {
     nfs_bytes: Family<DirectionLabels, Counter>,
     nfs_mounts: Gauge,
     cluster_requests: Family<OperationLabels, Counter>,
+    cluster_cache_reads: Family<OperationLabels, Counter>,
+    cluster_cache_bytes: Family<OperationLabels, Counter>,
     started: Gauge<f64, AtomicU64>,
 }
 
@@ -77,6 +79,8 @@ impl Metrics {
             nfs_bytes: Family::default(),
             nfs_mounts: Gauge::default(),
             cluster_requests: Family::default(),
+            cluster_cache_reads: Family::default(),
+            cluster_cache_bytes: Family::default(),
             started: Gauge::default(),
             registry: Arc::default(),
         };
@@ -104,6 +108,16 @@ impl Metrics {
             "amalgam_cluster_requests",
             "Requests to the database and the bucket of the cluster",
             metrics.cluster_requests.clone(),
+        );
+        registry.register(
+            "amalgam_cluster_cache_reads",
+            "Objects of the cluster that were read, by the place where they were",
+            metrics.cluster_cache_reads.clone(),
+        );
+        registry.register(
+            "amalgam_cluster_cache_bytes",
+            "Bytes of objects from caches and from the bucket of the cluster",
+            metrics.cluster_cache_bytes.clone(),
         );
         registry.register(
             "process_start_time_seconds",
@@ -141,9 +155,6 @@ impl Metrics {
 
     /// Brings the counters of NFS up to those of the server.
     fn count_nfs(&self, nfs: &NfsStatistics) {
-        let raise = |counter: &Counter, to: u64| {
-            counter.inc_by(to.saturating_sub(counter.get()));
-        };
         for (op, count) in &nfs.operations {
             raise(&self.nfs_operations.get_or_create(&OperationLabels { op }), *count);
         }
@@ -155,10 +166,21 @@ impl Metrics {
 
     /// Brings the counters of requests to the cluster's database and bucket up to date.
     pub(crate) fn count_cluster(&self, calls: &CloudCalls) {
-        let CloudCalls { statements, puts, gets, deletes } = *calls;
+        let CloudCalls { statements, puts, gets, deletes, cache } = *calls;
         for (op, count) in [("sql", statements), ("put", puts), ("get", gets), ("delete", deletes)] {
-            let counter = self.cluster_requests.get_or_create(&OperationLabels { op });
-            counter.inc_by(count.saturating_sub(counter.get()));
+            raise(&self.cluster_requests.get_or_create(&OperationLabels { op }), count);
+        }
+        let reads = [
+            ("memory", cache.memory_hits),
+            ("disk", cache.disk_hits),
+            ("miss", cache.misses),
+            ("damaged", cache.damaged),
+        ];
+        for (op, count) in reads {
+            raise(&self.cluster_cache_reads.get_or_create(&OperationLabels { op }), count);
+        }
+        for (op, count) in [("hit", cache.hit_bytes), ("bucket", cache.read_bytes)] {
+            raise(&self.cluster_cache_bytes.get_or_create(&OperationLabels { op }), count);
         }
     }
 
@@ -173,6 +195,11 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry);
         text
     }
+}
+
+/// Raises a counter to a number that another one has counted.
+fn raise(counter: &Counter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
 }
 
 /// A connection that counts until it is dropped.

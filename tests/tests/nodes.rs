@@ -3,16 +3,19 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use amalgam_cloud::Cloud;
+use amalgam_cloud::{Cloud, CloudOptions, open_bucket};
 use amalgam_engine::backend::{Backend, Committed, Epoch, Inspect, StoredObject, Transaction};
 use amalgam_engine::reference::{Operation, RefName, RefValue, RequestId};
 use amalgam_engine::{
-    Commit, ErrorKind, Expect, ObjectId, Result, SnapshotId, Store, StoreOptions, Tombstone, VerifyOptions,
+    Commit, ErrorKind, Expect, ObjectId, Result, SnapshotId, SplitMix64, Store, StoreOptions, Tombstone, VerifyOptions,
     WorkingTree, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
+use amalgam_test_support::postgres;
+use amalgam_test_support::postgres_proxy::PostgresProxy;
 use amalgam_tests::harness::{CloudPlace, check_log, name, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 use bytes::Bytes;
@@ -113,6 +116,55 @@ fn references_are_linearizable_over_three_nodes() {
     let options = HistoryOptions { seed, threads: 12, calls: 200, registers: 3 };
     let calls = record(&nodes, options);
     println!("{:?}", check_history(&calls, options));
+}
+
+/// The same while nodes lose answers, connections and PostgreSQL itself.
+#[test]
+fn references_are_linearizable_over_three_nodes_through_faults() {
+    let Some(mut server) = postgres::own() else { return };
+    let seed = seed();
+    println!("seed {seed}");
+    let bucket = open_bucket("memory:").expect("memory");
+    let proxies: Vec<_> = (0..3).map(|_| PostgresProxy::start(server.directory())).collect();
+    let node = |proxy: &PostgresProxy| {
+        let url = postgres::url(proxy.directory());
+        let mut options = CloudOptions::new(url, Arc::clone(&bucket), "linear through faults");
+        options.connections = 4;
+        Cloud::open(&options).expect("the server runs")
+    };
+    let nodes = Nodes { nodes: proxies.iter().map(node).collect(), next: AtomicUsize::new(0) };
+    let options = HistoryOptions { seed, threads: 9, calls: 60, registers: 3 };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = SplitMix64::new(seed);
+            for number in 0.. {
+                if is_over.load(Ordering::SeqCst) {
+                    break;
+                }
+                let proxy = &proxies[random.below(3) as usize];
+                match random.below(4) {
+                    0 | 1 => proxy.swallow_next_answer(),
+                    2 => proxy.cut(),
+                    _ => {
+                        proxy.hold();
+                        std::thread::sleep(Duration::from_millis(random.below(50)));
+                        proxy.release();
+                    }
+                }
+                if number == 20 {
+                    server.restart();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let calls = record(&nodes, options);
+        is_over.store(true, Ordering::SeqCst);
+        println!("{:?}", check_history(&calls, options));
+    });
+    let swallowed: usize = proxies.iter().map(PostgresProxy::swallowed).sum();
+    println!("{swallowed} answers were lost");
+    assert!(swallowed > 0);
 }
 
 #[test]

@@ -278,26 +278,26 @@ fn what_is_written_later_is_not_older() {
             let epoch = backend.advance_epoch().expect("a new epoch");
             assert_eq!(backend.contains_many(&[id], epoch).expect("contains"), [true]);
             assert_eq!(
-                backend.delete(&[id], epoch).expect("delete"),
+                backend.delete(&[id], epoch).expect("delete").deleted(),
                 [false],
                 "{place:?}: {id} was met in epoch {epoch}"
             );
             backend.put_ahead(vec![object.clone()]).expect("put");
             assert_eq!(
-                backend.delete(&[id], epoch).expect("delete"),
+                backend.delete(&[id], epoch).expect("delete").deleted(),
                 [false],
                 "{place:?}: {id} was put in epoch {epoch}"
             );
             let transaction = Transaction { objects: vec![object], ..Default::default() };
             backend.transact(transaction).expect("put");
             assert_eq!(
-                backend.delete(&[id], epoch).expect("delete"),
+                backend.delete(&[id], epoch).expect("delete").deleted(),
                 [false],
                 "{place:?}: {id} was put in epoch {epoch}"
             );
             assert!(backend.get(id).expect("get").is_some());
             assert_eq!(
-                backend.delete(&[id], epoch + 1).expect("delete"),
+                backend.delete(&[id], epoch + 1).expect("delete").deleted(),
                 [true],
                 "{place:?}: nobody needs {id} any more"
             );
@@ -336,7 +336,7 @@ fn a_put_beside_a_delete_wins() {
                 let epoch = backend.advance_epoch().expect("a new epoch");
                 barrier.wait();
                 linger(40);
-                went += u64::from(backend.delete(&[id], epoch).expect("delete")[0]);
+                went += u64::from(backend.delete(&[id], epoch).expect("delete").deleted()[0]);
                 barrier.wait();
                 lost += u64::from(backend.get(id).expect("get").is_none());
             }

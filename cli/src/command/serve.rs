@@ -24,6 +24,8 @@ const DOCKER_HOST: &str = "unix:///var/run/docker.sock";
 const IDLE_SECONDS: u64 = 600;
 /// Connections of a node to the database of its cluster, beside those of the catalog.
 const CLUSTER_CONNECTIONS: u32 = 16;
+/// Size of the cache of a node on its disk.
+const NODE_CACHE_BYTES: u64 = 4_000_000_000;
 const END_TIMEOUT: Duration = Duration::from_secs(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -82,6 +84,7 @@ impl Serve {
         let options = NetworkOptions {
             data: settings.path("data"),
             cluster: cluster(&settings),
+            node_cache_bytes: settings.size("node-cache")?.unwrap_or(NODE_CACHE_BYTES),
             home: session.home().to_owned(),
             nfs,
             listen,
@@ -105,7 +108,12 @@ impl Serve {
 /// The cluster whose projects are served, if the server is a node of one.
 fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
     let (database, bucket) = settings.text("cluster").zip(settings.text("bucket"))?;
-    Some(ClusterOptions { database: database.to_owned(), bucket: bucket.to_owned(), connections: CLUSTER_CONNECTIONS })
+    Some(ClusterOptions {
+        database: database.to_owned(),
+        bucket: bucket.to_owned(),
+        connections: CLUSTER_CONNECTIONS,
+        cache: None,
+    })
 }
 
 /// How events are sent to webhooks.

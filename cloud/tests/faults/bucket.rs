@@ -61,6 +61,11 @@ impl FaultyBucket {
         self.faults.lock().push_back(fault);
     }
 
+    /// Forgets a fault that no request has met. Returns whether there was one.
+    pub fn take_fault(&self) -> bool {
+        self.faults.lock().pop_front().is_some()
+    }
+
     pub fn injected(&self) -> usize {
         self.injected.load(Ordering::SeqCst)
     }
@@ -106,6 +111,11 @@ impl FaultyBucket {
             bytes[at] ^= 1;
             self.inner.put(&path, bytes.into()).await.expect("memory");
         });
+    }
+
+    pub fn size(&self, name: &str) -> usize {
+        let found = Self::wait(self.inner.head(&Path::from(name))).expect("there");
+        usize::try_from(found.size).expect("a small pack")
     }
 
     pub fn remove(&self, name: &str) {

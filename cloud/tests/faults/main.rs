@@ -2,7 +2,8 @@
 //! is done twice, and an error names the damaged pack.
 
 mod bucket;
-mod proxy;
+mod cache;
+mod storm;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use amalgam_engine::backend::{Backend as _, Committed, Durability, KeptRows, Sto
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
 use amalgam_engine::{Error, ObjectId, ObjectKind, Result};
 use amalgam_test_support::postgres;
+use amalgam_test_support::postgres_proxy::PostgresProxy as Proxy;
 use bytes::Bytes;
 
 use bucket::{Fault, FaultyBucket};
-use proxy::Proxy;
 
 fn options(database: String, bucket: &Arc<FaultyBucket>, project: &str) -> CloudOptions {
     let mut options = CloudOptions::new(database, Arc::clone(bucket) as Arc<_>, project);
@@ -90,7 +91,7 @@ fn a_lost_answer_of_a_deletion_is_found_again() {
     cloud.put_ahead(vec![young.clone()]).expect("put");
     proxy.swallow_next_answer();
     let ids = [dead.id, young.id, object("absent", 100).id];
-    assert_eq!(cloud.delete(&ids, epoch).expect("sent again"), [true, false, false]);
+    assert_eq!(cloud.delete(&ids, epoch).expect("sent again").deleted(), [true, false, false]);
     assert_eq!(proxy.swallowed(), 1);
     assert_eq!(cloud.contains_many(&ids, 0).expect("contains"), [false, true, false]);
     cloud.end_collection();
@@ -170,7 +171,7 @@ fn a_fenced_node_reads_and_does_not_write() {
     step(&first, "a", None, 1, vec![object("before", 100)]).expect("committed");
     // The same node starts again somewhere else.
     let second = open(&settings);
-    for objects in [Vec::new(), vec![object("inline", 100)], vec![object("large", 300 << 10)]] {
+    for objects in [vec![object("large", 300 << 10)], Vec::new(), vec![object("inline", 100)]] {
         let error = step(&first, "a", Some(1), 2, objects).expect_err("fenced");
         assert!(error.to_string().contains("expelled"), "{error}");
     }
@@ -200,16 +201,17 @@ fn a_silent_node_is_expelled_by_a_collection_and_an_alive_one_is_not() {
     let silent = open(&settings);
     step(&silent, "a", None, 1, Vec::new()).expect("committed");
     let collector = open(&options(server.url(), &bucket, "silent"));
-    let error = collector.advance_epoch().expect_err("another node is alive");
-    assert!(error.to_string().contains("other nodes have this project open"), "{error}");
+    collector.advance_epoch().expect("a collection");
+    collector.sessions_elsewhere().expect("the other node answers");
+    collector.end_collection();
     step(&silent, "a", Some(1), 2, Vec::new()).expect("its lease is alive");
-    // As if it were stopped: its heartbeat does not arrive until the collector has expelled it.
+    // As if it were stopped: its heartbeat and its answer do not arrive until the collector has expelled it.
     proxy.hold();
     let sent = std::thread::spawn(move || (step(&silent, "a", Some(2), 3, Vec::new()), silent));
-    while collector.advance_epoch().is_err() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let error = Cloud::open(&options(server.url(), &bucket, "silent")).err().expect("a collection is under way");
+    collector.advance_epoch().expect("a collection");
+    collector.sessions_elsewhere().expect("the silent node is expelled");
+    let joined = open(&options(server.url(), &bucket, "silent"));
+    let error = joined.advance_epoch().expect_err("a collection is under way");
     assert!(error.to_string().contains("another node collects"), "{error}");
     proxy.release();
     let (sent, silent) = sent.join().expect("no panic");
@@ -217,6 +219,67 @@ fn a_silent_node_is_expelled_by_a_collection_and_an_alive_one_is_not() {
     assert!(error.to_string().contains("expelled"), "{error}");
     step(&collector, "a", Some(2), 3, Vec::new()).expect("history did not fork");
     assert_eq!(silent.read_ref(&name("a")).expect("read"), Some(RefValue::noting("3")));
+    collector.end_collection();
+}
+
+#[test]
+fn a_collector_that_lost_its_lease_deletes_nothing() {
+    let Some(server) = postgres::own() else { return };
+    let bucket = FaultyBucket::new();
+    let proxy = Proxy::start(server.directory());
+    let mut settings = options(postgres::url(proxy.directory()), &bucket, "lost leases");
+    settings.lease = Duration::from_millis(300);
+    settings.retry_time = Duration::from_secs(60);
+    let first = open(&settings);
+    let dead = object("dead", 300 << 10);
+    first.put_ahead(vec![dead.clone()]).expect("put");
+    let epoch = first.advance_epoch().expect("a collection");
+    proxy.hold();
+    let second = open(&options(server.url(), &bucket, "lost leases"));
+    while second.advance_epoch().is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    second.sessions_elsewhere().expect("the first one is expelled");
+    // A session of the second node relies on the object now.
+    assert_eq!(second.contains_many(&[dead.id], second.epoch()).expect("checked"), [true]);
+    second.end_collection();
+    proxy.release();
+    first.delete(&[dead.id], epoch + 1).expect_err("its lease is lost");
+    let nothing = KeptRows { numbers: Arc::default(), gone: Arc::default(), end: 1_000 };
+    first.reclaim(nothing, &mut |_| ControlFlow::Continue(())).expect_err("its lease is lost");
+    first.end_collection();
+    second.release_memory().expect("the cache is empty");
+    assert_eq!(second.get(dead.id).expect("get").expect("kept"), dead.bytes);
+}
+
+#[test]
+fn a_pack_that_was_put_and_never_named_goes_while_its_node_lives() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let mut settings = options(url, &bucket, "never named");
+    settings.pack_bytes = 256 << 10;
+    let cloud = open(&settings);
+    step(&cloud, "a", None, 1, vec![object("kept", 200 << 10)]).expect("committed");
+    // One put is not done, and one is done and fails all the same.
+    bucket.inject(Fault::FailPut);
+    bucket.inject(Fault::FailPut);
+    step(&cloud, "a", Some(1), 2, vec![object("failed", 200 << 10)]).expect_err("the bucket fails");
+    bucket.inject(Fault::LosePutAnswer);
+    bucket.inject(Fault::FailPut);
+    step(&cloud, "a", Some(1), 2, vec![object("lost", 200 << 10)]).expect_err("the bucket fails");
+    assert_eq!(bucket.names().len(), 2, "a pack that nothing names");
+    // Names are given up with the next reservation.
+    for number in 1..80 {
+        step(&cloud, "a", Some(number), number + 1, vec![object(&format!("more {number}"), 200 << 10)])
+            .expect("committed");
+    }
+    let before = bucket.names().len();
+    cloud.advance_epoch().expect("a collection");
+    let everything = KeptRows { numbers: Arc::default(), gone: Arc::default(), end: 0 };
+    assert!(cloud.reclaim(everything, &mut |_| ControlFlow::Continue(())).expect("reclaimed").finished);
+    cloud.end_collection();
+    assert_eq!(bucket.names().len(), before - 1);
+    assert!(cloud.get(object("kept", 200 << 10).id).expect("get").is_some());
 }
 
 #[test]

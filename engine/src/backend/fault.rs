@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::reclaim::{KeptRows, Reclaimed, WatchReclaim};
-use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
+use super::{
+    Backend, Committed, Deletion, Epoch, Family, Holder, IndexRow, Inspect, Page, RowEdit, SharedCollection,
+    StoredObject, Sweep, Transaction,
+};
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
@@ -123,6 +126,14 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.epoch()
     }
 
+    fn share_holds(&self, holder: Arc<dyn Holder>) {
+        self.inner.share_holds(holder);
+    }
+
+    fn announce_pin(&self, id: ObjectId) -> Result<()> {
+        self.inner.announce_pin(id)
+    }
+
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
         self.plan.read("read a reference")?;
         self.inner.read_ref(name)
@@ -175,6 +186,18 @@ impl<B: Sweep> Sweep for Fault<B> {
         self.inner.advance_epoch()
     }
 
+    fn sessions_elsewhere(&self) -> Result<Option<Epoch>> {
+        self.inner.sessions_elsewhere()
+    }
+
+    fn pins_elsewhere(&self) -> Result<Vec<ObjectId>> {
+        self.inner.pins_elsewhere()
+    }
+
+    fn last_collection(&self) -> Result<Option<SharedCollection>> {
+        self.inner.last_collection()
+    }
+
     fn end_collection(&self) {
         self.inner.end_collection();
     }
@@ -195,7 +218,7 @@ impl<B: Sweep> Sweep for Fault<B> {
         self.inner.numbers_end()
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Deletion> {
         self.plan.write("delete objects")?;
         self.inner.delete(ids, older_than)
     }
@@ -220,6 +243,10 @@ impl<B: Inspect> Inspect for Fault<B> {
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.plan.write("repair")?;
         self.inner.edit(edits)
+    }
+
+    fn restore_objects(&self) -> Result<Vec<ObjectId>> {
+        self.inner.restore_objects()
     }
 
     fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {

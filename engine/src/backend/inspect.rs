@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Sweep;
 use crate::error::Result;
-use crate::id::ObjectKind;
+use crate::id::{ObjectId, ObjectKind};
 
 /// The row families of a store. `docs/FORMAT.md` specifies their keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,6 +117,12 @@ pub trait Inspect: Sweep {
     /// Sets and removes rows atomically. Durable on return. Checks nothing: the caller must have exclusive access to the store,
     /// as a repair has. (Tests use it to plant damage.)
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()>;
+
+    /// Stores damaged and missing objects again, from copies outside of the store, for example a cache. Returns those that were
+    /// restored.
+    fn restore_objects(&self) -> Result<Vec<ObjectId>> {
+        Ok(Vec::new())
+    }
 
     /// Ensures that the bytes of removed rows are in no file of the store any more. Takes as long as rewriting the files that
     /// contained them. An empty key stands for any row of its family.

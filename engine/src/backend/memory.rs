@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use super::inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 use super::reclaim::{KeptRows, ReclaimProgress, Reclaimed, WatchReclaim};
 use super::rows::{IndexValue, RefRow, damaged, number, read_tombstone, tombstone_key};
-use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use super::{Backend, Committed, Deletion, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
@@ -291,7 +291,7 @@ impl Sweep for Memory {
         Ok(self.state.read().next_object)
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Deletion> {
         let mut state = self.state.write();
         let mut delete = |id: &ObjectId| {
             let goes = state.index(*id)?.is_some_and(|value| value.epoch < older_than);
@@ -300,7 +300,7 @@ impl Sweep for Memory {
             }
             Ok(goes)
         };
-        ids.iter().map(&mut delete).collect()
+        ids.iter().map(&mut delete).collect::<Result<_>>().map(Deletion::Done)
     }
 
     fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::reclaim::{KeptRows, Reclaimed, WatchReclaim};
 use super::{
-    Backend, Committed, Epoch, Family, IndexRow, Inspect, MatchCallback, Page, ReadCallback, RowEdit, StoredObject,
-    Sweep, Transaction,
+    Backend, Committed, Deletion, Epoch, Family, Holder, IndexRow, Inspect, MatchCallback, Page, ReadCallback, RowEdit,
+    SharedCollection, StoredObject, Sweep, Transaction,
 };
 use crate::error::Result;
 use crate::id::ObjectId;
@@ -162,6 +162,14 @@ impl<B: Backend> Backend for Metered<B> {
         self.inner.epoch()
     }
 
+    fn share_holds(&self, holder: Arc<dyn Holder>) {
+        self.inner.share_holds(holder);
+    }
+
+    fn announce_pin(&self, id: ObjectId) -> Result<()> {
+        self.inner.announce_pin(id)
+    }
+
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
         self.inner.read_ref(name)
     }
@@ -210,6 +218,18 @@ impl<B: Sweep> Sweep for Metered<B> {
         self.inner.advance_epoch()
     }
 
+    fn sessions_elsewhere(&self) -> Result<Option<Epoch>> {
+        self.inner.sessions_elsewhere()
+    }
+
+    fn pins_elsewhere(&self) -> Result<Vec<ObjectId>> {
+        self.inner.pins_elsewhere()
+    }
+
+    fn last_collection(&self) -> Result<Option<SharedCollection>> {
+        self.inner.last_collection()
+    }
+
     fn end_collection(&self) {
         self.inner.end_collection();
     }
@@ -230,7 +250,7 @@ impl<B: Sweep> Sweep for Metered<B> {
         self.inner.numbers_end()
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Deletion> {
         self.inner.delete(ids, older_than)
     }
 
@@ -250,6 +270,10 @@ impl<B: Inspect> Inspect for Metered<B> {
 
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.inner.edit(edits)
+    }
+
+    fn restore_objects(&self) -> Result<Vec<ObjectId>> {
+        self.inner.restore_objects()
     }
 
     fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {

@@ -7,6 +7,7 @@
 //! are already compressed, so RocksDB's compression is off. Transactions use group commit: one leader compares, numbers and
 //! writes for all waiting threads, which makes the operation log gapless and shares the fsync.
 
+mod disk_cache;
 mod group_commit;
 mod inspect;
 mod names;
@@ -18,6 +19,7 @@ mod settings;
 mod sweep;
 mod trim;
 
+pub use disk_cache::DiskCache;
 pub use recover::recover;
 pub use settings::{RocksOptions, SharedMemory};
 

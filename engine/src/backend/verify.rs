@@ -1,9 +1,14 @@
 //! A backend that verifies the hash on every put and get. For stores with untrusted input, and for tests.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::reclaim::{KeptRows, Reclaimed, WatchReclaim};
-use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
+use super::{
+    Backend, Committed, Deletion, Epoch, Family, Holder, IndexRow, Inspect, Page, RowEdit, SharedCollection,
+    StoredObject, Sweep, Transaction,
+};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
@@ -67,6 +72,14 @@ impl<B: Backend> Backend for Verify<B> {
         self.0.epoch()
     }
 
+    fn share_holds(&self, holder: Arc<dyn Holder>) {
+        self.0.share_holds(holder);
+    }
+
+    fn announce_pin(&self, id: ObjectId) -> Result<()> {
+        self.0.announce_pin(id)
+    }
+
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
         self.0.read_ref(name)
     }
@@ -113,6 +126,18 @@ impl<B: Sweep> Sweep for Verify<B> {
         self.0.advance_epoch()
     }
 
+    fn sessions_elsewhere(&self) -> Result<Option<Epoch>> {
+        self.0.sessions_elsewhere()
+    }
+
+    fn pins_elsewhere(&self) -> Result<Vec<ObjectId>> {
+        self.0.pins_elsewhere()
+    }
+
+    fn last_collection(&self) -> Result<Option<SharedCollection>> {
+        self.0.last_collection()
+    }
+
     fn end_collection(&self) {
         self.0.end_collection();
     }
@@ -133,7 +158,7 @@ impl<B: Sweep> Sweep for Verify<B> {
         self.0.numbers_end()
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Deletion> {
         self.0.delete(ids, older_than)
     }
 
@@ -153,6 +178,10 @@ impl<B: Inspect> Inspect for Verify<B> {
 
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.0.edit(edits)
+    }
+
+    fn restore_objects(&self) -> Result<Vec<ObjectId>> {
+        self.0.restore_objects()
     }
 
     fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {

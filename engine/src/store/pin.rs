@@ -83,6 +83,11 @@ impl PinTable {
         !state.counts.is_empty() || state.since_sweep.is_some()
     }
 
+    /// Returns the pinned objects.
+    pub(super) fn pinned(&self) -> Vec<ObjectId> {
+        self.state.lock().counts.keys().copied().collect()
+    }
+
     /// Starts tracking pins for a sweep. Returns false if a sweep is already running.
     pub(super) fn begin_sweep(&self) -> bool {
         let mut state = self.state.lock();

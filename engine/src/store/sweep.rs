@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::Store;
 use super::rows::{read_row, show_rows};
-use crate::backend::{Epoch, Family, IndexRow, KeptRows, NumberSet, Reclaimed, WatchReclaim};
+use crate::backend::{Deletion, Epoch, Family, IndexRow, KeptRows, NumberSet, Reclaimed, WatchReclaim};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{FORGET, Operation, RefName, RefValue};
@@ -125,7 +125,6 @@ impl Tallies {
 
 impl SweepRound {
     pub(super) fn begin(store: Store, scope: SweepScope) -> Result<Self> {
-        let sessions = store.inner.sessions.lock();
         if !store.inner.pins.begin_sweep() {
             let why = "another one is under way; wait for its end".to_owned();
             return Err(Error::Invalid { what: "collection", why });
@@ -137,8 +136,9 @@ impl SweepRound {
                 return Err(error);
             }
         };
-        let older_than = sessions.oldest().map_or(epoch, |oldest| oldest.min(epoch));
-        drop(sessions);
+        // A session that is not in the table by now gets the new epoch.
+        let oldest = store.inner.sessions.lock().oldest();
+        let older_than = oldest.map_or(epoch, |oldest| oldest.min(epoch));
         // From here on, dropping the value ends the round.
         let mut round = Self {
             store,
@@ -156,6 +156,9 @@ impl SweepRound {
             kept: Default::default(),
             gone: Default::default(),
         };
+        if let Some(oldest) = round.store.inner.backend.sessions_elsewhere()? {
+            round.older_than = round.older_than.min(oldest);
+        }
         round.begun_after = round.store.inner.backend.last_operation()?;
         round.last_operation = scope.operations_after.map_or(round.begun_after, |after| after.min(round.begun_after));
         round.counts_after = round.last_operation;
@@ -186,6 +189,7 @@ impl SweepRound {
     pub fn roots(&mut self) -> Result<Vec<ObjectId>> {
         let pins = &self.store.inner.pins;
         let mut roots = if self.refs_told { pins.untold() } else { pins.since_sweep() };
+        roots.extend(self.store.inner.backend.pins_elsewhere()?);
         let mut after = None;
         while !self.refs_told {
             let page = self.store.list_refs("", after.as_ref(), PAGE)?;
@@ -293,7 +297,10 @@ impl SweepRound {
         } else {
             let dead: Vec<_> = unmarked.iter().map(|row| row.id).collect();
             match inner.pins.unless_untold(|| inner.backend.delete(&dead, self.older_than)) {
-                Ok(gone) => gone?,
+                Ok(deletion) => match deletion? {
+                    Deletion::Done(gone) => gone,
+                    Deletion::Pinned(pinned) => return Ok(Swept::Unmarked(pinned)),
+                },
                 Err(untold) => return Ok(Swept::Unmarked(untold)),
             }
         };

@@ -30,6 +30,11 @@ pub enum Repaired {
         /// The damage.
         damage: Damage,
     },
+    /// A damaged or missing object was stored again, from a copy outside of the store.
+    Restored {
+        /// The object.
+        id: ObjectId,
+    },
     /// The row of an object was found under another number, and the index refers to it again.
     Found {
         /// The object.
@@ -59,7 +64,7 @@ pub enum Repaired {
 /// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repair {
-    /// The report before the repair.
+    /// The report before the repair, without the objects that were restored.
     pub found: VerifyReport,
     /// The steps, in order.
     pub done: Vec<Repaired>,
@@ -77,8 +82,10 @@ pub fn repair(store: &Store, options: &VerifyOptions) -> Result<Repair> {
         let examined = examine(store, &options, &|_| ControlFlow::Continue(()))?;
         Ok(examined.expect("nobody ends it"))
     };
+    let restored = store.inspect().restore_objects()?;
     let found = all()?;
-    let mut work = Work { inspect: store.inspect(), found: &found, done: Vec::new(), healed: HashSet::new() };
+    let done = restored.into_iter().map(|id| Repaired::Restored { id }).collect();
+    let mut work = Work { inspect: store.inspect(), found: &found, done, healed: HashSet::new() };
     work.index_rows()?;
     let in_use = work.loose_rows()?;
     work.damaged_objects(&in_use)?;

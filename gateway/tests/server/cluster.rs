@@ -40,6 +40,7 @@ impl Place {
             database: server.replace("/postgres?", &format!("/{name}?")),
             bucket: format!("file://{}", bucket.path().display()),
             connections: 4,
+            cache: None,
         };
         Some(Self { options, _bucket: bucket })
     }
@@ -259,4 +260,34 @@ async fn a_catalog_in_postgresql_keeps_what_it_answered() {
     first.revoke_key(&key.id, now()).await.unwrap();
     assert_eq!(second.revoked_since(key.created).await.unwrap().len(), 1);
     assert!(first.copy_to(std::path::Path::new("copy.db")).await.is_err(), "its own tools back it up");
+}
+
+/// Uncommitted edits of one node, and the trees that its calls use, are roots of the other node's collection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_collection_on_one_node_keeps_what_another_node_uses() {
+    let Some(place) = Place::new().await else { return };
+    let (mut one, mut two) = (place.node().await, place.node().await);
+    let key = one.key("admin,merge", &[], false).await;
+    call(&one, &key, Method::POST, "/workspaces", json!({"workspaceId": "main"})).await;
+    write(&one, &key, "main/files/kept", "kept").await;
+    call(&one, &key, Method::POST, "/workspaces/main/commit", json!({"message": "first"})).await;
+    // A checkpoint, and a journal on top of it.
+    let large = "x".repeat(3 << 20);
+    write(&two, &key, "main/files/large", &large).await;
+    write(&two, &key, "main/files/small", "small").await;
+    for _ in 0..2 {
+        let answer =
+            one.rest(Method::POST, "/api/v1/collections", &[("x-api-key", &key)], "{\"graceSeconds\": 0}").await;
+        assert_eq!(answer.status, 200, "{:?}", answer.bytes);
+        write(&two, &key, "main/files/between", "between").await;
+    }
+    for node in [&one, &two] {
+        for (path, text) in [("kept", "kept"), ("large", large.as_str()), ("small", "small"), ("between", "between")] {
+            assert!(read(node, &key, &format!("main/files/{path}")).await == *text, "{path}");
+        }
+    }
+    call(&two, &key, Method::POST, "/workspaces/main/commit", json!({"message": "second"})).await;
+    assert!(read(&one, &key, "main/files/large").await == large);
+    one.stop().await;
+    two.stop().await;
 }

@@ -142,6 +142,7 @@ fn record_words(record: &Record) -> String {
 fn repaired_words(repaired: &Repaired) -> String {
     match repaired {
         Repaired::Quarantined { id, damage } => format!("{id} put into quarantine: {damage}"),
+        Repaired::Restored { id } => format!("{id} stored again from the cache of this node"),
         Repaired::Found { id } => format!("{id} found again"),
         Repaired::Dropped { id } => format!("a second row of {id} removed"),
         Repaired::QuarantinedRow { family, number } => format!("row {number} of {family:?} put into quarantine"),

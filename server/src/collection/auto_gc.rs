@@ -11,6 +11,7 @@ use amalgam_proto::Reason;
 use super::{Collections, How, ITSELF, Last, Why};
 use crate::call_log::warn_failure;
 use crate::disk_quota::{Disk, Shortage, shortage};
+use crate::error::Result;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The time without calls that a collection by time waits for, unless it is overdue.
@@ -42,10 +43,6 @@ impl Collections {
     /// Collects automatically until the process ends. `idle` returns the time since the last call. A failure is logged once, kept for
     /// the status, and retried with a growing delay.
     pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration, tell: &dyn Fn(&str)) {
-        if self.context.live_trees.is_some() {
-            // A collection keeps other nodes from opening the store: its time is chosen by a person.
-            return;
-        }
         let collections = &self.inner;
         let mut looked = Instant::now();
         let mut failures = Failures::default();
@@ -65,17 +62,18 @@ impl Collections {
             if state.is_paused(self.context.now()) || self.is_collecting() {
                 continue;
             }
-            let (disk, settings) = match (self.quota.measure_disk(), self.context.settings()) {
-                (Ok(disk), Ok(settings)) => (disk, settings),
-                (Err(failure), _) | (_, Err(failure)) => {
+            // The time of the last collection by the present clock, which may have jumped since.
+            let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
+            let (last, disk, budget) = match self.growth(placed) {
+                Ok(Some(growth)) => growth,
+                Ok(None) => continue,
+                Err(failure) => {
                     warn_failure(&failure, "whether a collection is due cannot be decided");
                     continue;
                 }
             };
-            // The time of the last collection by the present clock, which may have jumped since.
-            let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
-            let last = placed.as_ref();
-            let why = due(&collections.policy, last, &disk, settings.budget_bytes, self.context.now(), idle());
+            let last = last.as_ref();
+            let why = due(&collections.policy, last, &disk, budget, self.context.now(), idle());
             let is_near = self.quota.take_quota_note();
             let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.context.now())) else { continue };
             let how = How { actor: ITSELF, dry_run: false, grace: None, why };
@@ -95,6 +93,26 @@ impl Collections {
                 }
             }
         }
+    }
+}
+
+impl Collections {
+    /// Returns the last collection, the disk and the budget. A store that several nodes share was collected by any of them, and its size is
+    /// that of all packs, to which no budget applies; nothing while another node collects it.
+    fn growth(&self, own: Option<Last>) -> Result<Option<(Option<Last>, Disk, Option<u64>)>> {
+        let (disk, settings) = (self.quota.measure_disk()?, self.context.settings()?);
+        let Some(shared) = self.context.store.last_collection()? else {
+            return Ok(Some((own, disk, settings.budget_bytes)));
+        };
+        if shared.is_under_way {
+            return Ok(None);
+        }
+        let now = self.context.now().0;
+        let last = shared.age.map(|age| {
+            let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+            Last { time: now.saturating_sub(age), disk_bytes_after: shared.bytes_after, ..Last::default() }
+        });
+        Ok(Some((last, Disk { store_bytes: shared.bytes, ..disk }, None)))
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod http;
 pub mod postgres;
+pub mod postgres_proxy;
 
 use std::fs::File;
 use std::io::Write as _;

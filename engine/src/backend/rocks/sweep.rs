@@ -8,7 +8,7 @@ use super::Rocks;
 use super::settings::{EPOCH_KEY, INDEX, META, UNRECLAIMED_KEY, fault};
 use crate::backend::home::damaged;
 use crate::backend::rows::IndexValue;
-use crate::backend::{Epoch, IndexRow, KeptRows, Reclaimed, Sweep, WatchReclaim};
+use crate::backend::{Deletion, Epoch, IndexRow, KeptRows, Reclaimed, Sweep, WatchReclaim};
 use crate::error::Result;
 use crate::id::ObjectId;
 
@@ -69,7 +69,7 @@ impl Sweep for Rocks {
         Ok(self.next_object.load(Ordering::SeqCst))
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Deletion> {
         let _stripes = self.lock_stripes(ids.iter().copied());
         let is_run = ids.len() >= RUN_ROWS && ids.is_sorted_by(|one, two| one.hash < two.hash);
         let values = if is_run { self.index_run(ids)? } else { self.index_rows(ids)? };
@@ -91,7 +91,7 @@ impl Sweep for Rocks {
             self.unreclaimed.fetch_add(deleted, Ordering::SeqCst);
             self.write(batch, false)?;
         }
-        Ok(gone)
+        Ok(Deletion::Done(gone))
     }
 
     fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {

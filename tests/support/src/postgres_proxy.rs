@@ -1,12 +1,13 @@
-//! A proxy before PostgreSQL's socket that forwards a request and swallows its answer, or holds everything back.
+//! A proxy before PostgreSQL's socket, for tests: it forwards a request and swallows its answer, holds everything back, delays, or cuts
+//! all connections.
 
 use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::Arc;
-
-use parking_lot::{Condvar, Mutex};
-use tempfile::TempDir;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 const SOCKET: &str = ".s.PGSQL.5432";
 /// The end of every answer: ReadyForQuery, idle.
@@ -18,7 +19,9 @@ const ROW: &[u8] = b"D\0\0";
 struct State {
     is_armed: bool,
     is_held: bool,
+    delay: Duration,
     swallowed: usize,
+    clients: Vec<UnixStream>,
 }
 
 #[derive(Default)]
@@ -27,16 +30,29 @@ struct Shared {
     changed: Condvar,
 }
 
-pub struct Proxy {
-    directory: TempDir,
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A proxy, which ends with its process.
+pub struct PostgresProxy {
+    directory: PathBuf,
     shared: Arc<Shared>,
 }
 
-impl Proxy {
+impl PostgresProxy {
     /// Starts a proxy before the server whose socket is in this directory.
+    ///
+    /// # Panics
+    /// No socket can be made in the temporary directory.
     pub fn start(server: &Path) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let listener = UnixListener::bind(directory.path().join(SOCKET)).expect("a socket");
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("amalgam-proxy-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).expect("a directory");
+        let listener = UnixListener::bind(directory.join(SOCKET)).expect("a socket");
         let shared = Arc::<Shared>::default();
         let (server, state) = (server.join(SOCKET), Arc::clone(&shared));
         std::thread::spawn(move || {
@@ -44,6 +60,7 @@ impl Proxy {
                 let Ok(client) = client else { return };
                 let Ok(server) = UnixStream::connect(&server) else { continue };
                 let (from, to) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
+                state.lock().clients.push(client.try_clone().expect("clone"));
                 let held = Arc::clone(&state);
                 std::thread::spawn(move || forward(from, to, &held));
                 let answers = Arc::clone(&state);
@@ -53,57 +70,81 @@ impl Proxy {
         Self { directory, shared }
     }
 
+    /// Returns the directory of the proxy's socket.
     pub fn directory(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
     /// Lets the next request through, and closes its connection instead of answering.
     pub fn swallow_next_answer(&self) {
-        self.shared.state.lock().is_armed = true;
+        self.shared.lock().is_armed = true;
     }
 
+    /// Returns the number of swallowed answers.
     pub fn swallowed(&self) -> usize {
-        self.shared.state.lock().swallowed
+        self.shared.lock().swallowed
     }
 
     /// Holds all requests back.
     pub fn hold(&self) {
-        self.shared.state.lock().is_held = true;
+        self.shared.lock().is_held = true;
     }
 
+    /// Lets requests through again.
     pub fn release(&self) {
-        self.shared.state.lock().is_held = false;
+        self.shared.lock().is_held = false;
         self.shared.changed.notify_all();
+    }
+
+    /// Delays each request from now on.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.lock().delay = delay;
+    }
+
+    /// Closes all connections, whatever is under way on them.
+    pub fn cut(&self) {
+        for client in std::mem::take(&mut self.shared.lock().clients) {
+            client.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+impl Drop for PostgresProxy {
+    fn drop(&mut self) {
+        self.release();
+        std::fs::remove_dir_all(&self.directory).ok();
     }
 }
 
 fn forward(mut client: UnixStream, mut server: UnixStream, shared: &Shared) {
     let mut buffer = [0; 1 << 16];
     while let Ok(length @ 1..) = client.read(&mut buffer) {
-        let mut state = shared.state.lock();
+        let mut state = shared.lock();
         while state.is_held {
-            shared.changed.wait(&mut state);
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        let delay = state.delay;
         drop(state);
+        std::thread::sleep(delay);
         if server.write_all(&buffer[..length]).is_err() {
             break;
         }
     }
-    server.shutdown(std::net::Shutdown::Write).ok();
+    server.shutdown(Shutdown::Write).ok();
 }
 
 fn answer(mut server: UnixStream, mut client: UnixStream, shared: &Shared) {
     let mut buffer = [0; 1 << 16];
     while let Ok(length @ 1..) = server.read(&mut buffer) {
         let is_whole = buffer[..length].ends_with(READY);
-        let mut state = shared.state.lock();
+        let mut state = shared.lock();
         // A statement that is new to a connection is parsed first: only an answer with a row is that of an execution.
         let has_row = buffer[..length].windows(ROW.len()).any(|window| window == ROW);
         if state.is_armed && is_whole && has_row {
             state.is_armed = false;
             state.swallowed += 1;
             drop(state);
-            client.shutdown(std::net::Shutdown::Both).ok();
+            client.shutdown(Shutdown::Both).ok();
             return;
         }
         drop(state);
@@ -111,5 +152,5 @@ fn answer(mut server: UnixStream, mut client: UnixStream, shared: &Shared) {
             break;
         }
     }
-    client.shutdown(std::net::Shutdown::Both).ok();
+    client.shutdown(Shutdown::Both).ok();
 }
