@@ -425,17 +425,19 @@ export interface CreateSandboxRequest {
   envs?: Record<string, string>;
   /** A snapshot or workspace whose contents a new workspace gets. Without `workspace` and `from` the new workspace is empty. */
   from?: string;
+  /** Notes about the sandbox, which the answers of other calls repeat: 64 at most, with 16 KiB together. */
+  metadata?: Record<string, string>;
   /** A name, for people. */
   name?: string;
-  /** `none` (also if empty), or `host` where the server allows it. */
+  /** `none` (also if empty); `bridge` (docker) or `host` (local) where the server allows it. */
   network?: string;
   /** Show the workspace for reading only. */
   readOnly?: boolean;
   /** A limit that is given here and that nothing enforces fails the call, unless `best_effort` is set. */
   resources?: ResourceConfig | null;
-  /** `local` (also if empty). */
+  /** `local` or `docker`; if empty, the first one of the server that has the template. */
   runtime?: string;
-  /** What to start it from: `host`, the name of a label below `templates/`, or `snapshot:` and a snapshot as people write it. The files of a snapshot are the root directory of the sandbox, read-only. */
+  /** What to start it from: `host`, the name of a label below `templates/`, `snapshot:` and a snapshot as people write it, or the name of a Docker image. The files of a snapshot are the root directory of the sandbox, read-only. */
   template?: string;
   /** It is ended after so long; 0 is 3,600, at most 86,400. */
   timeoutSeconds?: number;
@@ -462,6 +464,8 @@ export interface CreateSymlinkResponse {
 }
 
 export interface CreateTerminalRequest {
+  /** Arguments of the shell. */
+  args?: string[];
   cols?: number;
   /** `/workspace` if empty. */
   cwd?: string;
@@ -1702,6 +1706,10 @@ export interface PauseCollectionRequest {
 
 export interface PauseCollectionResponse {}
 
+export interface PauseSandboxRequest {
+  id?: string;
+}
+
 /** Some snapshots of a plan. */
 export interface PlanCollectionResponse {
   snapshots?: PlannedSnapshot[];
@@ -2133,6 +2141,12 @@ export interface RestoreWorkspaceResponse {
   workspace?: Workspace | null;
 }
 
+export interface ResumeSandboxRequest {
+  id?: string;
+  /** It is ended after so long; 0 is 3,600, at most 86,400. */
+  timeoutSeconds?: number;
+}
+
 /** A merge that waits for a person. */
 export interface Review {
   /** The common ancestors. */
@@ -2287,8 +2301,10 @@ export interface Sandbox {
   id?: string;
   /** What enforces each limit. */
   limits?: EnforcedLimit[];
+  /** What its creator noted about it. */
+  metadata?: Record<string, string>;
   name?: string;
-  /** `none` or `host`. */
+  /** `none`, `bridge` or `host`. */
   network?: string;
   /** The workspace was made for the sandbox, and is deleted with it. */
   ownsWorkspace?: boolean;
@@ -2299,7 +2315,7 @@ export interface Sandbox {
   readOnly?: boolean;
   /** Why the sandbox is in the state `error` or `stopped`. */
   reason?: string;
-  /** `local`. */
+  /** `local` or `docker`. */
   runtime?: string;
   /** `starting`, `running`, `stopping`, `stopped` or `error`. */
   state?: string;
@@ -2406,6 +2422,12 @@ export interface SetPolicyResponse {
   operation?: Operation | null;
   /** What the policy cannot prevent. */
   warnings?: string[];
+}
+
+export interface SetSandboxTimeoutRequest {
+  id?: string;
+  /** 0 to 86,400; 0 ends it now. */
+  seconds?: number;
 }
 
 export interface SetStateRequest {
@@ -3727,6 +3749,13 @@ export interface Operations {
     body: PauseCollectionRequest;
     answer: PauseCollectionResponse;
   };
+  /** Ends the processes of a sandbox, and commits and keeps its workspace. */
+  PauseSandbox: {
+    path: { id: string };
+    query: object;
+    body: PauseSandboxRequest;
+    answer: Sandbox;
+  };
   /** What retention makes of every snapshot, and why. */
   PlanCollection: {
     path: object;
@@ -3839,6 +3868,13 @@ export interface Operations {
     body: RestoreWorkspaceRequest;
     answer: RestoreWorkspaceResponse;
   };
+  /** Starts a stopped sandbox again, with the same id, on the same workspace. */
+  ResumeSandbox: {
+    path: { id: string };
+    query: object;
+    body: ResumeSandboxRequest;
+    answer: Sandbox;
+  };
   /** Revokes a key for ever. */
   RevokeKey: {
     path: { name: string };
@@ -3894,6 +3930,13 @@ export interface Operations {
     query: object;
     body: SetPolicyRequest;
     answer: SetPolicyResponse;
+  };
+  /** Sets when a sandbox is ended: so many seconds from now, 24 hours at most. */
+  SetSandboxTimeout: {
+    path: { id: string };
+    query: object;
+    body: SetSandboxTimeoutRequest;
+    answer: Sandbox;
   };
   /** Sets a value of the live tree. */
   SetState: {
@@ -4153,6 +4196,7 @@ export const OPERATIONS = {
   MergeWorkspaces: { verb: "POST", path: "/workspaces/{target}/merge", hasRequestId: true, isStream: false },
   NextBisectStep: { verb: "POST", path: "/bisect", hasRequestId: false, isStream: false },
   PauseCollection: { verb: "POST", path: "/collections/pause", hasRequestId: true, isStream: false },
+  PauseSandbox: { verb: "POST", path: "/sandboxes/{id}/pause", hasRequestId: false, isStream: false },
   PlanCollection: { verb: "GET", path: "/collections/plan", hasRequestId: false, isStream: true },
   PublishWorkspace: { verb: "POST", path: "/workspaces/{workspace}/publish", hasRequestId: true, isStream: false },
   ReadConflict: { verb: "POST", path: "/conflicts/read", hasRequestId: false, isStream: true },
@@ -4169,6 +4213,7 @@ export const OPERATIONS = {
   ResizeTerminal: { verb: "POST", path: "/sandboxes/{sandbox_id}/pty/{pty_id}/resize", hasRequestId: false, isStream: false },
   ResolveConflicts: { verb: "POST", path: "/workspaces/{workspace}/conflicts/resolve", hasRequestId: true, isStream: false },
   RestoreWorkspace: { verb: "POST", path: "/workspaces/{name}/restore", hasRequestId: true, isStream: false },
+  ResumeSandbox: { verb: "POST", path: "/sandboxes/{id}/resume", hasRequestId: false, isStream: false },
   RevokeKey: { verb: "DELETE", path: "/keys/{name}", hasRequestId: false, isStream: false },
   RunCommand: { verb: "POST", path: "/sandboxes/{sandbox_id}/process/run", hasRequestId: false, isStream: false },
   RunOnFork: { verb: "POST", path: "/sandboxes/run", hasRequestId: false, isStream: true },
@@ -4177,6 +4222,7 @@ export const OPERATIONS = {
   SetAttributes: { verb: "PATCH", path: "/workspaces/{workspace}/attributes", hasRequestId: true, isStream: false },
   SetLabel: { verb: "PUT", path: "/labels/{label_id}", hasRequestId: true, isStream: false },
   SetPolicy: { verb: "PUT", path: "/policy", hasRequestId: true, isStream: false },
+  SetSandboxTimeout: { verb: "POST", path: "/sandboxes/{id}/timeout", hasRequestId: false, isStream: false },
   SetState: { verb: "PUT", path: "/workspaces/{workspace}/state/{key}", hasRequestId: true, isStream: false },
   StatFile: { verb: "GET", path: "/workspaces/{workspace}/stat", hasRequestId: false, isStream: false },
   StatFiles: { verb: "POST", path: "/workspaces/{workspace}/stat", hasRequestId: false, isStream: false },
