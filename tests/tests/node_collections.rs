@@ -313,7 +313,9 @@ impl World {
             }
             let panics: Vec<_> = writers.into_iter().filter_map(|writer| writer.join().err()).collect();
             is_over.store(true, Ordering::SeqCst);
-            panics.into_iter().for_each(|panic| std::panic::resume_unwind(panic));
+            if let Some(panic) = panics.into_iter().next() {
+                std::panic::resume_unwind(panic);
+            }
         });
     }
 }

@@ -49,7 +49,7 @@ fn debug_shows_calls_with_caller_workspace_and_request_id() {
     for words in ["caller=\"ann\"", "code=Ok", "duration_ms="] {
         assert!(of_idea.contains(words), "{words}: {of_idea}");
     }
-    let published = ended("MergeService/PublishWorkspace");
+    let published = ended("MergeService/SubmitWorkspace");
     assert_eq!(published.len(), 1, "{log}");
     for words in ["request_id=\"first-try-7\"", "workspace=\"idea\"", "caller=\"ann\""] {
         assert!(published[0].contains(words), "{words}: {}", published[0]);

@@ -64,7 +64,7 @@ impl Collections {
             }
             // The time of the last collection by the present clock, which may have jumped since.
             let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
-            let (last, disk, budget) = match self.growth(placed) {
+            let StoreGrowth { last, disk, budget } = match self.growth(placed) {
                 Ok(Some(growth)) => growth,
                 Ok(None) => continue,
                 Err(failure) => {
@@ -96,13 +96,20 @@ impl Collections {
     }
 }
 
+/// What decides whether a collection is due.
+struct StoreGrowth {
+    last: Option<Last>,
+    disk: Disk,
+    budget: Option<u64>,
+}
+
 impl Collections {
     /// Returns the last collection, the disk and the budget. A store that several nodes share was collected by any of them, and its size is
     /// that of all packs, to which no budget applies; nothing while another node collects it.
-    fn growth(&self, own: Option<Last>) -> Result<Option<(Option<Last>, Disk, Option<u64>)>> {
+    fn growth(&self, own: Option<Last>) -> Result<Option<StoreGrowth>> {
         let (disk, settings) = (self.quota.measure_disk()?, self.context.settings()?);
         let Some(shared) = self.context.store.last_collection()? else {
-            return Ok(Some((own, disk, settings.budget_bytes)));
+            return Ok(Some(StoreGrowth { last: own, disk, budget: settings.budget_bytes }));
         };
         if shared.is_under_way {
             return Ok(None);
@@ -112,7 +119,8 @@ impl Collections {
             let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
             Last { time: now.saturating_sub(age), disk_bytes_after: shared.bytes_after, ..Last::default() }
         });
-        Ok(Some((last, Disk { store_bytes: shared.bytes, ..disk }, None)))
+        let disk = Disk { store_bytes: shared.bytes, ..disk };
+        Ok(Some(StoreGrowth { last, disk, budget: None }))
     }
 }
 

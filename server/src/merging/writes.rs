@@ -25,7 +25,7 @@ struct Written {
 
 /// Where the files are, and their last state.
 enum Place {
-    Directory(WriteWatch, u64),
+    Directory(Box<WriteWatch>, u64),
     /// Nothing while the tree is closed: what it has is in its journal.
     Tree(Option<StateVersion>),
 }
@@ -34,7 +34,7 @@ impl Place {
     fn of(directories: &Directories, views: &Views, name: &WorkspaceName) -> Result<Self> {
         if let Some(watch) = directories.watch_writes(name)? {
             let seen = watch.changes();
-            return Ok(Self::Directory(watch, seen));
+            return Ok(Self::Directory(Box::new(watch), seen));
         }
         Ok(Self::Tree(views.open_tree(name).map(|tree| tree.version())))
     }

@@ -68,7 +68,7 @@ pub(crate) fn before_port(server: SocketAddr, delay: Duration) -> Result<SocketA
 }
 
 fn forward<C: Connection>(client: C, server: C, delay: Duration) {
-    let (Ok(from), Ok(to), Ok(back)) = (client.twin(), server.twin(), client.twin()) else { return };
+    let (Ok(from), Ok(to)) = (client.twin(), server.twin()) else { return };
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut from = from;
@@ -81,7 +81,7 @@ fn forward<C: Connection>(client: C, server: C, delay: Duration) {
     });
     std::thread::spawn(move || write_when_due(to, &receiver));
     std::thread::spawn(move || {
-        let (mut server, mut back) = (server, back);
+        let (mut server, mut back) = (server, client);
         let _ = std::io::copy(&mut server, &mut back);
         back.end();
     });
