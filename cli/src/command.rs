@@ -156,7 +156,7 @@ pub enum Command {
     Enter(enter::Enter),
     #[command(hide = true)]
     Connection(connection::Connection),
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     Key(key::Key),
     Login(login::Login),
     Push(push::Push),

@@ -60,29 +60,29 @@ impl Teller {
                 let write = v1::WriteEdit { path, content, create_parents, ..Default::default() };
                 let edits = vec![v1::FileEdit { edit: Some(v1::file_edit::Edit::Write(write)) }];
                 let request = v1::ApplyEditsRequest { workspace, edits, ..Default::default() };
-                self.files().apply_edits(request).await.map(drop).map_err(words)
+                self.files().apply_edits(request).await.map(drop).map_err(|status| words(&status))
             }
             "edit" => {
                 let (path, old_text, new_text) = (text("path"), text("old"), text("new"));
                 let replace = v1::ReplaceEdit { path, old_text, new_text, ..Default::default() };
                 let edit = Some(v1::edit_file_request::Edit::Replace(replace));
                 let request = v1::EditFileRequest { workspace, edit, ..Default::default() };
-                self.files().edit_file(request).await.map(drop).map_err(words)
+                self.files().edit_file(request).await.map(drop).map_err(|status| words(&status))
             }
             "remove" => {
                 let request = v1::RemoveFileRequest { workspace, path: text("path"), ..Default::default() };
-                self.files().remove_file(request).await.map(drop).map_err(words)
+                self.files().remove_file(request).await.map(drop).map_err(|status| words(&status))
             }
             "commit" => {
                 let request =
                     v1::CommitWorkspaceRequest { name: workspace, message: text("message"), ..Default::default() };
-                self.workspaces().commit_workspace(request).await.map(drop).map_err(words)
+                self.workspaces().commit_workspace(request).await.map(drop).map_err(|status| words(&status))
             }
             "undo" => {
                 let target = Some(v1::undo_operation_request::Target::Workspace(workspace));
                 let request = v1::UndoOperationRequest { target, ..Default::default() };
                 let mut operations = OperationServiceClient::new(self.line.clone());
-                operations.undo_operation(request).await.map(drop).map_err(words)
+                operations.undo_operation(request).await.map(drop).map_err(|status| words(&status))
             }
             "fork" => {
                 let request = v1::ForkWorkspaceRequest {
@@ -90,19 +90,23 @@ impl Teller {
                     workspace_ids: vec![text("name")],
                     ..Default::default()
                 };
-                self.workspaces().fork_workspace(request).await.map(drop).map_err(words)
+                self.workspaces().fork_workspace(request).await.map(drop).map_err(|status| words(&status))
             }
             "state" => {
                 let (key, json) = (text("key"), step["value"].to_string());
                 let request = v1::SetStateRequest { workspace, key, json, ..Default::default() };
-                StateServiceClient::new(self.line.clone()).set_state(request).await.map(drop).map_err(words)
+                StateServiceClient::new(self.line.clone())
+                    .set_state(request)
+                    .await
+                    .map(drop)
+                    .map_err(|status| words(&status))
             }
             "merge" => self.merge(workspace, &text("from")).await,
             "read" => {
                 let found = self.read(workspace, text("path")).await?;
-                expect(found.as_deref(), Ok(text("text").as_str()))
+                expect(&found.as_deref(), &Ok(text("text").as_str()))
             }
-            "missing" => expect(self.read(workspace, text("path")).await?, Err("NOT_FOUND".to_owned())),
+            "missing" => expect(&self.read(workspace, text("path")).await?, &Err("NOT_FOUND".to_owned())),
             "changes" => self.changes(workspace, step).await,
             "diff" => self.diff(workspace, step).await,
             "log" => self.log(workspace, step).await,
@@ -114,14 +118,20 @@ impl Teller {
         let request =
             v1::MergeWorkspacesRequest { sources: vec![format!("workspaces/{source}")], target, ..Default::default() };
         let mut merges = MergeServiceClient::new(self.line.clone());
-        let merge = merges.merge_workspaces(request).await.map_err(words)?.into_inner().merge.unwrap_or_default();
-        expect(merge.conflicts.len(), 0)
+        let merge = merges
+            .merge_workspaces(request)
+            .await
+            .map_err(|status| words(&status))?
+            .into_inner()
+            .merge
+            .unwrap_or_default();
+        expect(&merge.conflicts.len(), &0)
     }
 
     /// The text of a file, or the reason for which there is none.
     async fn read(&self, workspace: String, path: String) -> Result<Result<String, String>, String> {
         let request = v1::ReadFilesRequest { workspace, paths: vec![path], ..Default::default() };
-        let found = self.files().read_files(request).await.map_err(words)?.into_inner();
+        let found = self.files().read_files(request).await.map_err(|status| words(&status))?.into_inner();
         match found.results.into_iter().next().and_then(|one| one.result) {
             Some(v1::read_result::Result::Contents(contents)) => {
                 Ok(Ok(String::from_utf8_lossy(&contents.data).into_owned()))
@@ -133,7 +143,11 @@ impl Teller {
 
     /// The uncommitted changes contain these paths.
     async fn changes(&self, workspace: String, step: &Value) -> Done {
-        let status = self.workspaces().get_status(v1::GetStatusRequest { name: workspace }).await.map_err(words)?;
+        let status = self
+            .workspaces()
+            .get_status(v1::GetStatusRequest { name: workspace })
+            .await
+            .map_err(|status| words(&status))?;
         let found: Vec<_> = status.into_inner().changes.into_iter().map(|change| change.path).collect();
         match list(step, "paths").into_iter().find(|path| !found.contains(path)) {
             Some(missing) => Err(format!("{missing} is not in {found:?}")),
@@ -146,25 +160,25 @@ impl Teller {
         let state = |revision: &str| Some(v1::State { state: Some(v1::state::State::Revision(revision.to_owned())) });
         let (before, after) = (state("@~"), state("@"));
         let request = v1::DiffStatesRequest { before, after, workspace, ..Default::default() };
-        let mut parts = self.snapshots().diff_states(request).await.map_err(words)?.into_inner();
+        let mut parts = self.snapshots().diff_states(request).await.map_err(|status| words(&status))?.into_inner();
         let mut kinds = Vec::new();
-        while let Some(part) = parts.message().await.map_err(words)? {
+        while let Some(part) = parts.message().await.map_err(|status| words(&status))? {
             let word = |change: &v1::Change| {
                 let name = change.kind().as_str_name();
                 name.strip_prefix("CHANGE_KIND_").unwrap_or(name).to_ascii_lowercase()
             };
             kinds.extend(part.changes.iter().map(word));
         }
-        expect(kinds, list(step, "kinds"))
+        expect(&kinds, &list(step, "kinds"))
     }
 
     /// The newest snapshots have these messages.
     async fn log(&self, workspace: String, step: &Value) -> Done {
         let messages = list(step, "messages");
         let request = v1::ListSnapshotsRequest { workspace, ..Default::default() };
-        let found = self.snapshots().list_snapshots(request).await.map_err(words)?.into_inner();
+        let found = self.snapshots().list_snapshots(request).await.map_err(|status| words(&status))?.into_inner();
         let newest = found.snapshots.into_iter().take(messages.len()).map(|snapshot| snapshot.message);
-        expect(newest.collect(), messages)
+        expect(&newest.collect(), &messages)
     }
 
     fn files(&self) -> FileServiceClient<InterceptedService<Channel, WithKey>> {
@@ -180,7 +194,7 @@ impl Teller {
     }
 }
 
-fn words(status: Status) -> String {
+fn words(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
@@ -189,6 +203,6 @@ fn list(step: &Value, name: &str) -> Vec<String> {
     words.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(found: T, wanted: T) -> Done {
+fn expect<T: PartialEq + std::fmt::Debug>(found: &T, wanted: &T) -> Done {
     if found == wanted { Ok(()) } else { Err(format!("{found:?}, and not {wanted:?}")) }
 }

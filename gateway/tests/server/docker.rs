@@ -297,7 +297,7 @@ async fn docker_containers_that_nobody_knows_are_removed_at_the_start_and_those_
     }
     assert!(engine.containers("sbx-forgotten").is_empty(), "nobody knows it");
     assert!(engine.containers(&id).is_empty(), "its server was stopped");
-    assert_eq!(engine.containers("sbx-foreign"), [foreign.clone()], "it belongs to another server");
+    assert_eq!(engine.containers("sbx-foreign"), std::slice::from_ref(&foreign), "it belongs to another server");
     engine.docker(&["rm", "-f", &foreign]);
     restarted.stop().await;
 }
