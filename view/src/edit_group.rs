@@ -125,7 +125,7 @@ pub enum TreeEdit {
         /// The value as JSON text; `None` removes it.
         value: Option<String>,
     },
-    /// Takes the entries of some paths from a snapshot, without what is below them. See [`take_entries`].
+    /// Takes the entries of some paths from a snapshot, without the entries below them. See [`take_entries`].
     TakeEntries {
         /// The snapshot, which is kept until the next commit or checkpoint of the view.
         snapshot: SnapshotId,

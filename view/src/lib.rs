@@ -16,7 +16,7 @@
 //! | `namespace`, `listing`, `file_data`, `metadata` | the operations of POSIX, as functions on the locked state |
 //! | `edit_group` | groups of edits by path, all or none |
 //! | `permission` | permissions of agents by policy |
-//! | `commit`, `tree_switch`, `writeback`, `prefetch` | commits and checkpoints; restores; syncs; reads |
+//! | `commit`, `tree_switch`, `restore`, `writeback`, `prefetch` | commits and checkpoints; restores; syncs; reads |
 //! | `file_system` | the locked state: tree, inodes, journal, local entries |
 //! | `inodes`, `handles`, `path_cache`, `saved_inodes` | the inode table with attribute cache, and the file handles |
 //! | `journal` | edits, replay, preallocated disk space |
@@ -47,6 +47,7 @@ mod options;
 mod path_cache;
 mod permission;
 mod prefetch;
+mod restore;
 mod saved_inodes;
 mod tree_switch;
 mod view;

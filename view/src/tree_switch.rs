@@ -37,13 +37,12 @@ pub struct Captured {
 }
 
 /// Replaces the tree by that of a snapshot. Returns the earlier tree. `head` is the snapshot that the next commit follows.
-/// `captured` is the stored form of the present tree, if the caller has it: files with edits whose data is that of the snapshot
-/// then keep their inodes.
+/// If the view was not changed since it was captured, files with edits whose data is that of the snapshot keep their inodes.
 pub(crate) fn restore(
     fs: &mut FileSystem,
     state: SnapshotId,
     head: Option<SnapshotId>,
-    captured: Option<RootId>,
+    captured: Option<Captured>,
 ) -> Result<(WorkingTree, Restored)> {
     fs.ensure_writable()?;
     let before = fs.tree.fork();
@@ -51,7 +50,8 @@ pub(crate) fn restore(
     let mut after = WorkingTree::open(before.store(), state)?;
     let changed = ChangedPath::between(&before, &after)?;
     let restored = Restored { changed: changed.len() };
-    let captured = captured.map(|root| before.store().root(root)).transpose()?;
+    let captured = captured.filter(|captured| captured.version == fs.version());
+    let captured = captured.map(|captured| before.store().root(captured.root)).transpose()?;
     let switch = InodeSwitch::prepare(fs, &after, changed, captured.as_deref())?;
     // From here on nothing may fail, because the journal has the restore.
     fs.journal.as_mut().ok_or(Error::ReadOnly)?.record_restore(state, head, now)?;

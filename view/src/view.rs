@@ -33,7 +33,7 @@ use crate::namespace::{self, NewEntry};
 use crate::options::{DiskSpace, ViewOptions};
 use crate::prefetch::{Prefetch, ReadOutcome};
 use crate::saved_inodes;
-use crate::tree_switch::{self, Captured, Restored};
+use crate::tree_switch::{self, Restored};
 use crate::writeback::Writeback;
 
 /// A shorter journal is not worth a checkpoint that frees space.
@@ -573,34 +573,6 @@ impl View {
     /// the earlier edits as well.
     pub fn restore(&self, state: SnapshotId, head: Option<SnapshotId>) -> Result<(WorkingTree, Restored)> {
         tree_switch::restore(&mut self.shared.fs.write(), state, head, None)
-    }
-
-    /// Restores a snapshot like [`restore`](Self::restore). If the view was not changed since the capture, files with uncommitted edits
-    /// whose data is that of the snapshot keep their inodes, so that programs that have them open go on.
-    pub fn restore_captured(
-        &self,
-        captured: Captured,
-        state: SnapshotId,
-        head: Option<SnapshotId>,
-    ) -> Result<(WorkingTree, Restored)> {
-        let mut fs = self.shared.fs.write();
-        let root = (fs.version() == captured.version).then_some(captured.root);
-        tree_switch::restore(&mut fs, state, head, root)
-    }
-
-    /// Restores a snapshot like [`restore_captured`](Self::restore_captured), unless the view was changed since the capture: then returns
-    /// `None`.
-    pub fn restore_if_unchanged(
-        &self,
-        captured: Captured,
-        state: SnapshotId,
-        head: Option<SnapshotId>,
-    ) -> Result<Option<(WorkingTree, Restored)>> {
-        let mut fs = self.shared.fs.write();
-        match fs.version() == captured.version {
-            true => tree_switch::restore(&mut fs, state, head, Some(captured.root)).map(Some),
-            false => Ok(None),
-        }
     }
 
     /// Completes a restore once the earlier state is stored elsewhere. `head` has the restored tree, and is the snapshot that the next commit
