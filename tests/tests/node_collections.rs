@@ -149,7 +149,7 @@ fn a_second_collector_is_refused_while_one_is_at_work() {
 
 /// A node whose project another thread may open anew under its name, as if it had been killed and started again.
 struct Slot {
-    name: [u8; 16],
+    number: u8,
     open: Mutex<Arc<OpenNode>>,
 }
 
@@ -171,7 +171,12 @@ const REFS: u64 = 5;
 const CONTENTS: u64 = 40;
 
 impl World {
-    fn open(options: &CloudOptions, name: [u8; 16]) -> Arc<OpenNode> {
+    /// Opens the project as a node. Names of nodes belong to the database, which tests share: the project is part of them.
+    fn open(options: &CloudOptions, number: u8) -> Arc<OpenNode> {
+        let mut name = [number; 16];
+        for (at, byte) in options.project.bytes().enumerate() {
+            name[1 + at % 15] = name[1 + at % 15].rotate_left(3) ^ byte;
+        }
         let options = CloudOptions { node: Some(name), ..options.clone() };
         let cloud = Arc::new(Cloud::open(&options).expect("the server runs"));
         let store = Store::new(Arc::clone(&cloud) as Arc<_>, &StoreOptions::default());
@@ -179,9 +184,8 @@ impl World {
     }
 
     fn new(options: CloudOptions, nodes: u8) -> Self {
-        let slot =
-            |number: u8| Slot { name: [number + 1; 16], open: Mutex::new(Self::open(&options, [number + 1; 16])) };
-        let slots = (0..nodes).map(slot).collect();
+        let slot = |number: u8| Slot { number, open: Mutex::new(Self::open(&options, number)) };
+        let slots = (1..=nodes).map(slot).collect();
         let zero = || AtomicU64::new(0);
         Self { slots, options, fenced: zero(), freed: zero(), collections: zero(), commits: zero() }
     }
@@ -193,7 +197,10 @@ impl World {
     /// Starts a node anew: whatever its old process still does is refused.
     fn fence(&self, number: usize) {
         let slot = &self.slots[number];
-        *slot.open.lock() = Self::open(&self.options, slot.name);
+        // Locked before: of two that start it anew, the second would expel the first while it joins.
+        let mut open = slot.open.lock();
+        *open = Self::open(&self.options, slot.number);
+        drop(open);
         self.fenced.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -347,7 +354,7 @@ fn nothing_reachable_is_lost_beside_collections_and_orphaned_packs_go() {
     let world = World::new(options, 3);
     for round in 0..rounds {
         world.round(seed.wrapping_add(round) % (1 << 40));
-        let fresh = World::open(&world.options, [9; 16]);
+        let fresh = World::open(&world.options, 9);
         assert_clean(&fresh.store);
         check_log(&fresh.store).expect("a log without gaps");
     }
@@ -356,7 +363,7 @@ fn nothing_reachable_is_lost_beside_collections_and_orphaned_packs_go() {
     println!("{figures:?} commits, collections, freed objects, fenced nodes");
     assert!(figures.iter().all(|figure| *figure > 0), "each of them happened");
 
-    let last = World::open(&world.options, [9; 16]);
+    let last = World::open(&world.options, 9);
     for (reference, value) in last.store.list_refs("", None, 100).expect("references") {
         world.transact(&last, vec![(reference.clone(), Some(value))], (reference, None)).expect("removed");
     }
@@ -423,7 +430,7 @@ fn a_collector_that_is_stopped_longer_than_its_lease_deletes_nothing_when_it_goe
     options.grace = Duration::ZERO;
     options.inline_bytes_max = 1 << 10;
     options.pack_bytes = 16 << 10;
-    let node = World::open(&options, [1; 16]);
+    let node = World::open(&options, 1);
     let commit = |round: u64| {
         let mut tree = WorkingTree::new(&node.store);
         for number in 0..20 {
@@ -456,7 +463,7 @@ fn a_collector_that_is_stopped_longer_than_its_lease_deletes_nothing_when_it_goe
         refused += u64::from(line.starts_with("error"));
         println!("stopped at {stage}: another node freed {freed} objects; then: {line}");
         drop(collector);
-        let fresh = World::open(&options, [9; 16]);
+        let fresh = World::open(&options, 9);
         assert_clean(&fresh.store);
         let heads = [round - 1, round].map(|round| fresh.store.read_ref(&name(format!("head/{round}"))).expect("read"));
         for head in heads.iter().map(|value| value.as_ref().and_then(|value| value.target).expect("a head")) {
