@@ -1,6 +1,8 @@
 """The asynchronous client of the unmodified `e2b` package: the calls that it makes in another way than the synchronous one."""
 
 import asyncio
+import os
+import sys
 
 from e2b import AsyncSandbox, CommandExitException, FileType, PtySize
 from e2b.sandbox.filesystem.watch_handle import FilesystemEventType
@@ -52,3 +54,6 @@ async def main():
 
 
 asyncio.run(main())
+# The threads of the client's HTTP library sometimes abort the interpreter when it ends by itself.
+sys.stdout.flush()
+os._exit(0)
