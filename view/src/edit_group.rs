@@ -404,18 +404,20 @@ fn apply(fs: &mut FileSystem, edits: &[TreeEdit], now: Time) -> Result<()> {
         (journal.end(), journal.current_file())
     };
     let range = fs.append_to_journal(&record, now, data)?;
-    for edit in edits {
-        if let (TreeEdit::TakeEntries { head, .. }, Some(journal)) = (edit, &mut fs.journal) {
-            journal.refer_to_store(head.is_some());
-        }
-    }
     let mut after = fs.tree.fork();
     let prepared = group
         .apply(&mut after, now, range, &file)
         .map_err(Error::from)
         .and_then(|()| tree_switch::prepare_group(fs, &after, fates));
     match prepared {
-        Ok(switch) => switch.finish(fs, after),
+        Ok(switch) => {
+            for edit in edits {
+                if let (TreeEdit::TakeEntries { head, .. }, Some(journal)) = (edit, &mut fs.journal) {
+                    journal.refer_to_store(head.is_some());
+                }
+            }
+            switch.finish(fs, after);
+        }
         Err(error) => {
             // A replay must give the state that callers saw.
             fs.journal.iter_mut().for_each(|journal| journal.truncate(end));

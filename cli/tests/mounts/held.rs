@@ -37,7 +37,7 @@ fn written_through(path: &Path, meanwhile: impl FnOnce()) -> usize {
             while !done.load(Ordering::Relaxed) {
                 writeln!(file, "{lines}").expect("written");
                 lines += 1;
-                // Most of the time somebody writes, and there are moments when nobody does.
+                // Pauses are rare, so a restore or an update usually happens beside a write.
                 if lines % 50 == 0 {
                     std::thread::sleep(Duration::from_millis(3));
                 }

@@ -518,7 +518,8 @@ impl Views {
     }
 
     /// Brings a view to its workspace's head by taking the entries that the head has changed, while others write elsewhere. Returns `None`
-    /// if one of these entries has edits that are not secured.
+    /// if one of these entries has edits that are not secured, and for changes that cannot be taken entry by entry: of state values and of
+    /// hard links.
     pub(super) fn take_head(
         &self,
         locked: &LockedView,
@@ -531,12 +532,15 @@ impl Views {
         let git = self.states.default_git_scope(&locked.workspace)?;
         let made = self.hold_with_git_of(wanted, secured.root, git)?;
         let root = made.root.expect("it was written");
+        let store = &self.context.store;
+        let (before, after) = (store.root(secured.root)?, store.root(root)?);
+        if before.state != after.state {
+            return Ok(None);
+        }
         let shown = self.snapshot_to_show(locked, root, act)?;
         // A merge gives its files other times; files that differ in nothing else stay.
         let edits =
             self.entries_to_take(secured.root, root, shown.snapshot, Some(shown.head), DiffOptions::default())?;
-        let store = &self.context.store;
-        let (before, after) = (store.root(secured.root)?, store.root(root)?);
         let taken = locked.live.view.edit_group(&mut [], |mut tree, _| {
             let edited = tree.edited();
             for path in edits.iter().flat_map(TreeEdit::taken_paths) {
@@ -544,7 +548,9 @@ impl Views {
                 let is_directory =
                     |entry: &Option<Entry>| entry.as_ref().map(Entry::kind) == Some(EntryKind::Directory);
                 let goes = is_directory(&old) && !is_directory(&new);
-                if !is_stored_as(&tree, path, old.as_ref())?
+                let is_linked = [&old, &new].into_iter().flatten().any(|entry| entry.link().is_some());
+                if is_linked
+                    || !is_stored_as(&tree, path, old.as_ref())?
                     || goes && edited.iter().any(|edited| edited.below(path).is_some())
                 {
                     return Ok((Vec::new(), false));
