@@ -121,8 +121,9 @@ bench-scale: ## 1 k to 100 k workspaces, 1 M operations and references (ARGS=...
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-scale -- $(ARGS)
 
-bench-policy: ## permissions: decisions, and walks of a view with and without rules (ARGS=...)
+bench-policy: ## permissions: decisions, walks, changes under mounts; the radar; followers (ARGS=...)
 	@$(call ready,bench)
+	cargo build --release --locked -q -p amalgam-cli
 	cargo run --release --locked -q -p amalgam-benches --bin bench-policy -- $(ARGS)
 
 bench-cloud: ## commits, captures and checkouts on PostgreSQL and an S3 store, which are started and ended (ARGS=...)

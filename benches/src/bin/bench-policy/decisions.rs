@@ -16,8 +16,8 @@ const BATCH: usize = 1_000;
 
 pub(crate) const FIGURES: &[&str] = &[FIRST, CACHED];
 
-/// A policy with this many rules: most name a directory, some names at any depth, some have wildcards inside.
-pub(crate) fn policy(rules: usize) -> Result<Arc<Policy>> {
+/// The text of a policy with this many rules: most name a directory, some names at any depth, some have wildcards inside.
+pub(crate) fn policy_text(rules: usize) -> Result<String> {
     let mut text = "default = \"R\"\n".to_owned();
     for number in 0..rules {
         let path = match number % 10 {
@@ -28,7 +28,12 @@ pub(crate) fn policy(rules: usize) -> Result<Arc<Policy>> {
         let level = ["R", "RA", "RW-", "RW"][number % 4];
         writeln!(text, "[[rule]]\nagents = [\"bot-*\"]\npaths = [\"{path}\"]\nlevel = \"{level}\"")?;
     }
-    Ok(Arc::new(Policy::read(&text)?))
+    Ok(text)
+}
+
+/// A policy with this many rules.
+pub(crate) fn policy(rules: usize) -> Result<Arc<Policy>> {
+    Ok(Arc::new(Policy::read(&policy_text(rules)?)?))
 }
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {

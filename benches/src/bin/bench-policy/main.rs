@@ -1,11 +1,12 @@
-//! Measures permissions: one decision with many rules, the first time and again, a walk of a view with and without a
-//! policy, the radar of many workspaces, and followers of a source.
+//! Measures permissions: one decision with many rules, the first time and again, walks of a view and of a mount
+//! with and without a policy, a policy that changes under mounts, the radar of many workspaces, and followers of a source.
 //!
 //! Prints a table and writes `target/bench/policy.json`.
 
 #![allow(clippy::print_stderr, reason = "it is a program for a terminal")]
 
 mod decisions;
+mod mounts;
 mod walks;
 mod workspaces;
 
@@ -16,6 +17,7 @@ use amalgam_benches::bench::{Bench, Group};
 const GROUPS: &[Group] = &[
     Group { figures: decisions::FIGURES, run: decisions::run },
     Group { figures: walks::FIGURES, run: walks::run },
+    Group { figures: mounts::FIGURES, run: mounts::run },
     Group { figures: workspaces::FIGURES, run: workspaces::run },
 ];
 

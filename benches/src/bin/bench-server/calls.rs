@@ -36,13 +36,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         workspaces.create_workspace(create("main")).await?;
         let ours = reads(&served, seconds).await?;
         let (echo, alone) = echoes(seconds).await?;
-        let commits = commits(&served, seconds).await?;
+        let durable = commits(&served, seconds / 5, false).await?;
+        let commits = commits(&served, seconds, true).await?;
         let together = commits_together(&served, seconds).await?;
         let forks = forks(&mut workspaces, bench.size(2_000, 200)).await?;
-        Ok::<_, BoxedError>((ours, (echo, alone), commits, together, forks))
+        Ok::<_, BoxedError>((ours, (echo, alone), (commits, durable), together, forks))
     });
     runtime.block_on(served.stop())?;
-    let (ours, (echo, alone), commits, together, forks) = figures?;
+    let (ours, (echo, alone), (commits, durable), together, forks) = figures?;
     let beside = format!("a bare echo to one client takes {:.0} us", alone.p50());
     let how = format!(
         "{ours:.0}/s of GetWorkspace; {echo:.0}/s of a bare tonic health check whose interceptor hashes the key"
@@ -52,7 +53,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         FIGURES[1],
         (commits.p50(), "us"),
         Bar::AtMost(400.0),
-        format!("1 KiB, buffered: {}; {beside}", commits.describe("us")),
+        format!("1 KiB, buffered: {}; durable p50 {:.0} us; {beside}", commits.describe("us"), durable.p50()),
     );
     bench.add(
         FIGURES[2],
@@ -155,7 +156,7 @@ async fn echoes(seconds: Duration) -> Result<(f64, Samples)> {
     Ok((found?, Samples::new(alone)))
 }
 
-/// A commit of one file of 1 KiB.
+/// A durable commit of one file of 1 KiB.
 pub fn edit(workspace: &str, number: u64) -> v1::CommitEditsRequest {
     let text = format!("{number:>1024}");
     let write = v1::WriteEdit {
@@ -172,12 +173,12 @@ pub fn edit(workspace: &str, number: u64) -> v1::CommitEditsRequest {
     }
 }
 
-async fn commits(served: &Served, seconds: Duration) -> Result<Samples> {
+async fn commits(served: &Served, seconds: Duration, buffered: bool) -> Result<Samples> {
     let (mut client, mut values, begin) = (files(served).await?, Vec::new(), Instant::now());
     while begin.elapsed() < seconds {
         let number = values.len() as u64;
         let start = Instant::now();
-        client.commit_edits(edit("main", number)).await?;
+        client.commit_edits(v1::CommitEditsRequest { buffered, ..edit("main", number) }).await?;
         values.push(microseconds(start.elapsed()));
     }
     Ok(Samples::new(values))
@@ -192,7 +193,8 @@ async fn commits_together(served: &Served, seconds: Duration) -> Result<f64> {
         let mut number = 0;
         clients.push(move || {
             number += 1;
-            let (mut client, request) = (client.clone(), edit(&name, number));
+            let request = v1::CommitEditsRequest { buffered: true, ..edit(&name, number) };
+            let mut client = client.clone();
             async move { client.commit_edits(request).await.map(drop) }
         });
     }

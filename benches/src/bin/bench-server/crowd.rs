@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result, Samples, microseconds};
 use amalgam_proto::v1;
+use amalgam_proto::v1::event_service_client::EventServiceClient;
 use amalgam_proto::v1::file_service_client::FileServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
@@ -201,6 +202,9 @@ fn run_subscribers(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Resu
                 let (mut arrived, mut bytes) = (Vec::with_capacity(commits), 0);
                 while arrived.len() < commits {
                     let Some(message) = stream.message().await? else { break };
+                    if message.event.is_none() {
+                        continue;
+                    }
                     arrived.push(begin.elapsed());
                     bytes = message.encoded_len() + FRAMING_BYTES;
                 }
@@ -252,13 +256,13 @@ async fn position(channel: &Channel, key: &WithKey) -> Result<u64> {
     Ok(found.operations.first().map_or(0, |operation| operation.sequence))
 }
 
-async fn subscribe(
-    channel: &Channel,
-    key: &WithKey,
-    after: u64,
-) -> Result<tonic::Streaming<v1::WatchOperationsResponse>> {
-    let mut client = OperationServiceClient::with_interceptor(channel.clone(), key.clone());
-    Ok(client.watch_operations(v1::WatchOperationsRequest { after }).await?.into_inner())
+async fn subscribe(channel: &Channel, key: &WithKey, after: u64) -> Result<tonic::Streaming<v1::SubscribeResponse>> {
+    let mut client = EventServiceClient::with_interceptor(channel.clone(), key.clone());
+    let request = v1::SubscribeRequest { after: after.to_string(), ..Default::default() };
+    let mut stream = client.subscribe(request).await?.into_inner();
+    // The first message tells where the stream begins.
+    stream.message().await?.ok_or("a stream ended at once")?;
+    Ok(stream)
 }
 
 async fn read_times(client: &mut WorkspaceServiceClient<Intercepted>, times: usize) -> Result<Samples> {

@@ -1,18 +1,23 @@
 //! Files by call: small ones in a live tree, and many bytes by gRPC and by REST.
 
+use std::path::Path;
 use std::time::Instant;
 
 use amalgam_benches::bench::Bench;
 use amalgam_benches::random::Random;
 use amalgam_benches::{Bar, Result, Samples, microseconds};
+use amalgam_engine::object::Owner;
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+use amalgam_engine::{OperationContext, Store};
 use amalgam_proto::v1;
 use amalgam_proto::v1::file_service_client::FileServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
+use amalgam_view::{Caller, ROOT, View, ViewOptions};
 use bytes::Bytes;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
-use amalgam_benches::served::{BoxedError, Served, WithKey, runtime};
+use amalgam_benches::served::{BoxedError, Served, WithKey, now, runtime};
 
 pub const FIGURES: &[&str] = &[
     "read of 4 KiB, live tree, p50",
@@ -20,6 +25,7 @@ pub const FIGURES: &[&str] = &[
     "bytes written by gRPC",
     "bytes read by gRPC",
     "bytes written and read by REST / gRPC",
+    "bytes written, committed and read by gRPC / in process",
 ];
 
 const WORKSPACE: &str = "workspaces/main";
@@ -42,12 +48,18 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let mut client = FileServiceClient::with_interceptor(channel, key).max_decoding_message_size(64 << 20);
         let (reads, edits) = small(&mut client, times).await?;
         let data: Vec<Bytes> = (0..count).map(|seed| Random::new(seed as u64).text(FILE_BYTES).into()).collect();
-        let grpc = (write_all(&mut client, &data).await?, read_all(&mut client, count).await?);
+        let written = write_all(&mut client, &data).await?;
+        let committed = Instant::now();
+        let commit = v1::CommitWorkspaceRequest { name: WORKSPACE.to_owned(), ..Default::default() };
+        workspaces.commit_workspace(commit).await?;
+        let committed = committed.elapsed().as_secs_f64();
+        let grpc = (written, committed, read_all(&mut client, count).await?);
         let rest = rest(&served, &data).await?;
-        Ok::<_, BoxedError>((reads, edits, grpc, rest))
+        Ok::<_, BoxedError>((reads, edits, grpc, rest, data))
     });
     runtime.block_on(served.stop())?;
-    let (reads, edits, (written, read), (put, got)) = figures?;
+    let (reads, edits, (written, committed, read), (put, got), data) = figures?;
+    let [view_written, view_committed, view_read] = in_process(&bench.directory("files-view"), &data)?;
     #[allow(clippy::cast_precision_loss, reason = "sizes fit")]
     let megabytes = (count * FILE_BYTES) as f64 / 1e6;
     bench.add(FIGURES[0], (reads.p50(), "us"), Bar::AtMost(250.0), reads.describe("us"));
@@ -57,7 +69,48 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     bench.add(FIGURES[3], (megabytes / read, "MB/s"), Bar::None, size);
     let how = format!("REST {:.0} MB/s in, {:.0} MB/s out", megabytes / put, megabytes / got);
     bench.add(FIGURES[4], ((written + read) / (put + got), "times"), Bar::AtLeast(0.7), how);
+    let how = format!(
+        "write, commit and read: {written:.1} + {committed:.1} + {read:.1} s; \
+         by a view in process: {view_written:.1} + {view_committed:.1} + {view_read:.1} s"
+    );
+    let ratio = (view_written + view_committed + view_read) / (written + committed + read);
+    bench.add(FIGURES[5], (ratio, "times"), Bar::AtLeast(0.5), how);
     Ok(())
+}
+
+/// The same bytes through a view in this process: the seconds of writing, committing and reading.
+fn in_process(directory: &Path, data: &[Bytes]) -> Result<[f64; 3]> {
+    let store = Store::open(directory.join("store"))?;
+    let (workspaces, name) = (Workspaces::of(&store), WorkspaceName::new("main")?);
+    let context = OperationContext::new("bench", now());
+    workspaces.create(&name, &NewWorkspace::default(), &context)?;
+    let options = ViewOptions::new(Owner { uid: 0, gid: 0 }, now);
+    let (view, _) = View::open(workspaces.open(&name)?, &directory.join("journal"), options)?;
+    let (caller, mut files, mut count) = (Caller::owner(0, 0), Vec::new(), 0);
+    let start = Instant::now();
+    for (number, file) in data.iter().enumerate() {
+        let ino = view.create(&caller, ROOT, number.to_string().as_bytes(), 0o644)?.ino;
+        for (at, piece) in file.chunks(PIECE_BYTES).enumerate() {
+            view.write(&caller, ino, (at * PIECE_BYTES) as u64, piece)?;
+        }
+        files.push(ino);
+    }
+    let written = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    view.commit(&workspaces, &name, &Change::new("all"), &context, "commit")?;
+    let committed = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    for ino in files {
+        for at in 0..FILE_BYTES / PIECE_BYTES {
+            count += view.read(ino, (at * PIECE_BYTES) as u64, PIECE_BYTES)?.len();
+        }
+    }
+    let read = start.elapsed().as_secs_f64();
+    if count != data.len() * FILE_BYTES {
+        return Err(format!("{count} bytes were read").into());
+    }
+    view.close()?;
+    Ok([written, committed, read])
 }
 
 async fn small(client: &mut Client, times: usize) -> Result<(Samples, Samples)> {
