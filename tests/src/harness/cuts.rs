@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use amalgam_engine::{OperationContext, Store, Time, VerifyOptions, verify};
 use amalgam_transfer::{Progress, ReceiveOptions, receive};
 
+use super::Random;
 use super::collection::{check_kept, make_kept};
 use super::powercut::Pool;
-use super::receiving::make_stream;
-use super::{Random, all_refs};
+use super::receiving::{make_stream, named, sent};
 
 /// After so many cuts the disk is made anew.
 const ROUNDS_PER_DISK: u64 = 5;
@@ -82,7 +82,7 @@ pub fn cut_receivers(
     let mut random = Random::new(seed);
     let stream = directory.join("stream");
     let from = make_stream(&stream, &mut random);
-    let wanted = all_refs(&from).expect("references");
+    let wanted = sent(&from);
     let mut pool = Pool::new(directory);
     pool.make_disk();
     let store_directory = pool.disk().join("store");
@@ -102,12 +102,12 @@ pub fn cut_receivers(
         child.wait().expect("it was killed");
         pool.become_cut(&cut);
         let store = Store::open(&store_directory).expect("a store opens after a power cut, without repair");
-        let held = all_refs(&store).expect("references");
+        let held = named(&store);
         assert!(held.is_empty() || held == wanted, "round {round}: a stream is there whole, or not at all");
         let file = File::open(&stream).expect("open");
         let act = OperationContext::new("test", Time(2));
         let again = receive(&store, file, &ReceiveOptions::default(), &act, &Progress::default()).expect("again");
-        assert_eq!(all_refs(&store).expect("references"), wanted, "round {round}");
+        assert_eq!(named(&store), wanted, "round {round}");
         let report = verify(&store, &VerifyOptions::reading_data(), &|_| std::ops::ControlFlow::Continue(()));
         assert!(report.expect("a report").is_clean(), "round {round}");
         summary.rounds += 1;

@@ -69,9 +69,7 @@ pub fn receive_kill_rounds(command: &dyn Fn() -> Command, rounds: u64, seed: u64
         child.wait().expect("it was killed");
         let store = Store::open(&home).expect("a killed store opens without repair");
         let held = named(&store);
-        // Streams carry no deleted workspaces.
-        let wanted: Vec<_> =
-            named(&from).into_iter().filter(|(name, _)| !name.as_str().starts_with("deleted/")).collect();
+        let wanted = sent(&from);
         assert!(held.is_empty() || held == wanted, "a stream is there whole, or not at all");
         let act = OperationContext::new("test", Time(2));
         let file = File::open(&path).expect("open");
@@ -97,7 +95,12 @@ pub fn receive_kill_rounds(command: &dyn Fn() -> Command, rounds: u64, seed: u64
 }
 
 /// The references of a store, but for the marks that say what came from elsewhere: those are set before the names.
-fn named(store: &Store) -> Vec<(RefName, RefValue)> {
+pub(super) fn named(store: &Store) -> Vec<(RefName, RefValue)> {
     let refs = all_refs(store).expect("references").into_iter();
     refs.filter(|(name, _)| !name.as_str().starts_with("foreign/")).collect()
+}
+
+/// The references of a store that a stream of everything carries: no deleted workspaces.
+pub(super) fn sent(store: &Store) -> Vec<(RefName, RefValue)> {
+    named(store).into_iter().filter(|(name, _)| !name.as_str().starts_with("deleted/")).collect()
 }
