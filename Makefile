@@ -133,6 +133,7 @@ bench-cloud: ## commits, captures and checkouts on PostgreSQL and an S3 store, w
 
 bench-server: ## the network server and its clients on loopback (ARGS=...)
 	@$(call ready,bench)
+	cargo build --release --locked -q -p amalgam-cli
 	cargo run --release --locked -q -p amalgam-benches --bin bench-server -- $(ARGS)
 
 # The peers of the rows about containers are `docker` itself and bare processes. An engine is started for the run where root can.

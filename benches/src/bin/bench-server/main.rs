@@ -8,6 +8,7 @@ mod calls;
 mod crowd;
 mod files;
 mod projects;
+mod push;
 
 use std::process::ExitCode;
 
@@ -21,6 +22,7 @@ const GROUPS: &[Group] = &[
     Group { figures: calls::FIGURES, run: calls::run },
     Group { figures: files::FIGURES, run: files::run },
     Group { figures: projects::FIGURES, run: projects::run },
+    Group { figures: push::FIGURES, run: push::run },
     Group { figures: crowd::FIGURES, run: crowd::run },
 ];
 
