@@ -1,4 +1,5 @@
-//! A walk of a view that looks at each entry and reads each file, without a policy and with one.
+//! A walk of a view that looks at each entry and reads each file, without a policy and with one. Without a kernel between, it shows
+//! the cost of the decisions; the figures with a bar are those of a mount.
 
 use std::sync::Arc;
 
@@ -55,6 +56,6 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     }
     let ratio = taken[1].p50() / taken[0].p50();
     let how = format!("{files} files; without: {}; with: {}", taken[0].describe("us"), taken[1].describe("us"));
-    bench.add(WALK, (ratio, "x"), Bar::AtMost(1.1), how);
+    bench.add(WALK, (ratio, "x"), Bar::None, how);
     Ok(())
 }
