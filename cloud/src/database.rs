@@ -105,6 +105,7 @@ impl Database {
 
     /// Calls PostgreSQL, again and again while the connection fails. The call must be idempotent, and must do no harm when an earlier
     /// attempt of it arrives late.
+    #[expect(clippy::needless_pass_by_value, reason = "callers write the closure in place")]
     pub(crate) fn call<T>(
         &self,
         action: &'static str,
