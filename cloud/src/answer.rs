@@ -17,11 +17,10 @@ impl Node {
     /// Answers the collection of another node that has begun, and ends the one that has ended.
     pub(crate) fn answer_collections(&self) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
-        let pool = &self.database.pool;
         let mut answered = self.rounds.answered.lock();
-        let current = self.database.call("look for a collection", || async {
+        let current = self.database.call("look for a collection", async |connection| {
             let query = sqlx::query("SELECT of_collector, of_token, of_epoch FROM current_collection($1)");
-            query.bind(project).fetch_one(pool).await
+            query.bind(project).fetch_one(connection).await
         })?;
         let collector: Option<Vec<u8>> = current.get(0);
         let token = match &collector {
@@ -43,10 +42,10 @@ impl Node {
         self.rounds.set(token);
         let (oldest, pins) = self.rounds.held();
         let pins: Vec<_> = pins.iter().map(encode).collect();
-        self.database.call("answer a collection", || async {
+        self.database.call("answer a collection", async |connection| {
             let query = sqlx::query("SELECT answer_collection($1, $2, $3, $4, $5, $6)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(token));
-            query.bind(oldest.map(signed)).bind(&pins[..]).execute(pool).await.map(drop)
+            query.bind(oldest.map(signed)).bind(&pins[..]).execute(connection).await.map(drop)
         })?;
         *answered = token;
         Ok(())
@@ -59,10 +58,10 @@ impl Node {
             return Ok(());
         }
         let Identity { project, node, generation } = self.identity;
-        let announced = self.database.call("announce a pin", || async {
+        let announced = self.database.call("announce a pin", async |connection| {
             let query = sqlx::query("SELECT is_over, next FROM announce_pins($1, $2, $3, $4, $5)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(token));
-            query.bind(&[encode(&id)][..]).fetch_one(&self.database.pool).await
+            query.bind(&[encode(&id)][..]).fetch_one(connection).await
         });
         let announced = announced.inspect_err(|error| {
             tracing::warn!(%error, "a pin was not announced to the collector; this node writes no more");

@@ -78,10 +78,10 @@ impl Node {
             let slots: Vec<_> = places.iter().map(|location| location.slot as i32).collect();
             let epoch: Option<i64> = match places.is_empty() {
                 true => Some(0),
-                false => self.database.call("check for objects", || async {
+                false => self.database.call("check for objects", async |connection| {
                     let query = sqlx::query_scalar("SELECT stamp_objects($1, $2, $3, $4, $5, $6)");
                     let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(seen));
-                    query.bind(&packs[..]).bind(&slots[..]).fetch_one(&self.database.pool).await
+                    query.bind(&packs[..]).bind(&slots[..]).fetch_one(connection).await
                 })?,
             };
             let Some(epoch) = epoch else {

@@ -1,20 +1,27 @@
 //! The bucket: packs as objects of an S3 store, written by plain puts and read by ranges. No listing, no conditional put.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use amalgam_engine::{Error, Result};
 use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
+use object_store::client::SpawnedReqwestConnector;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload};
+use tokio::runtime::{Handle, Runtime};
 
 use crate::calls::{Counters, count};
 use crate::pack::PackId;
 
+/// Threads that drive the connections to S3 stores.
+const RUNTIME_THREADS: usize = 2;
+
 /// Opens a bucket: `s3://BUCKET` (with the usual `AWS_` variables of the environment), `file:///DIRECTORY`, or `memory:`.
+///
+/// The bucket may be used by several asynchronous runtimes, one after another or at once: its connections belong to none of them.
 pub fn open_bucket(url: &str) -> Result<Arc<dyn ObjectStore>> {
     let failed = |why: object_store::Error| Error::Fault { action: "open the bucket", why: why.to_string() };
     if url == "memory:" {
@@ -26,9 +33,26 @@ pub fn open_bucket(url: &str) -> Result<Arc<dyn ObjectStore>> {
         return Ok(Arc::new(store.with_fsync(true)));
     }
     if url.starts_with("s3://") {
-        return Ok(Arc::new(AmazonS3Builder::from_env().with_url(url).build().map_err(failed)?));
+        let connector = SpawnedReqwestConnector::new(runtime()?);
+        let client = AmazonS3Builder::from_env().with_url(url).with_http_connector(connector);
+        return Ok(Arc::new(client.build().map_err(failed)?));
     }
     Err(Error::Invalid { what: "bucket", why: format!("{url}: use s3://BUCKET, file:///DIRECTORY or memory:") })
+}
+
+/// Returns the runtime that drives the connections to S3 stores, for as long as the process lives.
+///
+/// A client keeps idle connections, and each belongs to the runtime that made it. If that one is not driven at the moment, a request
+/// over such a connection waits for the time-out of the client.
+fn runtime() -> Result<Handle> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime.handle().clone());
+    }
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let made = builder.worker_threads(RUNTIME_THREADS).thread_name("bucket").enable_all().build();
+    let made = made.map_err(|source| Error::from_io("start the runtime", &source))?;
+    Ok(RUNTIME.get_or_init(|| made).handle().clone())
 }
 
 /// The packs of one project in a bucket.

@@ -17,7 +17,7 @@ use crate::identity::{Identity, signed, unsigned};
 use crate::index::Pack;
 use crate::node::Node;
 use crate::prepared::Prepared;
-use crate::upload::NamedPack;
+use crate::upload::{NamedPack, divide};
 
 /// The arguments of the function, one array for each column.
 #[derive(Default)]
@@ -74,14 +74,17 @@ impl Node {
         transaction.check()?;
         self.refuse_if_expelled("commit")?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
-        let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
-        let (stored, inline) = match bytes {
-            _ if objects.is_empty() => (Vec::new(), None),
-            bytes if bytes <= self.options.inline_bytes_max => (Vec::new(), Some(NamedPack::inline(&objects)?)),
-            _ => (self.uploader.put(objects)?, None),
-        };
+        let (stored, inline) = self.store_objects(objects)?;
         let prepared = Prepared { stored, inline, expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
+    }
+
+    /// Puts objects into the bucket. Returns their packs, and one of those objects that travel with the call.
+    fn store_objects(&self, objects: Vec<StoredObject>) -> Result<(Vec<NamedPack>, Option<NamedPack>)> {
+        let (stored, inline) = divide(objects, self.options.inline_bytes_max);
+        let stored = if stored.is_empty() { Vec::new() } else { self.uploader.put(stored)? };
+        let inline = if inline.is_empty() { None } else { Some(NamedPack::inline(&inline)?) };
+        Ok((stored, inline))
     }
 
     /// Registers objects ahead of their transaction.
@@ -90,18 +93,15 @@ impl Node {
             return Ok(());
         }
         self.refuse_if_expelled("register packs")?;
-        let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
-        let packs = match bytes <= self.options.inline_bytes_max {
-            true => vec![NamedPack::inline(&objects)?],
-            false => self.uploader.put(objects)?,
-        };
+        let (mut packs, inline) = self.store_objects(objects)?;
+        packs.extend(inline);
         let columns = PackColumns::of(&packs);
         let Identity { project, node, generation } = self.identity;
-        let reply: Result<String> = self.database.call("register packs", || async {
+        let reply: Result<String> = self.database.call("register packs", async |connection| {
             let query = sqlx::query_scalar("SELECT register_packs($1, $2, $3, $4, $5, $6, $7, $8, $9)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(&columns.id[..]);
             let query = query.bind(&columns.objects[..]).bind(&columns.bytes[..]).bind(&columns.footer_bytes[..]);
-            query.bind(&columns.footer[..]).bind(&columns.body[..]).fetch_one(&self.database.pool).await
+            query.bind(&columns.footer[..]).bind(&columns.body[..]).fetch_one(connection).await
         });
         let reply = reply.inspect_err(|_| self.uploader.give_up(&packs))?;
         self.note_registered(&packs, &reply)
@@ -159,7 +159,7 @@ impl Node {
     fn call_transact(&self, columns: &Columns, packs: &PackColumns<'_>, durable: bool) -> Result<String> {
         let batch = signed(self.last_batch.fetch_add(1, Ordering::SeqCst) + 1);
         let Identity { project, node, generation } = self.identity;
-        self.database.call("commit", || async {
+        self.database.call("commit", async |connection| {
             let query = sqlx::query_scalar(
                 "SELECT transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)",
             );
@@ -170,7 +170,7 @@ impl Node {
             let query = query.bind(&columns.ref_old[..]).bind(&columns.ref_set[..]).bind(&columns.ref_new[..]);
             let query = query.bind(&packs.transaction[..]).bind(&packs.id[..]).bind(&packs.objects[..]);
             let query = query.bind(&packs.bytes[..]).bind(&packs.footer_bytes[..]);
-            query.bind(&packs.footer[..]).bind(&packs.body[..]).fetch_one(&self.database.pool).await
+            query.bind(&packs.footer[..]).bind(&packs.body[..]).fetch_one(connection).await
         })
     }
 

@@ -264,10 +264,9 @@ impl Fetcher {
         let mut ids: Vec<_> = places.iter().map(|place| wanted[*place].pack.id.to_vec()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let rows = self.database.call("read objects", || {
+        let rows = self.database.call("read objects", async |connection| {
             let query = sqlx::query("SELECT id, body FROM tails WHERE project = $1 AND id = ANY ($2)");
-            let query = query.bind(self.project).bind(ids.clone());
-            async { query.fetch_all(&self.database.pool).await }
+            query.bind(self.project).bind(&ids[..]).fetch_all(connection).await
         });
         let rows = match rows {
             Ok(rows) => rows,

@@ -54,7 +54,7 @@ impl Pulse {
              WHERE node = $1 AND generation = $2",
         );
         let query = query.bind(node.to_vec()).bind(generation).bind(self.lease.as_secs_f64());
-        let renewed = query.execute(&self.database.pool).await?;
+        let renewed = self.database.once(|connection| Box::pin(query.execute(connection))).await?;
         if renewed.rows_affected() == 0 && !self.is_expelled.swap(true, Ordering::SeqCst) {
             tracing::warn!("this node was expelled; it writes again after the project was opened anew");
         }
@@ -69,7 +69,8 @@ impl Pulse {
              WHERE project = $1 AND collector = $2 AND collector_token = $3 AND collector_expires > clock_timestamp()",
         );
         let token = signed(self.collector_token.load(Ordering::SeqCst));
-        query.bind(project).bind(node.to_vec()).bind(token).execute(&self.database.pool).await.map(drop)
+        let query = query.bind(project).bind(node.to_vec()).bind(token);
+        self.database.once(|connection| Box::pin(query.execute(connection))).await.map(drop)
     }
 
     /// Returns the token of the collection of another node, or 0.
@@ -78,8 +79,8 @@ impl Pulse {
             "SELECT CASE WHEN collector <> $2 AND collector_expires > clock_timestamp() THEN collector_token ELSE 0 END
              FROM projects WHERE project = $1",
         );
-        let token: i64 =
-            query.bind(self.identity.project).bind(self.identity.node.to_vec()).fetch_one(&self.database.pool).await?;
+        let query = query.bind(self.identity.project).bind(self.identity.node.to_vec());
+        let token: i64 = self.database.once(|connection| Box::pin(query.fetch_one(connection))).await?;
         Ok(unsigned(token))
     }
 }

@@ -167,12 +167,12 @@ impl Node {
     }
 
     fn request_rows(&self, from: &[u8]) -> Result<Rows> {
-        let rows = self.database.call("read requests", || async {
+        let rows = self.database.call("read requests", async |connection| {
             let query = sqlx::query(
                 "SELECT request, seq FROM requests WHERE project = $1 AND request >= $2 ORDER BY request LIMIT $3",
             );
             let query = query.bind(self.identity.project).bind(from).bind(ROWS_MAX as i64);
-            query.fetch_all(&self.database.pool).await
+            query.fetch_all(connection).await
         })?;
         let encode = |row: &sqlx::postgres::PgRow| {
             let sequence = unsigned(row.get(1)).to_be_bytes();
@@ -182,13 +182,13 @@ impl Node {
     }
 
     fn mark_rows(&self, family: &'static str, from: &[u8]) -> Result<Rows> {
-        let rows = self.database.call("read rows", || async {
+        let rows = self.database.call("read rows", async |connection| {
             let query = sqlx::query(
                 "SELECT key, value FROM marks WHERE project = $1 AND family = $2::\"char\" AND key >= $3 AND value IS NOT NULL
                  ORDER BY key LIMIT $4",
             );
             let query = query.bind(self.identity.project).bind(family).bind(from).bind(ROWS_MAX as i64);
-            query.fetch_all(&self.database.pool).await
+            query.fetch_all(connection).await
         })?;
         let row = |row: &sqlx::postgres::PgRow| {
             (Bytes::from(row.get::<Vec<u8>, _>(0)), Bytes::from(row.get::<Vec<u8>, _>(1)))
@@ -215,11 +215,11 @@ impl Node {
         let packs: Vec<_> = removed.iter().map(|location| signed(location.pack.first)).collect();
         let slots: Vec<_> = removed.iter().map(|location| location.slot as i32).collect();
         let Identity { project, node, generation } = self.identity;
-        self.database.call("edit rows", || async {
+        self.database.call("edit rows", async |connection| {
             let query = sqlx::query("SELECT edit_rows($1, $2, $3, $4, $5, $6, $7, $8)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(&packs[..]).bind(&slots[..]);
             let query = query.bind(&families[..]).bind(&keys[..]).bind(&values[..]);
-            query.execute(&self.database.pool).await.map(drop)
+            query.execute(connection).await.map(drop)
         })
     }
 

@@ -23,29 +23,29 @@ fn milliseconds(time: Duration) -> i32 {
 
 impl LiveTrees for Cloud {
     fn number(&self, workspace: &str) -> Result<u64> {
-        let found: Option<i64> = self.database.call("find a live tree", || async {
+        let found: Option<i64> = self.database.call("find a live tree", async |connection| {
             let query = sqlx::query_scalar("SELECT number FROM live_trees WHERE project = $1 AND workspace = $2");
-            query.bind(self.identity.project).bind(workspace).fetch_optional(&self.database.pool).await
+            query.bind(self.identity.project).bind(workspace).fetch_optional(connection).await
         })?;
         if let Some(number) = found {
             return Ok(unsigned(number));
         }
-        let number: i64 = self.database.call("number a live tree", || async {
+        let number: i64 = self.database.call("number a live tree", async |connection| {
             let query = sqlx::query_scalar(
                 "INSERT INTO live_trees (project, workspace) VALUES ($1, $2)
                  ON CONFLICT (project, workspace) DO UPDATE SET workspace = excluded.workspace RETURNING number",
             );
-            query.bind(self.identity.project).bind(workspace).fetch_one(&self.database.pool).await
+            query.bind(self.identity.project).bind(workspace).fetch_one(connection).await
         })?;
         Ok(unsigned(number))
     }
 
     fn find(&self, workspace: &str) -> Result<Option<u64>> {
-        let found: Option<i64> = self.database.call("find a live tree", || async {
+        let found: Option<i64> = self.database.call("find a live tree", async |connection| {
             let query = sqlx::query_scalar(
                 "SELECT number FROM live_trees WHERE project = $1 AND workspace = $2 AND node IS NOT NULL",
             );
-            query.bind(self.identity.project).bind(workspace).fetch_optional(&self.database.pool).await
+            query.bind(self.identity.project).bind(workspace).fetch_optional(connection).await
         })?;
         Ok(found.map(unsigned))
     }
@@ -55,10 +55,10 @@ impl LiveTrees for Cloud {
         let begun = Instant::now();
         loop {
             let force = begun.elapsed() >= TAKE_TIMEOUT;
-            let row = self.database.call("take a live tree", || async {
+            let row = self.database.call("take a live tree", async |connection| {
                 let query = sqlx::query("SELECT of_number, of_token, wait FROM take_live_tree($1, $2, $3, $4, $5, $6)");
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(workspace);
-                query.bind(milliseconds(HOLD)).bind(force).fetch_one(&self.database.pool).await
+                query.bind(milliseconds(HOLD)).bind(force).fetch_one(connection).await
             })?;
             let wait: i32 = row.get(2);
             if wait > 0 {
@@ -72,13 +72,13 @@ impl LiveTrees for Cloud {
 
     fn is_held(&self, number: u64, token: u64) -> Result<bool> {
         let Identity { project, node, generation } = self.identity;
-        self.database.call("check a live tree", || async {
+        self.database.call("check a live tree", async |connection| {
             let query = sqlx::query_scalar(
                 "SELECT EXISTS (SELECT 1 FROM live_trees
                  WHERE project = $1 AND node = $2 AND generation = $3 AND number = $4 AND token = $5)",
             );
             let query = query.bind(project).bind(&node[..]).bind(generation);
-            query.bind(signed(number)).bind(signed(token)).fetch_one(&self.database.pool).await
+            query.bind(signed(number)).bind(signed(token)).fetch_one(connection).await
         })
     }
 
@@ -87,27 +87,27 @@ impl LiveTrees for Cloud {
         let part_names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
         let starts: Vec<_> = parts.iter().map(|part| signed(part.start)).collect();
         let bytes: Vec<_> = parts.iter().map(|part| &part.bytes[..]).collect();
-        self.database.call("store the journal of a live tree", || async {
+        self.database.call("store the journal of a live tree", async |connection| {
             let query = sqlx::query_scalar("SELECT write_live_tree($1, $2, $3, $4, $5, $6, $7, $8, $9)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(number)).bind(signed(token));
             let query = query.bind(names).bind(&part_names[..]).bind(&starts[..]).bind(&bytes[..]);
-            query.fetch_one(&self.database.pool).await
+            query.fetch_one(connection).await
         })
     }
 
     fn release(&self, number: u64, token: u64) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
-        self.database.call("release a live tree", || async {
+        self.database.call("release a live tree", async |connection| {
             let query = sqlx::query("SELECT release_live_tree($1, $2, $3, $4, $5)");
             let query = query.bind(project).bind(&node[..]).bind(generation);
-            query.bind(signed(number)).bind(signed(token)).execute(&self.database.pool).await.map(drop)
+            query.bind(signed(number)).bind(signed(token)).execute(connection).await.map(drop)
         })
     }
 
     fn forget(&self, workspace: &str) -> Result<()> {
-        self.database.call("forget a live tree", || async {
+        self.database.call("forget a live tree", async |connection| {
             let query = sqlx::query("SELECT forget_live_tree($1, $2)");
-            query.bind(self.identity.project).bind(workspace).execute(&self.database.pool).await.map(drop)
+            query.bind(self.identity.project).bind(workspace).execute(connection).await.map(drop)
         })
     }
 
@@ -116,10 +116,10 @@ impl LiveTrees for Cloud {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.database.call("rename a live tree", || async {
+        self.database.call("rename a live tree", async |connection| {
             let query = sqlx::query("UPDATE live_trees SET workspace = $3 WHERE project = $1 AND workspace = $2");
             let query = query.bind(self.identity.project).bind(from).bind(to);
-            query.execute(&self.database.pool).await.map(drop)
+            query.execute(connection).await.map(drop)
         })
     }
 }
@@ -127,21 +127,21 @@ impl LiveTrees for Cloud {
 impl Cloud {
     /// Returns the workspaces whose live trees are open on a node or have uncommitted work.
     pub fn uncommitted_workspaces(&self) -> Result<Vec<String>> {
-        self.database.call("list live trees", || async {
+        self.database.call("list live trees", async |connection| {
             let query = sqlx::query_scalar(
                 "SELECT workspace FROM live_trees WHERE project = $1 AND node IS NOT NULL ORDER BY workspace",
             );
-            query.bind(self.identity.project).fetch_all(&self.database.pool).await
+            query.bind(self.identity.project).fetch_all(connection).await
         })
     }
 
     /// Returns the files of a tree. No other node writes them while this one has the tree.
     fn live_files(&self, number: u64) -> Result<Vec<(String, Vec<u8>)>> {
-        let rows = self.database.call("read the journal of a live tree", || async {
+        let rows = self.database.call("read the journal of a live tree", async |connection| {
             let query = sqlx::query(
                 "SELECT name, bytes FROM live_files WHERE project = $1 AND number = $2 ORDER BY name, start",
             );
-            query.bind(self.identity.project).bind(signed(number)).fetch_all(&self.database.pool).await
+            query.bind(self.identity.project).bind(signed(number)).fetch_all(connection).await
         })?;
         let mut files: Vec<(String, Vec<u8>)> = Vec::new();
         for row in rows {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use amalgam_engine::backend::rows::RefRow;
 use amalgam_engine::backend::{
@@ -21,6 +22,8 @@ const BATCH_OBJECTS_MAX: usize = 32_768;
 /// Bytes of rows that are read at once.
 const PAGE_BYTES: usize = 4 << 20;
 const SCAN_ROWS: usize = 4_096;
+/// Time that PostgreSQL takes to store all references at once.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The result of a migration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,11 +215,11 @@ impl Cloud {
                 previous.push(format!("{{{}}}", moves.join(",")));
             }
             count += numbers.len() as u64;
-            self.database.call("import operations", || async {
+            self.database.call("import operations", async |connection| {
                 let query = sqlx::query("SELECT import_operations($1, $2, $3, $4, $5, $6)");
                 let query = query.bind(project).bind(&node[..]).bind(generation);
                 let query = query.bind(&numbers[..]).bind(&records[..]).bind(&previous[..]);
-                query.execute(&self.database.pool).await.map(drop)
+                query.execute(connection).await.map(drop)
             })
         })?;
         Ok(count)
@@ -233,11 +236,11 @@ impl Cloud {
                 requests.push(key.to_vec());
                 numbers.push(signed(operation_number(&value)?));
             }
-            self.database.call("import requests", || async {
+            self.database.call("import requests", async |connection| {
                 let query = sqlx::query("SELECT import_requests($1, $2, $3, $4, $5, $6)");
                 let query = query.bind(project).bind(&node[..]).bind(generation);
                 let query = query.bind(&scopes[..]).bind(&requests[..]).bind(&numbers[..]);
-                query.execute(&self.database.pool).await.map(drop)
+                query.execute(connection).await.map(drop)
             })
         })
     }
@@ -255,11 +258,12 @@ impl Cloud {
             Ok(())
         })?;
         let (first, last) = (source.first_operation()?, source.last_operation()?);
-        self.database.call("finish an import", || async {
+        let database = self.database.with_answer_timeout(IMPORT_TIMEOUT);
+        database.call("finish an import", async |connection| {
             let query = sqlx::query("SELECT finish_import($1, $2, $3, $4, $5, $6, $7, $8)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(first)).bind(signed(last + 1));
             let query = query.bind(&names[..]).bind(&values[..]).bind(&moves[..]);
-            query.execute(&self.database.pool).await.map(drop)
+            query.execute(connection).await.map(drop)
         })?;
         Ok(names.len() as u64)
     }

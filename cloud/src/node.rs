@@ -55,7 +55,7 @@ pub struct CloudOptions {
     pub inline_total_bytes_max: u64,
     /// Time between the end of a pack's use and its deletion. Longer than a lease and the longest retry of a put.
     pub grace: Duration,
-    /// Time during which failing calls of PostgreSQL are repeated.
+    /// Time during which failing calls of PostgreSQL are repeated. A call that has no answer after two thirds of it counts as failed.
     pub retry_time: Duration,
 }
 
@@ -209,10 +209,11 @@ impl Drop for Cloud {
         self.heartbeat.abort();
         drop(self.woken.lock().take());
         let (done, left) = std::sync::mpsc::channel();
-        let (pool, Identity { node, generation, .. }) = (self.node.database.pool.clone(), self.node.identity);
+        let (database, Identity { node, generation, .. }) = (self.node.database.clone(), self.node.identity);
         self.cluster.handle().spawn(async move {
             let query = sqlx::query("DELETE FROM nodes WHERE node = $1 AND generation = $2");
-            let result = query.bind(node.to_vec()).bind(generation).execute(&pool).await;
+            let query = query.bind(node.to_vec()).bind(generation);
+            let result = database.once(|connection| Box::pin(query.execute(connection))).await;
             done.send(result.is_ok()).ok();
         });
         left.recv_timeout(LEAVE_TIMEOUT).ok();
@@ -236,28 +237,28 @@ fn answer_in_background(node: &Arc<Node>, cluster: &Cluster) -> Arc<Answer> {
 fn join(database: &Database, options: &CloudOptions) -> Result<(Identity, u64)> {
     let action = "join the cluster";
     let name = &options.project;
-    database.call(action, || async {
+    database.call(action, async |connection| {
         let query = sqlx::query("INSERT INTO projects (name) VALUES ($1) ON CONFLICT DO NOTHING");
-        query.bind(name).execute(&database.pool).await.map(drop)
+        query.bind(name).execute(connection).await.map(drop)
     })?;
-    let project: i64 = database.call(action, || async {
+    let project: i64 = database.call(action, async |connection| {
         let query = sqlx::query_scalar("SELECT project FROM projects WHERE name = $1");
-        query.bind(name).fetch_one(&database.pool).await
+        query.bind(name).fetch_one(connection).await
     })?;
     let node = options.node.map_or_else(random_name, Ok)?;
     let lease = options.lease.as_secs_f64();
-    let generation: i64 = database.call(action, || async {
+    let generation: i64 = database.call(action, async |connection| {
         let query = sqlx::query_scalar(
             "INSERT INTO nodes (node, generation, expires)
              VALUES ($1, nextval('node_generations'), clock_timestamp() + make_interval(secs => $2))
              ON CONFLICT (node) DO UPDATE SET generation = excluded.generation, expires = excluded.expires
              RETURNING generation",
         );
-        query.bind(node.to_vec()).bind(lease).fetch_one(&database.pool).await
+        query.bind(node.to_vec()).bind(lease).fetch_one(connection).await
     })?;
-    let round: i64 = database.call(action, || async {
+    let round: i64 = database.call(action, async |connection| {
         let query = sqlx::query_scalar("SELECT join_project($1, $2, $3)");
-        query.bind(project).bind(node.to_vec()).bind(generation).fetch_one(&database.pool).await
+        query.bind(project).bind(node.to_vec()).bind(generation).fetch_one(connection).await
     })?;
     Ok((Identity { project, node, generation }, unsigned(round)))
 }

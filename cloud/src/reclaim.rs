@@ -163,12 +163,12 @@ impl Node {
         let packs = if objects.is_empty() { Vec::new() } else { self.uploader.put(objects)? };
         let columns = PackColumns::of(&packs);
         let Identity { project, node, generation } = self.identity;
-        let reply: Result<Option<String>> = self.database.call("replace packs", || async {
+        let reply: Result<Option<String>> = self.database.call("replace packs", async |connection| {
             let query = sqlx::query_scalar("SELECT replace_packs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(token);
             let query = query.bind(signed(seen)).bind(doomed);
             let query = query.bind(&columns.id[..]).bind(&columns.objects[..]).bind(&columns.bytes[..]);
-            query.bind(&columns.footer_bytes[..]).fetch_one(&self.database.pool).await
+            query.bind(&columns.footer_bytes[..]).fetch_one(connection).await
         });
         let reply = reply.inspect_err(|_| self.uploader.give_up(&packs))?;
         let Some(reply) = reply else {
@@ -208,10 +208,10 @@ impl Node {
     fn delete_doomed(&self, token: i64, grace: Duration) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
         let grace = grace.as_secs_f64();
-        let rows = self.database.call("list doomed packs", || async {
+        let rows = self.database.call("list doomed packs", async |connection| {
             let query = sqlx::query("SELECT id, first_number, is_stored FROM doomed_packs($1, $2, $3, $4, $5)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(token).bind(grace);
-            query.fetch_all(&self.database.pool).await
+            query.fetch_all(connection).await
         })?;
         for some in rows.chunks(DELETED_AT_ONCE) {
             let ids: Vec<Vec<u8>> = some.iter().map(|row| row.get(0)).collect();
@@ -221,10 +221,10 @@ impl Node {
                     self.delete_stored(id)?;
                 }
             }
-            self.database.call("forget packs", || async {
+            self.database.call("forget packs", async |connection| {
                 let query = sqlx::query("SELECT forget_packs($1, $2, $3, $4, $5, $6)");
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(token);
-                query.bind(&ids[..]).bind(&numbers[..]).execute(&self.database.pool).await.map(drop)
+                query.bind(&ids[..]).bind(&numbers[..]).execute(connection).await.map(drop)
             })?;
         }
         Ok(())
@@ -235,17 +235,17 @@ impl Node {
     fn delete_orphans(&self) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
         let grace = self.options.grace.as_secs_f64();
-        let ids: Vec<Vec<u8>> = self.database.call("list orphaned packs", || async {
+        let ids: Vec<Vec<u8>> = self.database.call("list orphaned packs", async |connection| {
             let query = sqlx::query_scalar("SELECT orphaned_uploads($1, $2, $3, $4, $5)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token()).bind(grace);
-            query.fetch_all(&self.database.pool).await
+            query.fetch_all(connection).await
         })?;
         for some in ids.chunks(DELETED_AT_ONCE) {
             some.iter().try_for_each(|id| self.delete_stored(id))?;
-            self.database.call("forget orphaned packs", || async {
+            self.database.call("forget orphaned packs", async |connection| {
                 let query = sqlx::query("SELECT forget_uploads($1, $2, $3, $4, $5)");
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token());
-                query.bind(some).execute(&self.database.pool).await.map(drop)
+                query.bind(some).execute(connection).await.map(drop)
             })?;
         }
         Ok(())
@@ -254,10 +254,10 @@ impl Node {
     /// Records the end of a complete collection.
     fn finish_collection(&self) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
-        self.database.call("record a collection", || async {
+        self.database.call("record a collection", async |connection| {
             let query = sqlx::query("SELECT finish_collection($1, $2, $3, $4)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token());
-            query.execute(&self.database.pool).await.map(drop)
+            query.execute(connection).await.map(drop)
         })
     }
 

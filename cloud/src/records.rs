@@ -28,12 +28,12 @@ fn operation_at(row: &PgRow, column: usize) -> Result<Option<Operation>> {
 impl Node {
     /// Returns a reference. The objects that it names are in the index afterwards.
     pub(crate) fn ref_row(&self, name: &RefName) -> Result<Option<RefRow>> {
-        let row = self.database.call("read a reference", || async {
+        let row = self.database.call("read a reference", async |connection| {
             let query = sqlx::query(
                 "SELECT p.next_change, f.value, f.last_move FROM projects p
                  LEFT JOIN refs f ON f.project = p.project AND f.name = $2 WHERE p.project = $1",
             );
-            query.bind(self.identity.project).bind(name.as_str()).fetch_one(&self.database.pool).await
+            query.bind(self.identity.project).bind(name.as_str()).fetch_one(connection).await
         })?;
         self.refresh_until(row.get(0))?;
         let Some(value) = row.get::<Option<Vec<u8>>, _>(1) else { return Ok(None) };
@@ -44,14 +44,14 @@ impl Node {
     pub(crate) fn refs(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<(RefName, RefRow)>> {
         // No name with the prefix is greater: a name has at most 512 bytes.
         let end = format!("{prefix}{}", "\u{10ffff}".repeat(128));
-        let rows = self.database.call("list references", || async {
+        let rows = self.database.call("list references", async |connection| {
             let query = sqlx::query(
                 "SELECT (SELECT next_change FROM projects WHERE project = $1), name, value, last_move FROM refs
                  WHERE project = $1 AND name >= greatest($2, coalesce($3, '')) AND name <= $5
                    AND ($3 IS NULL OR name > $3) AND starts_with(name, $2) ORDER BY name LIMIT $4",
             );
             let query = query.bind(self.identity.project).bind(prefix).bind(after).bind(signed(limit as u64));
-            query.bind(&end[..]).fetch_all(&self.database.pool).await
+            query.bind(&end[..]).fetch_all(connection).await
         })?;
         if let Some(row) = rows.first() {
             self.refresh_until(row.get(0))?;
@@ -66,20 +66,20 @@ impl Node {
     /// Returns the labels and workspaces that point at an object.
     pub(crate) fn names_pointing_at(&self, target: ObjectId) -> Result<Vec<RefName>> {
         let start = RefValue::to(target).encode();
-        let rows: Vec<String> = self.database.call("list references", || async {
+        let rows: Vec<String> = self.database.call("list references", async |connection| {
             let query = sqlx::query_scalar(
                 "SELECT name FROM refs WHERE project = $1 AND substring(value FROM 1 FOR $3) = $2
                    AND (starts_with(name, 'label/') OR starts_with(name, 'workspace/')) ORDER BY name",
             );
             let length = i32::try_from(start.len()).unwrap_or(i32::MAX);
-            query.bind(self.identity.project).bind(&start[..]).bind(length).fetch_all(&self.database.pool).await
+            query.bind(self.identity.project).bind(&start[..]).bind(length).fetch_all(connection).await
         })?;
         rows.into_iter().map(read_name).collect()
     }
 
     /// Lists operations after a number. The beginning of the log is read with them, in one statement.
     pub(crate) fn operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
-        let rows = self.database.call("list operations", || async {
+        let rows = self.database.call("list operations", async |connection| {
             let query = sqlx::query(
                 "SELECT p.next_change, p.first_operation, o.seq, o.record, o.previous FROM projects p LEFT JOIN LATERAL (
                    SELECT seq, record, previous FROM operations
@@ -87,7 +87,7 @@ impl Node {
                  WHERE p.project = $1 ORDER BY o.seq",
             );
             let query = query.bind(self.identity.project).bind(signed(after)).bind(signed(limit as u64));
-            query.fetch_all(&self.database.pool).await
+            query.fetch_all(connection).await
         })?;
         let Some(head) = rows.first() else { return Ok(Vec::new()) };
         let first = unsigned(head.get(1));
@@ -101,19 +101,19 @@ impl Node {
 
     /// Returns an operation by its number.
     pub(crate) fn operation(&self, sequence: u64) -> Result<Option<Operation>> {
-        let row = self.database.call("read an operation", || async {
+        let row = self.database.call("read an operation", async |connection| {
             let query = sqlx::query("SELECT seq, record, previous FROM operations WHERE project = $1 AND seq = $2");
             let query = query.bind(self.identity.project).bind(signed(sequence));
-            query.fetch_optional(&self.database.pool).await
+            query.fetch_optional(connection).await
         })?;
         row.map_or(Ok(None), |row| operation_at(&row, 0))
     }
 
     /// Returns the numbers of the oldest and the newest operation.
     pub(crate) fn log_range(&self) -> Result<(u64, u64)> {
-        let row = self.database.call("read the operation log", || async {
+        let row = self.database.call("read the operation log", async |connection| {
             let query = sqlx::query("SELECT first_operation, next_operation FROM projects WHERE project = $1");
-            query.bind(self.identity.project).fetch_one(&self.database.pool).await
+            query.bind(self.identity.project).fetch_one(connection).await
         })?;
         let last = unsigned(row.get(1)) - 1;
         self.pulse.note_operation(last);
@@ -122,13 +122,13 @@ impl Node {
 
     /// Returns the operation of a request.
     pub(crate) fn request(&self, request: &RequestId) -> Result<Option<Operation>> {
-        let row = self.database.call("find a request", || async {
+        let row = self.database.call("find a request", async |connection| {
             let query = sqlx::query(
                 "SELECT q.request, o.seq, o.record, o.previous FROM requests q
                  JOIN operations o ON o.project = q.project AND o.seq = q.seq WHERE q.project = $1 AND q.scope = $2",
             );
             let query = query.bind(self.identity.project).bind(request.scope());
-            query.fetch_optional(&self.database.pool).await
+            query.fetch_optional(connection).await
         })?;
         let Some(row) = row else { return Ok(None) };
         let operation = operation_at(&row, 1)?;
@@ -140,10 +140,10 @@ impl Node {
 
     /// Writes something durably: everything that was acknowledged before is durable then too.
     pub(crate) fn write_through(&self) -> Result<()> {
-        self.database.call("sync", || async {
+        self.database.call("sync", async |connection| {
             let query = sqlx::query("UPDATE writers SET batch = batch WHERE project = $1 AND node = $2");
             let query = query.bind(self.identity.project).bind(&self.identity.node[..]);
-            query.execute(&self.database.pool).await.map(drop)
+            query.execute(connection).await.map(drop)
         })
     }
 

@@ -20,6 +20,41 @@ const ACTION: &str = "read the index";
 /// Number of footers that are read concurrently.
 const FOOTERS_MAX: usize = 10;
 
+/// The changes after the one that is bound, and the head of the project, in one snapshot. The first column tells what a row is.
+const CHANGES: &str = "
+SELECT 0, next_change, epoch, next_operation, forgotten_change, NULL::bytea, NULL::bytea, NULL::int[], false
+  FROM projects WHERE project = $1
+UNION ALL SELECT 1, first_number, epoch, bytes, footer_bytes, id, footer, NULL, state = 'l'
+  FROM packs WHERE project = $1 AND change > $2
+UNION ALL SELECT 2, pack, 0, 0, 0, NULL, NULL, slots, false FROM graves WHERE project = $1 AND change > $2
+UNION ALL SELECT 3, change, 0, 0, 0, key, value, NULL, false
+  FROM marks WHERE project = $1 AND family = 't' AND change > $2";
+
+/// The head of a project.
+struct Head {
+    last_change: u64,
+    epoch: i64,
+    last_operation: u64,
+    /// The newest change of a pack whose row is gone.
+    forgotten_change: u64,
+}
+
+/// A tombstone that was set, or removed.
+struct MarkRow {
+    change: u64,
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+}
+
+/// Rows of the query above.
+struct Changes {
+    head: Head,
+    packs: Vec<PackRow>,
+    /// Numbers of packs, and the slots in them whose objects were deleted.
+    graves: Vec<(u64, Vec<i32>)>,
+    marks: Vec<MarkRow>,
+}
+
 /// A row of a pack.
 struct PackRow {
     first: u64,
@@ -33,16 +68,40 @@ struct PackRow {
 
 impl PackRow {
     fn read(row: &PgRow) -> Result<Self> {
-        let id: Vec<u8> = row.get(1);
+        let id: Vec<u8> = row.get(5);
         Ok(Self {
-            first: unsigned(row.get(0)),
+            first: unsigned(row.get(1)),
             id: id.try_into().map_err(|_| damaged("list of packs", &"a name of the wrong length"))?,
-            is_live: row.get(2),
+            is_live: row.get(8),
             bytes: unsigned(row.get(3)),
-            footer_bytes: u64::from(row.get::<i32, _>(4).unsigned_abs()),
-            footer: row.get(5),
-            epoch: unsigned(row.get(6)),
+            footer_bytes: unsigned(row.get(4)),
+            footer: row.get(6),
+            epoch: unsigned(row.get(2)),
         })
+    }
+}
+
+impl Changes {
+    fn read(rows: &[PgRow]) -> Result<Self> {
+        let (mut head, mut packs, mut graves, mut marks) = (None, Vec::new(), Vec::new(), Vec::new());
+        for row in rows {
+            match row.get::<i32, _>(0) {
+                0 => {
+                    head = Some(Head {
+                        last_change: unsigned(row.get::<i64, _>(1) - 1),
+                        epoch: row.get(2),
+                        last_operation: unsigned(row.get::<i64, _>(3) - 1),
+                        forgotten_change: unsigned(row.get(4)),
+                    });
+                }
+                1 => packs.push(PackRow::read(row)?),
+                2 => graves.push((unsigned(row.get(1)), row.get(7))),
+                _ => marks.push(MarkRow { change: unsigned(row.get(1)), key: row.get(5), value: row.get(6) }),
+            }
+        }
+        let head = head.ok_or_else(|| damaged("list of projects", &"the project is missing"))?;
+        packs.sort_unstable_by_key(|pack| pack.first);
+        Ok(Self { head, packs, graves, marks })
     }
 }
 
@@ -55,40 +114,18 @@ impl Node {
     /// Reads all changes so far into the index.
     pub(crate) fn refresh(&self) -> Result<()> {
         let _alone = self.refreshing.lock();
-        let project = self.identity.project;
-        let pool = &self.database.pool;
-        let head = self.database.call(ACTION, || async {
-            let query = sqlx::query("SELECT next_change, epoch, next_operation FROM projects WHERE project = $1");
-            query.bind(project).fetch_one(pool).await
-        })?;
-        let last_change = unsigned(head.get::<i64, _>(0)) - 1;
-        self.note_epoch(head.get(1));
-        self.pulse.note_operation(unsigned(head.get::<i64, _>(2)) - 1);
         let seen = self.index.read().seen();
-        if last_change <= seen {
+        let rows = self.database.call(ACTION, async |connection| {
+            sqlx::query(CHANGES).bind(self.identity.project).bind(signed(seen)).fetch_all(connection).await
+        })?;
+        let Changes { head, packs, graves, marks } = Changes::read(&rows)?;
+        self.note_epoch(head.epoch);
+        self.pulse.note_operation(head.last_operation);
+        if head.last_change <= seen {
             return Ok(());
         }
-        // Everything up to `last_change` is committed, so that these queries find it.
-        let packs = self.database.call(ACTION, || async {
-            let query = sqlx::query(
-                "SELECT first_number, id, state = 'l', bytes, footer_bytes, footer, epoch FROM packs
-                 WHERE project = $1 AND change > $2 ORDER BY first_number",
-            );
-            query.bind(project).bind(signed(seen)).fetch_all(pool).await
-        })?;
-        let packs: Vec<_> = packs.iter().map(PackRow::read).collect::<Result<_>>()?;
-        let graves = self.database.call(ACTION, || async {
-            let query = sqlx::query("SELECT pack, slots FROM graves WHERE project = $1 AND change > $2");
-            query.bind(project).bind(signed(seen)).fetch_all(pool).await
-        })?;
-        let marks = self.database.call(ACTION, || async {
-            let query =
-                sqlx::query("SELECT key, value, change FROM marks WHERE project = $1 AND family = 't' AND change > $2");
-            query.bind(project).bind(signed(seen)).fetch_all(pool).await
-        })?;
-        // Read last: a row that was forgotten before is counted, and one that is forgotten later was read above.
-        let gone = self.forgotten_packs(seen)?;
-        if let Some(purge) = marks.iter().map(|row| unsigned(row.get(2))).max() {
+        let gone = if head.forgotten_change > seen { self.forgotten_packs(seen)? } else { Vec::new() };
+        if let Some(purge) = marks.iter().map(|mark| mark.change).max() {
             self.fetcher.follow_purge(purge)?;
         }
         let (live, doomed): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.is_live);
@@ -105,33 +142,27 @@ impl Node {
         }
         doomed.iter().for_each(|pack| index.doom(pack.first));
         gone.into_iter().for_each(|first| index.doom(first));
-        for row in graves {
-            let slots: Vec<i32> = row.get(1);
-            index.bury(unsigned(row.get(0)), slots.into_iter().map(i32::unsigned_abs));
+        for (pack, slots) in graves {
+            index.bury(pack, slots.into_iter().map(i32::unsigned_abs));
         }
-        for row in marks {
-            index.set_tombstone(row.get(0), row.get::<Option<Vec<u8>>, _>(1).map(Bytes::from));
+        for mark in marks {
+            index.set_tombstone(mark.key, mark.value.map(Bytes::from));
         }
-        index.note_all(last_change);
+        index.note_all(head.last_change);
         Ok(())
     }
 
     /// Returns the packs of the index whose rows were deleted before this node had seen that they were doomed.
     fn forgotten_packs(&self, seen: u64) -> Result<Vec<u64>> {
-        let project = self.identity.project;
-        let forgotten: i64 = self.database.call(ACTION, || async {
-            let query = sqlx::query_scalar("SELECT forgotten_change FROM projects WHERE project = $1");
-            query.bind(project).fetch_one(&self.database.pool).await
-        })?;
         // An empty index has nothing to lose.
-        if unsigned(forgotten) <= seen || seen == 0 {
+        if seen == 0 {
             return Ok(Vec::new());
         }
         // Before the query: a pack that this node registers meanwhile is not in its result.
         let known: Vec<u64> = self.index.read().packs_from(0).map(|pack| pack.first).collect();
-        let rows: Vec<i64> = self.database.call(ACTION, || async {
+        let rows: Vec<i64> = self.database.call(ACTION, async |connection| {
             let query = sqlx::query_scalar("SELECT first_number FROM packs WHERE project = $1");
-            query.bind(project).fetch_all(&self.database.pool).await
+            query.bind(self.identity.project).fetch_all(connection).await
         })?;
         let left: HashSet<u64> = rows.into_iter().map(unsigned).collect();
         Ok(known.into_iter().filter(|first| !left.contains(first)).collect())

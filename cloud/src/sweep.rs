@@ -27,9 +27,9 @@ impl Node {
     }
 
     fn expel_silent_nodes(&self) -> Result<()> {
-        self.database.call("expel silent nodes", || async {
+        self.database.call("expel silent nodes", async |connection| {
             let query = sqlx::query("DELETE FROM nodes WHERE expires < clock_timestamp()");
-            query.execute(&self.database.pool).await.map(drop)
+            query.execute(connection).await.map(drop)
         })
     }
 }
@@ -37,15 +37,14 @@ impl Node {
 impl Sweep for Cloud {
     fn advance_epoch(&self) -> Result<Epoch> {
         let Identity { project, node, generation } = self.identity;
-        let pool = &self.database.pool;
         // Committed before the epoch starts: a commit of an expelled node came before, and is a root, or is refused.
         self.expel_silent_nodes()?;
         // Moves of packs that began before have ended, and none begins: an object that moves looks new to the sweep.
         let _moving = self.moving.lock();
         let lease = self.options.lease.as_secs_f64();
-        let begun = self.database.call("begin a collection", || async {
+        let begun = self.database.call("begin a collection", async |connection| {
             let query = sqlx::query("SELECT token, new_epoch FROM begin_collection($1, $2, $3, $4)");
-            query.bind(project).bind(&node[..]).bind(generation).bind(lease).fetch_one(pool).await
+            query.bind(project).bind(&node[..]).bind(generation).bind(lease).fetch_one(connection).await
         })?;
         self.pulse.collector_token.store(unsigned(begun.get(0)), Ordering::SeqCst);
         self.pulse.is_collecting.store(true, Ordering::SeqCst);
@@ -67,10 +66,10 @@ impl Sweep for Cloud {
         let begun = Instant::now();
         let timeout = self.options.lease * ANSWER_LEASES;
         loop {
-            let answers = self.database.call("wait for other nodes", || async {
+            let answers = self.database.call("wait for other nodes", async |connection| {
                 let query = sqlx::query("SELECT waiting, oldest FROM collection_answers($1, $2, $3, $4)");
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token());
-                query.fetch_one(&self.database.pool).await
+                query.fetch_one(connection).await
             })?;
             if answers.get::<i64, _>(0) == 0 {
                 return Ok(answers.get::<Option<i64>, _>(1).map(unsigned));
@@ -87,12 +86,12 @@ impl Sweep for Cloud {
 
     fn pins_elsewhere(&self) -> Result<Vec<ObjectId>> {
         let seen = self.holds_seen.load(Ordering::SeqCst);
-        let rows = self.database.call("read pins of other nodes", || async {
+        let rows = self.database.call("read pins of other nodes", async |connection| {
             let query = sqlx::query(
                 "SELECT number, ids FROM holds WHERE project = $1 AND token = $2 AND number > $3 ORDER BY number",
             );
             let query = query.bind(self.identity.project).bind(self.token()).bind(signed(seen));
-            query.fetch_all(&self.database.pool).await
+            query.fetch_all(connection).await
         })?;
         let mut pins = Vec::new();
         for row in &rows {
@@ -108,14 +107,14 @@ impl Sweep for Cloud {
     }
 
     fn last_collection(&self) -> Result<Option<SharedCollection>> {
-        let row = self.database.call("read the last collection", || async {
+        let row = self.database.call("read the last collection", async |connection| {
             let query = sqlx::query(
                 "SELECT extract(epoch FROM clock_timestamp() - collected_at)::double precision, collected_bytes,
                    (SELECT coalesce(sum(k.bytes), 0)::bigint FROM packs k WHERE k.project = $1 AND k.state = 'l'),
                    collector IS NOT NULL AND collector_expires > clock_timestamp()
                  FROM projects WHERE project = $1",
             );
-            query.bind(self.identity.project).fetch_one(&self.database.pool).await
+            query.bind(self.identity.project).fetch_one(connection).await
         })?;
         let seconds: Option<f64> = row.get(0);
         Ok(Some(SharedCollection {
@@ -130,12 +129,12 @@ impl Sweep for Cloud {
     fn end_collection(&self) {
         self.pulse.is_collecting.store(false, Ordering::SeqCst);
         let Identity { project, node, .. } = self.identity;
-        let ended = self.database.call("end a collection", || async {
+        let ended = self.database.call("end a collection", async |connection| {
             let query = sqlx::query(
                 "UPDATE projects SET collector = NULL, collector_token = collector_token + 1
                  WHERE project = $1 AND collector = $2 AND collector_token = $3",
             );
-            query.bind(project).bind(&node[..]).bind(self.token()).execute(&self.database.pool).await.map(drop)
+            query.bind(project).bind(&node[..]).bind(self.token()).execute(connection).await.map(drop)
         });
         self.hints.tell_collection(project);
         if let Err(error) = ended {
@@ -158,9 +157,9 @@ impl Sweep for Cloud {
     }
 
     fn numbers_end(&self) -> Result<u64> {
-        let end: i64 = self.database.call("count objects", || async {
+        let end: i64 = self.database.call("count objects", async |connection| {
             let query = sqlx::query_scalar("SELECT next_number FROM projects WHERE project = $1");
-            query.bind(self.identity.project).fetch_one(&self.database.pool).await
+            query.bind(self.identity.project).fetch_one(connection).await
         })?;
         // A pack takes its numbers when it is registered, and is visible at the same moment.
         self.refresh()?;
@@ -190,14 +189,14 @@ impl Sweep for Cloud {
                 }
                 index.seen()
             };
-            let row = self.database.call("delete objects", || async {
+            let row = self.database.call("delete objects", async |connection| {
                 let query = sqlx::query(
                     "SELECT behind, stayed, of_change, pinned FROM bury_objects($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                 );
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(self.token()).bind(signed(seen));
                 let query = query.bind(signed(self.holds_seen.load(Ordering::SeqCst)));
                 let query = query.bind(signed(older_than)).bind(&items[..]).bind(&packs[..]).bind(&slots[..]);
-                query.fetch_one(&self.database.pool).await
+                query.fetch_one(connection).await
             })?;
             if row.get::<bool, _>(0) {
                 self.refresh()?;
@@ -221,10 +220,10 @@ impl Sweep for Cloud {
 
     fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
         let Identity { project, node, generation } = self.identity;
-        let first: i64 = self.database.call("trim the operation log", || async {
+        let first: i64 = self.database.call("trim the operation log", async |connection| {
             let query = sqlx::query_scalar("SELECT trim_operations($1, $2, $3, $4, $5)");
             let query = query.bind(project).bind(&node[..]).bind(generation);
-            query.bind(signed(before)).bind(signed(limit as u64)).fetch_one(&self.database.pool).await
+            query.bind(signed(before)).bind(signed(limit as u64)).fetch_one(connection).await
         })?;
         Ok(unsigned(first))
     }

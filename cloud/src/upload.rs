@@ -93,12 +93,12 @@ impl Uploader {
         if names.is_empty() {
             return Ok(());
         }
-        let released = self.database.call("give up names of packs", || async {
+        let released = self.database.call("give up names of packs", async |connection| {
             let query = sqlx::query(
                 "UPDATE uploads SET orphaned_at = clock_timestamp()
                  WHERE project = $1 AND id = ANY ($2) AND orphaned_at IS NULL",
             );
-            query.bind(self.identity.project).bind(&names[..]).execute(&self.database.pool).await.map(drop)
+            query.bind(self.identity.project).bind(&names[..]).execute(connection).await.map(drop)
         });
         released.inspect_err(|_| self.given_up.lock().extend(names))
     }
@@ -106,15 +106,33 @@ impl Uploader {
     fn reserve(&self, names: &[PackId]) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
         let names: Vec<_> = names.iter().map(|name| name.to_vec()).collect();
-        self.database.call("reserve names of packs", || {
+        self.database.call("reserve names of packs", async |connection| {
             let query = sqlx::query(
                 "INSERT INTO uploads (project, id, node, generation)
                  SELECT $1, e.id, $2, $3 FROM unnest($4::bytea[]) e(id) ON CONFLICT DO NOTHING",
             );
-            let query = query.bind(project).bind(node.to_vec()).bind(generation).bind(names.clone());
-            async { query.execute(&self.database.pool).await.map(drop) }
+            let query = query.bind(project).bind(&node[..]).bind(generation).bind(&names[..]);
+            query.execute(connection).await.map(drop)
         })
     }
+}
+
+/// Splits the new objects of a transaction: those that are put into the bucket, and those that travel with the call because they are few.
+///
+/// A transaction with more bytes than travel with the call needs a put. If its chunks or its other objects are few by themselves, as the
+/// directories of a large file are, they travel with the call nevertheless: they would be a second put, being a pack of their own.
+pub(crate) fn divide(objects: Vec<StoredObject>, inline_bytes_max: usize) -> (Vec<StoredObject>, Vec<StoredObject>) {
+    let bytes = |objects: &[StoredObject]| objects.iter().map(|object| object.bytes.len()).sum::<usize>();
+    if bytes(&objects) <= inline_bytes_max {
+        return (Vec::new(), objects);
+    }
+    let (chunks, others): (Vec<_>, Vec<_>) =
+        objects.into_iter().partition(|object| object.id.kind == ObjectKind::Chunk);
+    let (larger, smaller) = if bytes(&chunks) < bytes(&others) { (others, chunks) } else { (chunks, others) };
+    if bytes(&smaller) <= inline_bytes_max {
+        return (larger, smaller);
+    }
+    (larger.into_iter().chain(smaller).collect(), Vec::new())
 }
 
 /// Groups objects into packs, in their order; chunks apart from the others, so that marking reads no chunks.

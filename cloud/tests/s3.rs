@@ -1,11 +1,14 @@
 //! The store on a real S3 store, which `make test-cloud` starts. Without one the tests say that they are skipped.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use amalgam_cloud::{Cloud, CloudOptions, open_bucket};
 use amalgam_engine::backend::Backend as _;
 use amalgam_engine::{Commit, RefName, SnapshotId, SplitMix64, Store, StoreOptions, WorkingTree};
 use amalgam_test_support::{postgres, skip};
+use object_store::ObjectStoreExt as _;
+use object_store::path::Path;
 
 const BUCKET_VARIABLE: &str = "AMALGAM_TEST_BUCKET";
 
@@ -51,4 +54,21 @@ fn a_tree_that_one_node_commits_is_read_by_another() {
     second.empty_log().expect("inline packs move to the bucket");
     let third = Cloud::open(&options).expect("open");
     assert!(third.get(head).expect("get").is_some());
+}
+
+/// The client keeps its connections. One that a runtime made which is not driven any more must not be used: it would not answer.
+#[test]
+fn a_bucket_that_another_runtime_has_used_answers_at_once() {
+    let Some(options) = options("runtimes") else { return };
+    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let head = other.block_on(options.bucket.head(&Path::from("nothing")));
+    assert!(matches!(head, Err(object_store::Error::NotFound { .. })), "{head:?}");
+    let begun = Instant::now();
+    let store = store(&options);
+    let mut tree = WorkingTree::new(&store);
+    tree.write("large", &noise(1, 1 << 20)).expect("write");
+    tree.commit(Commit::new(&RefName::new("head/main").expect("a name"), "large")).expect("commit");
+    // The time-out of a request is 30 s.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    drop(other);
 }

@@ -4,10 +4,10 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_cloud::{Cloud, CloudOptions, open_bucket};
-use amalgam_engine::backend::{Backend, Committed, Epoch, Inspect, StoredObject, Transaction};
+use amalgam_engine::backend::{Backend, Committed, Durability, Epoch, Inspect, StoredObject, Transaction};
 use amalgam_engine::reference::{Operation, RefName, RefValue, RequestId};
 use amalgam_engine::{
     Commit, ErrorKind, Expect, ObjectId, Result, SnapshotId, SplitMix64, Store, StoreOptions, Tombstone, VerifyOptions,
@@ -19,16 +19,77 @@ use amalgam_test_support::postgres_proxy::PostgresProxy;
 use amalgam_tests::harness::{CloudPlace, check_log, name, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 use bytes::Bytes;
+use parking_lot::RwLock;
 
 /// Sends each call to the next of some nodes.
 struct Nodes {
-    nodes: Vec<Cloud>,
+    nodes: Vec<RwLock<Arc<Cloud>>>,
     next: AtomicUsize,
+    /// How to open a node anew that was expelled; without it an expulsion is an error.
+    reopening: Option<Vec<CloudOptions>>,
+    reopened: AtomicUsize,
+    replayed: AtomicUsize,
 }
 
 impl Nodes {
-    fn any(&self) -> &Cloud {
-        &self.nodes[self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len()]
+    fn new(nodes: impl IntoIterator<Item = Cloud>) -> Self {
+        let nodes = nodes.into_iter().map(|node| RwLock::new(Arc::new(node))).collect();
+        let zero = || AtomicUsize::new(0);
+        Self { nodes, next: zero(), reopening: None, reopened: zero(), replayed: zero() }
+    }
+
+    fn any(&self) -> Arc<Cloud> {
+        self.node(self.next())
+    }
+
+    fn next(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len()
+    }
+
+    fn node(&self, number: usize) -> Arc<Cloud> {
+        Arc::clone(&self.nodes[number].read())
+    }
+
+    /// Opens a node anew, unless another thread has done so.
+    fn reopen(&self, number: usize, expelled: &Arc<Cloud>, options: &CloudOptions) {
+        let mut node = self.nodes[number].write();
+        if Arc::ptr_eq(&node, expelled) {
+            *node = Arc::new(open_patiently(options));
+            self.reopened.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Commits durably, and repeats the request over failovers, as a careful client does.
+    fn transact_patiently(&self, transaction: Transaction, options: &[CloudOptions]) -> Result<Committed> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let mut transaction = Transaction { durability: Durability::Durable, ..transaction };
+        if let Some(draft) = &mut transaction.operation {
+            let request = format!("request {}", NEXT.fetch_add(1, Ordering::Relaxed));
+            draft.request = Some(RequestId::new(request).expect("a valid id"));
+        }
+        loop {
+            let number = self.next();
+            let node = self.node(number);
+            match node.transact(transaction.clone()) {
+                Err(error) if error.to_string().contains("expelled") => self.reopen(number, &node, &options[number]),
+                Ok(committed) => {
+                    self.replayed.fetch_add(usize::from(committed.replayed), Ordering::Relaxed);
+                    return Ok(committed);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Opens a project until it succeeds.
+fn open_patiently(options: &CloudOptions) -> Cloud {
+    let begun = Instant::now();
+    loop {
+        match Cloud::open(options) {
+            Ok(cloud) => return cloud,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error}"),
+        }
     }
 }
 
@@ -50,11 +111,14 @@ impl Backend for Nodes {
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
-        self.any().transact(transaction)
+        match &self.reopening {
+            Some(options) => self.transact_patiently(transaction, options),
+            None => self.any().transact(transaction),
+        }
     }
 
     fn sync(&self) -> Result<()> {
-        self.nodes.iter().try_for_each(Backend::sync)
+        (0..self.nodes.len()).try_for_each(|number| self.node(number).sync())
     }
 
     fn empty_log(&self) -> Result<()> {
@@ -112,7 +176,7 @@ fn references_are_linearizable_over_three_nodes() {
     let Some(place) = CloudPlace::new() else { return };
     let seed = seed();
     println!("seed {seed}");
-    let nodes = Nodes { nodes: (0..3).map(|_| place.node()).collect(), next: AtomicUsize::new(0) };
+    let nodes = Nodes::new((0..3).map(|_| place.node()));
     let options = HistoryOptions { seed, threads: 12, calls: 200, registers: 3 };
     let calls = record(&nodes, options);
     println!("{:?}", check_history(&calls, options));
@@ -132,7 +196,7 @@ fn references_are_linearizable_over_three_nodes_through_faults() {
         options.connections = 4;
         Cloud::open(&options).expect("the server runs")
     };
-    let nodes = Nodes { nodes: proxies.iter().map(node).collect(), next: AtomicUsize::new(0) };
+    let nodes = Nodes::new(proxies.iter().map(node));
     let options = HistoryOptions { seed, threads: 9, calls: 60, registers: 3 };
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -165,6 +229,57 @@ fn references_are_linearizable_over_three_nodes_through_faults() {
     let swallowed: usize = proxies.iter().map(PostgresProxy::swallowed).sum();
     println!("{swallowed} answers were lost");
     assert!(swallowed > 0);
+}
+
+/// The same while PostgreSQL crashes, and is then replaced by its standby, in the middle of commits: every node is expelled each time.
+#[test]
+fn references_are_linearizable_over_three_nodes_through_a_crash_and_a_failover() {
+    let Some(mut primary) = postgres::own() else { return };
+    let seed = seed();
+    println!("seed {seed}");
+    let mut standby = primary.start_standby().expect("a standby");
+    let bucket = open_bucket("memory:").expect("memory");
+    let proxies: Vec<_> = (0..3).map(|_| PostgresProxy::start(primary.directory())).collect();
+    let settings = |proxy: &PostgresProxy| {
+        let url = postgres::url(proxy.directory());
+        let mut options = CloudOptions::new(url, Arc::clone(&bucket), "linear through failover");
+        options.connections = 4;
+        options
+    };
+    let settings: Vec<_> = proxies.iter().map(settings).collect();
+    let mut nodes = Nodes::new(settings.iter().map(open_patiently));
+    nodes.reopening = Some(settings);
+    let options = HistoryOptions { seed, threads: 9, calls: 80, registers: 3 };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let chaos = scope.spawn(|| {
+            let mut random = SplitMix64::new(seed);
+            let mut pause = || {
+                // Lost answers: what was done then is found by its request.
+                for _ in 0..8 {
+                    proxies[random.below(3) as usize].swallow_next_answer();
+                    std::thread::sleep(Duration::from_millis(10 + random.below(20)));
+                }
+            };
+            pause();
+            primary.crash();
+            // What was done and not acknowledged at that moment can be read now: the standby must have it, too.
+            primary.wait_for_standby();
+            pause();
+            let is_early = !is_over.load(Ordering::SeqCst);
+            primary.stop();
+            standby.promote();
+            proxies.iter().for_each(|proxy| proxy.redirect(standby.directory()));
+            is_early
+        });
+        let calls = record(&nodes, options);
+        is_over.store(true, Ordering::SeqCst);
+        println!("{:?}", check_history(&calls, options));
+        assert!(chaos.join().expect("no panic"), "the failover came after the last call");
+    });
+    let figures = [&nodes.reopened, &nodes.replayed].map(|count| count.load(Ordering::Relaxed));
+    println!("{figures:?} nodes opened anew, requests found again");
+    assert!(figures[0] >= 3, "each node was expelled: {figures:?}");
 }
 
 #[test]

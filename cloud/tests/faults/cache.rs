@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use amalgam_engine::backend::{DiskCache, Family, Inspect as _, RowEdit, rows};
-use amalgam_engine::{Store, StoreOptions, VerifyOptions, repair, verify};
+use amalgam_engine::{VerifyOptions, repair, verify};
 use tempfile::TempDir;
 
 use super::*;
@@ -145,4 +145,38 @@ fn a_repair_restores_packs_from_the_cache() {
     for number in 0..4 {
         assert!(tree.read(&*format!("file {number}")).expect("read") == content(number), "file {number}");
     }
+}
+
+/// The disk of a node is a cache: an acknowledged commit is in PostgreSQL and in the bucket.
+#[test]
+fn a_node_whose_disk_is_wiped_goes_on_and_nothing_acknowledged_is_lost() {
+    const COMMITS: u64 = 40;
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let plain = options(url, &bucket, "wiped disks");
+    let directory = tempfile::tempdir().expect("a directory");
+    // Small enough that files are written and evicted.
+    let cache = Arc::new(DiskCache::open(directory.path(), 8 << 20).expect("open"));
+    let cloud = open(&CloudOptions { disk_cache: Some(cache), ..plain.clone() });
+    // Every other one goes into the bucket.
+    let objects: Vec<_> = (0..COMMITS)
+        .map(|number| object(&format!("object {number}"), 1_000 + 600_000 * (number as usize % 2)))
+        .collect();
+    for (number, object) in (0..).zip(&objects) {
+        if number == COMMITS / 2 {
+            // Again where a file was made meanwhile.
+            while directory.path().exists() {
+                std::fs::remove_dir_all(directory.path()).ok();
+            }
+        }
+        step(&cloud, "a", u64::checked_sub(number, 1), number, vec![object.clone()]).expect("committed");
+    }
+    cloud.sync().expect("durable");
+    cloud.release_memory().expect("only the disk is left");
+    read_all(&cloud, &objects);
+    // It dies without a word.
+    std::mem::forget(cloud);
+    let other = open(&plain);
+    assert_eq!(other.read_ref(&name("a")).expect("read"), Some(RefValue::noting((COMMITS - 1).to_string())));
+    read_all(&other, &objects);
 }

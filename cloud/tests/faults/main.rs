@@ -3,6 +3,8 @@
 
 mod bucket;
 mod cache;
+mod connections;
+mod failover;
 mod storm;
 
 use std::ops::ControlFlow;
@@ -12,7 +14,9 @@ use std::time::Duration;
 use amalgam_cloud::{Cloud, CloudOptions};
 use amalgam_engine::backend::{Backend as _, Committed, Durability, KeptRows, StoredObject, Sweep as _, Transaction};
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
-use amalgam_engine::{Error, ObjectId, ObjectKind, Result};
+use amalgam_engine::{
+    Commit, Error, ObjectId, ObjectKind, Result, SnapshotId, SplitMix64, Store, StoreOptions, WorkingTree,
+};
 use amalgam_test_support::postgres;
 use amalgam_test_support::postgres_proxy::PostgresProxy as Proxy;
 use bytes::Bytes;
@@ -341,6 +345,36 @@ fn neighbours_are_read_with_one_request() {
     assert!(found.iter().zip(objects.iter().rev()).all(|(found, object)| found.as_ref() == Some(&object.bytes)));
     assert_eq!(bucket.gets() - before, 1, "of {} objects", ids.len());
     assert_eq!(bucket.puts(), 1);
+}
+
+/// A large file has chunks, and a rope and directories above them, which are objects of another family.
+#[test]
+fn a_commit_of_a_large_file_is_one_statement_with_one_put_before_it() {
+    let Some(url) = postgres::shared() else { return };
+    let bucket = FaultyBucket::new();
+    let settings = options(url, &bucket, "round trips of files");
+    let cloud = Arc::new(open(&settings));
+    let store = Store::new(Arc::clone(&cloud) as Arc<_>, &StoreOptions::default());
+    let mut tree = WorkingTree::new(&store);
+    tree.create_directories("directory").expect("made");
+    let head = name("head/main");
+    let mut commit = |seed: u64, bytes: usize| {
+        let before = (cloud.calls(), bucket.puts());
+        tree.write("directory/file", &SplitMix64::new(seed).bytes(bytes)).expect("write");
+        tree.commit(Commit::new(&head, "an edit")).expect("commit");
+        let after = (cloud.calls(), bucket.puts());
+        (after.0.statements - before.0.statements, after.1 - before.1)
+    };
+    // Makes the directory, and reserves names of packs.
+    commit(0, 512 << 10);
+    for (seed, bytes, puts) in [(1, 1 << 10, 0), (2, 512 << 10, 1), (3, 5 << 20, 1), (4, 100 << 10, 0)] {
+        assert_eq!(commit(seed, bytes), (1, puts), "{bytes} bytes");
+    }
+    drop(tree);
+    let reader = Store::new(Arc::new(open(&settings)), &StoreOptions::default());
+    let target = reader.read_ref(&head).expect("read").and_then(|value| value.target).expect("a head");
+    let tree = WorkingTree::open(&reader, SnapshotId::from_bytes(target.hash)).expect("open");
+    assert!(tree.read("directory/file").expect("read") == SplitMix64::new(4).bytes(100 << 10));
 }
 
 #[test]

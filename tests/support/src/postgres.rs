@@ -13,7 +13,12 @@ umask 077
 d=$(mktemp -d "$1/amalgam-postgres.XXXXXX") || exit 1
 trap 'rm -rf "$d"' EXIT
 cd "$d" || exit 1
-"$2/initdb" -D "$d/data" -U amalgam -A trust --no-sync -E UTF8 --no-locale >"$d/log" 2>&1 || { cat "$d/log" >&2; exit 1; }
+if [ -z "$4" ]; then
+  "$2/initdb" -D "$d/data" -U amalgam -A trust --no-sync -E UTF8 --no-locale >"$d/log" 2>&1 || { cat "$d/log" >&2; exit 1; }
+else
+  "$2/pg_basebackup" -D "$d/data" -R -C -S standby -h "$4" -U amalgam -d application_name=standby -c fast --no-sync \
+    >"$d/log" 2>&1 || { cat "$d/log" >&2; exit 1; }
+fi
 cat >>"$d/data/postgresql.conf" <<C
 listen_addresses = ''
 unix_socket_directories = '$d'
@@ -21,6 +26,7 @@ max_connections = 200
 shared_buffers = 32MB
 fsync = off
 full_page_writes = off
+$3
 C
 "$2/pg_ctl" -D "$d/data" -w -l "$d/log" start >/dev/null 2>&1 || { cat "$d/log" >&2; exit 1; }
 echo "$d"
@@ -28,6 +34,17 @@ while read -r order; do
   case $order in
     restart) "$2/pg_ctl" -D "$d/data" -w -m fast -l "$d/log" restart >/dev/null 2>&1 ;;
     crash) "$2/pg_ctl" -D "$d/data" -w -m immediate -l "$d/log" restart >/dev/null 2>&1 ;;
+    stop) "$2/pg_ctl" -D "$d/data" -w -m immediate stop >/dev/null 2>&1 ;;
+    promote) "$2/pg_ctl" -D "$d/data" -w promote >/dev/null 2>&1 ;;
+    replicate)
+      echo "synchronous_standby_names = 'standby'" >>"$d/data/postgresql.conf"
+      "$2/pg_ctl" -D "$d/data" reload >/dev/null 2>&1
+      for _ in $(seq 200); do
+        state=$("$2/psql" -h "$d" -U amalgam -d postgres -XAt -F ' ' -c 'SELECT sync_state, state FROM pg_stat_replication')
+        [ "$state" = 'sync streaming' ] && break
+        sleep 0.05
+      done
+      [ "$state" = 'sync streaming' ] || order="not replicated: $state" ;;
   esac
   echo "$order"
 done
@@ -48,9 +65,15 @@ impl Postgres {
     ///
     /// The reason why there is none: the programs are missing, or do not run.
     pub fn start() -> Result<Self, String> {
+        Self::start_with("", None)
+    }
+
+    /// Starts a server with lines of settings, or a standby of another server.
+    fn start_with(settings: &str, primary: Option<&Path>) -> Result<Self, String> {
         let programs = programs().ok_or("pg_ctl and initdb are not installed (Debian's package postgresql)")?;
         let mut command = as_unprivileged();
-        command.args(["sh", "-c", SCRIPT, "sh"]).arg(std::env::temp_dir()).arg(programs);
+        command.args(["sh", "-c", SCRIPT, "sh"]).arg(std::env::temp_dir()).arg(programs).arg(settings);
+        command.arg(primary.unwrap_or(Path::new("")));
         let shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut shell = shell.map_err(|why| why.to_string())?;
         let mut answers = BufReader::new(shell.stdout.take().expect("it is piped"));
@@ -83,6 +106,32 @@ impl Postgres {
     /// Kills the server, so that it forgets what it had not written, and starts it again.
     pub fn crash(&mut self) {
         self.order("crash");
+    }
+
+    /// Kills the server for good, as if its machine were gone.
+    pub fn stop(&mut self) {
+        self.order("stop");
+    }
+
+    /// Starts a standby that follows this server. From then on this server acknowledges a synchronous commit when the standby has it.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is none.
+    pub fn start_standby(&mut self) -> Result<Self, String> {
+        let standby = Self::start_with("wal_retrieve_retry_interval = 100ms", Some(&self.directory))?;
+        self.wait_for_standby();
+        Ok(standby)
+    }
+
+    /// Waits until the standby follows this server again, for example after a crash.
+    pub fn wait_for_standby(&mut self) {
+        self.order("replicate");
+    }
+
+    /// Makes this standby a server that takes writes.
+    pub fn promote(&mut self) {
+        self.order("promote");
     }
 
     fn order(&mut self, order: &str) {
@@ -123,6 +172,11 @@ pub fn shared() -> Option<String> {
 /// Starts a server for one test, or returns `None` after [`skip`](crate::skip).
 pub fn own() -> Option<Postgres> {
     Postgres::start().map_err(|why| crate::skip("postgres", &why)).ok()
+}
+
+/// Starts a server for one test with lines of settings, or returns `None` after [`skip`](crate::skip).
+pub fn own_with(settings: &str) -> Option<Postgres> {
+    Postgres::start_with(settings, None).map_err(|why| crate::skip("postgres", &why)).ok()
 }
 
 fn programs() -> Option<PathBuf> {

@@ -19,9 +19,14 @@ const ROW: &[u8] = b"D\0\0";
 struct State {
     is_armed: bool,
     is_held: bool,
+    /// The connections with lower numbers are held.
+    held_below: u64,
+    connections: u64,
     delay: Duration,
     swallowed: usize,
     clients: Vec<UnixStream>,
+    /// The socket of the server.
+    server: PathBuf,
 }
 
 #[derive(Default)]
@@ -54,15 +59,22 @@ impl PostgresProxy {
         std::fs::create_dir(&directory).expect("a directory");
         let listener = UnixListener::bind(directory.join(SOCKET)).expect("a socket");
         let shared = Arc::<Shared>::default();
-        let (server, state) = (server.join(SOCKET), Arc::clone(&shared));
+        shared.lock().server = server.join(SOCKET);
+        let state = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(client) = client else { return };
+                let server = state.lock().server.clone();
                 let Ok(server) = UnixStream::connect(&server) else { continue };
                 let (from, to) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
-                state.lock().clients.push(client.try_clone().expect("clone"));
+                let number = {
+                    let mut state = state.lock();
+                    state.clients.push(client.try_clone().expect("clone"));
+                    state.connections += 1;
+                    state.connections - 1
+                };
                 let held = Arc::clone(&state);
-                std::thread::spawn(move || forward(from, to, &held));
+                std::thread::spawn(move || forward(from, to, number, &held));
                 let answers = Arc::clone(&state);
                 std::thread::spawn(move || answer(server, client, &answers));
             }
@@ -90,10 +102,25 @@ impl PostgresProxy {
         self.shared.lock().is_held = true;
     }
 
-    /// Lets requests through again.
+    /// Holds the requests of the present connections back; those of new ones go through.
+    pub fn hold_present(&self) {
+        let mut state = self.shared.lock();
+        state.held_below = state.connections;
+    }
+
+    /// Lets requests through again, those of connections that their client has closed meanwhile too.
     pub fn release(&self) {
-        self.shared.lock().is_held = false;
+        {
+            let mut state = self.shared.lock();
+            state.is_held = false;
+            state.held_below = 0;
+        }
         self.shared.changed.notify_all();
+    }
+
+    /// Sends new connections to the server whose socket is in this directory.
+    pub fn redirect(&self, server: &Path) {
+        self.shared.lock().server = server.join(SOCKET);
     }
 
     /// Delays each request from now on.
@@ -116,11 +143,11 @@ impl Drop for PostgresProxy {
     }
 }
 
-fn forward(mut client: UnixStream, mut server: UnixStream, shared: &Shared) {
+fn forward(mut client: UnixStream, mut server: UnixStream, number: u64, shared: &Shared) {
     let mut buffer = [0; 1 << 16];
     while let Ok(length @ 1..) = client.read(&mut buffer) {
         let mut state = shared.lock();
-        while state.is_held {
+        while state.is_held || number < state.held_below {
             state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let delay = state.delay;

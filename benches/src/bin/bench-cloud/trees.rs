@@ -101,8 +101,12 @@ pub(crate) fn run(bench: &mut Bench, place: &Place) -> Result<()> {
     let directory = |name: &str| bench.directory(&format!("{name}-{suffix}"));
     let (local_place, cache_place) = (directory("local"), directory("cache"));
     let (work, cold_place, warm_place) = (directory("out-local"), directory("out-cold"), directory("out-warm"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let before = runtime.block_on(names(place))?;
+    let before = {
+        // Ends here, and its connections with it: the client keeps them, and a request over a connection that nothing drives waits for
+        // the time-out of 30 s.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(names(place))?
+    };
     // Into the page cache.
     for file in machine::files_below(&tree)? {
         std::fs::read(file)?;
