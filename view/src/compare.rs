@@ -182,7 +182,7 @@ fn is_equal_file(one: &WorkingTree, other: &WorkingTree, path: &TreePath) -> Res
     }
     let mut offset = 0;
     while offset < stat.size {
-        // A file may be a hole of many exabytes, of which nobody could read each byte.
+        // A sparse file may be exabytes long, so common holes are skipped.
         let hole = left.hole_at(offset)?.min(right.hole_at(offset)?);
         if hole > 0 {
             offset += hole;
