@@ -129,7 +129,7 @@ fn two_stores_are_synced_through_a_server_with_conflicts_stored() {
     assert_eq!(scratch.run("amalgam --server dev cat main:a"), "one\n");
     assert!(scratch.run("amalgam remote sync").contains("are the same"));
     // The second store gets the workspace, and its changes come back into the directory of the first.
-    scratch.run(&other("amalgam remote add dev --sync manual -q && amalgam remote sync && amalgam checkout main@ ../clone --attach main -q"));
+    scratch.run(&other("amalgam remote add dev --sync manual -q && amalgam remote sync && amalgam checkout main@ ../clone --workspace main -q"));
     scratch.run(&other("cd ../clone; echo two > a; echo new > c; amalgam commit -q; amalgam remote sync"));
     scratch.run("amalgam remote sync && amalgam status --exit-code");
     assert_eq!(scratch.run("cat a c"), "two\nnew\n");
@@ -137,7 +137,8 @@ fn two_stores_are_synced_through_a_server_with_conflicts_stored() {
     scratch.run("echo here > b; echo x > only-here; amalgam commit -q; amalgam remote sync");
     scratch.run(&other("cd ../clone; echo there > b; echo y > only-there; amalgam commit -q"));
     let said = ends(&scratch, &other("cd ../clone; amalgam remote sync"), 5);
-    assert!(said.contains("1 conflict"), "{said}");
+    assert!(said.contains("1 conflict") && said.contains("amalgam conflicts list --rev main@"), "{said}");
+    assert!(scratch.run(&other("amalgam conflicts list --rev main@")).contains('b'), "the step that the message names");
     scratch.run("amalgam remote sync");
     assert_eq!(scratch.run("cat only-here only-there"), "x\ny\n");
     assert!(scratch.run("amalgam conflicts list").contains('b'));
@@ -181,7 +182,8 @@ fn a_remote_that_is_synced_by_itself_sends_and_gets_what_is_new() {
 fn a_thousand_commits_offline_on_both_sides_are_reconciled() {
     const COMMITS: usize = 1_000;
     let (scratch, server, key) = place();
-    scratch.run("echo base > shared; amalgam init -q --workspace main -m base; amalgam remote add dev -q && amalgam remote sync");
+    scratch
+        .run("echo base > shared; amalgam init -q --workspace main; amalgam remote add dev -q && amalgam remote sync");
     let address = server.url.trim_start_matches("http://").to_owned();
     server.stop();
     let runtime = runtime();
@@ -229,14 +231,15 @@ fn a_thousand_commits_offline_on_both_sides_are_reconciled() {
         );
     }
     assert_eq!(state(&scratch, "main")["conflicts"], 1);
-    assert!(scratch.run("amalgam --server dev conflicts list main@").contains("shared"));
+    assert!(scratch.run("amalgam --server dev conflicts list --rev main@").contains("shared"));
     assert!(scratch.run("cat there/0") == "950\n", "the directory has what the server brought");
 }
 
 /// Ends the process that holds the store as a crash would.
 fn kill(scratch: &Scratch) -> bool {
-    let told = told(scratch, "amalgam doctor --json", "doctor");
-    let id = told.iter().find_map(|line| line.get("process_id")?.as_i64());
+    let printed = String::from_utf8(scratch.output("amalgam doctor --json").stdout).expect("text");
+    let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let id = lines.into_iter().find_map(|line| line.get("process_id")?.as_i64());
     let id = id.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     id.is_some_and(|id| kill_process(id, Signal::KILL).is_ok())
 }
@@ -245,9 +248,9 @@ fn kill(scratch: &Scratch) -> bool {
 fn kills_of_the_background_process_in_mid_sync_lose_and_double_nothing() {
     const ROUNDS: usize = 12;
     let (scratch, server, key) = place();
-    scratch.run("amalgam init -q --workspace main -m base; amalgam remote add dev -q && amalgam remote sync");
+    scratch.run("echo base > base; amalgam init -q --workspace main; amalgam remote add dev -q && amalgam remote sync");
     let runtime = runtime();
-    let (mut kills, mut expected) = (0, vec!["base".to_owned()]);
+    let (mut kills, mut expected) = (0, Vec::new());
     for round in 0..ROUNDS {
         runtime.block_on(async {
             let mut there = files_of_server(&server, &key).await;

@@ -106,7 +106,7 @@ fn say(output: &mut Output, remote: &Remote, workspace: &str, done: &WorkspaceSt
         SyncOutcome::Same | SyncOutcome::Empty => Ok(()),
         SyncOutcome::Merged if done.conflicts > 0 => {
             let number = text::plural(done.conflicts, "conflict");
-            output.say(format!("{name} merged with {number}; `amalgam conflicts list {workspace}@` shows them"))
+            output.say(format!("{name} merged with {number}; `amalgam conflicts list --rev {workspace}@` shows them"))
         }
         outcome if outcome.is_change() => output.say(format!("{name} {}", outcome.word())),
         _ if done.hint.is_empty() => output.say(format!("{name} {}", text::printable(&done.problem))),
