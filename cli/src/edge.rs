@@ -14,7 +14,7 @@ mod state;
 mod sync;
 mod worker;
 
-pub use definition::{Remote, Remotes, SyncMode, check_name};
+pub use definition::{COMMAND_LOCK_TIMEOUT, Remote, Remotes, SyncMode, check_name};
 pub use state::{RemoteState, SyncOutcome, WorkspaceState};
 pub use sync::{Sides, connect_remote, sync_remote, tracking_name};
 pub use worker::SyncWorker;

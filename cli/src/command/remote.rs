@@ -3,8 +3,6 @@
 mod status;
 mod sync;
 
-use std::time::Duration;
-
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -13,16 +11,13 @@ use super::login::check;
 use super::workspaces::workspaces;
 use crate::connect::Client;
 use crate::contexts::{Contexts, KEY_VARIABLE, LOCAL};
-use crate::edge::{Remote as Definition, Remotes, SyncMode, check_name, tracking_name};
+use crate::edge::{COMMAND_LOCK_TIMEOUT, Remote as Definition, Remotes, SyncMode, check_name, tracking_name};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::remote::{Server, ServerKey, ServerUrl};
 use crate::session::Session;
-
-/// How long a command waits for the sync of another process.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Keep workspaces in sync with a server, also after working offline
 #[derive(Debug, Args)]
@@ -211,7 +206,7 @@ impl Rm {
         let remotes = Remotes::of_home(session.home());
         let remote = remotes.get(&self.name)?;
         let mut client = session.client().await?;
-        let _lock = remotes.lock(&self.name, LOCK_TIMEOUT).await?;
+        let _lock = remotes.lock(&self.name, COMMAND_LOCK_TIMEOUT).await?;
         remotes.remove(&self.name)?;
         for name in tracked(&mut client, &self.name).await? {
             client.workspaces.delete_workspace(v1::DeleteWorkspaceRequest { name, ..Default::default() }).await?;

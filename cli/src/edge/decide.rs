@@ -1,6 +1,6 @@
 //! Chooses the next step for a workspace from the heads on both sides. Makes no calls.
 //!
-//! Each step brings both sides nearer to one head, and is chosen from what is stored, so a process that was killed between two
+//! Each step brings both sides nearer to one head, and is chosen from stored heads, so a process that was killed between two
 //! steps goes on with the next one.
 
 /// The heads of a workspace. A workspace that does not exist has none; one without a snapshot has an empty one.

@@ -18,6 +18,8 @@ use crate::remote::Server;
 const DIRECTORY: &str = "remotes";
 /// The end of the names of files with definitions.
 const DEFINITION_END: &str = ".remote.json";
+/// How long a command waits for the sync of another process.
+pub const COMMAND_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Delay between two attempts to get a lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest name of a remote.
@@ -200,7 +202,7 @@ impl Remotes {
         self.write(&self.definition_path(&remote.name), &text)
     }
 
-    /// Forgets a remote and what is known of it. The caller holds its lock, whose file stays.
+    /// Forgets a remote and its state. The caller holds its lock, whose file stays.
     pub fn remove(&self, name: &str) -> Result<(), CliError> {
         for path in [self.definition_path(name), self.state_path(name)] {
             match fs::remove_file(&path) {

@@ -1,4 +1,4 @@
-//! What is known of a remote: when it was last synced with, what failed, and the result for each workspace. A lost file costs a
+//! The state of a remote: the last success, failures, and the result for each workspace. A lost file costs a
 //! round that finds nothing to do, and forgets which snapshots were undone on purpose.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::definition::Remotes;
 use crate::error::CliError;
 
-/// What is known of a remote.
+/// The state of a remote.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RemoteState {

@@ -328,7 +328,7 @@ impl<'a> SyncRun<'a> {
         Ok(())
     }
 
-    /// The id of a request, the same for each retry between the same heads.
+    /// The id of a request, equal for all retries between the same heads.
     fn request_id(&self, act: &str, heads: &Heads) -> String {
         let head = |head: &Option<String>| head.clone().unwrap_or_default();
         let parts = [act, &self.remote.url, self.name, &head(&heads.local), &head(&heads.remote)].join("\n");

@@ -179,6 +179,23 @@ fn a_remote_that_is_synced_by_itself_sends_and_gets_what_is_new() {
 }
 
 #[test]
+fn the_process_stays_while_a_remote_is_synced_by_itself() {
+    let (scratch, server, key) = place();
+    scratch.run("echo one > a; amalgam init -q --workspace main; amalgam config set idle-seconds 1; amalgam stop -q");
+    scratch.run("amalgam remote add dev -q && amalgam remote sync");
+    // No command starts the process from here on.
+    std::thread::sleep(Duration::from_secs(4));
+    runtime().block_on(async {
+        let mut files = files_of_server(&server, &key).await;
+        commit(&mut files, "b", "from the server\n", "there").await.expect("committed");
+    });
+    wait_until("a file of the server", || scratch.project().join("b").exists());
+    let has_process = || std::fs::read(scratch.path().join("store/socket")).is_ok_and(|path| !path.is_empty());
+    scratch.run("amalgam remote add dev -q --sync manual");
+    wait_until("the end of the process", || !has_process());
+}
+
+#[test]
 fn a_thousand_commits_offline_on_both_sides_are_reconciled() {
     const COMMITS: usize = 1_000;
     let (scratch, server, key) = place();

@@ -16,7 +16,7 @@ use crate::error::Result;
 const WORKSPACE_PATHS_MAX: usize = 10_000;
 /// The most paths of all workspaces; some 250 bytes each.
 const PATHS_MAX: usize = 400_000;
-/// The start of the names of workspaces that hold the heads of a remote: what they changed, the workspace itself has changed.
+/// The start of the names of workspaces that hold the heads of a remote. Their changes are those of the workspaces themselves.
 const REMOTE_PREFIX: &str = "remote/";
 /// The most snapshots that are remembered of a workspace to find out that its target got them.
 const OWN_SNAPSHOTS_MAX: usize = 256;

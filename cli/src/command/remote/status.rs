@@ -23,7 +23,7 @@ const PAGE_SIZE: i32 = 1_000;
 /// Snapshots that are counted at most.
 const COUNT_MAX: u64 = 100_000;
 
-/// Show when each remote was last synced with, what is ahead and behind, and what failed
+/// Show the last success of each remote, the snapshots ahead and behind, and failures
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ahead and behind count snapshots against the server as it was last seen; nothing is asked of the server.

@@ -3,9 +3,10 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::LOCK_TIMEOUT;
 use crate::connect::now;
-use crate::edge::{Remote, RemoteState, Remotes, Sides, SyncOutcome, WorkspaceState, connect_remote, sync_remote};
+use crate::edge::{
+    COMMAND_LOCK_TIMEOUT, Remote, RemoteState, Remotes, Sides, SyncOutcome, WorkspaceState, connect_remote, sync_remote,
+};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::Output;
@@ -56,7 +57,7 @@ impl Sync {
 /// Syncs with one remote, and records what came of it.
 async fn sync(session: &mut Session, remotes: &Remotes, remote: &Remote, chosen: &[String]) -> Outcome {
     let local = session.client().await?;
-    let _lock = remotes.lock(&remote.name, LOCK_TIMEOUT).await?;
+    let _lock = remotes.lock(&remote.name, COMMAND_LOCK_TIMEOUT).await?;
     let mut state = RemoteState::load(remotes, &remote.name)?;
     state.tried = now().0;
     let (mut exit, mut is_changed) = (Exit::OK, false);
