@@ -33,8 +33,8 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 const SUBSCRIBE_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// How long a sync of another process is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
-/// The events that can need a sync.
-const EVENT_KINDS: &str = "workspace.*";
+/// The events that can need a sync: a push of another store is `store.received`, an undo `operation.undone`.
+const EVENT_KINDS: [&str; 3] = ["workspace.*", "store.*", "operation.*"];
 /// The actor of background syncs in the operation log.
 const ACTOR: &str = "amalgam";
 
@@ -245,7 +245,7 @@ impl Drop for Connection {
 fn listen(client: &Client, wake: &Arc<Notify>) -> JoinHandle<()> {
     let (mut client, wake) = (client.clone(), Arc::clone(wake));
     tokio::spawn(async move {
-        let request = v1::SubscribeRequest { kinds: vec![EVENT_KINDS.to_owned()], ..Default::default() };
+        let request = v1::SubscribeRequest { kinds: EVENT_KINDS.map(str::to_owned).to_vec(), ..Default::default() };
         match client.events.subscribe(request).await {
             Ok(stream) => {
                 let (mut stream, mut is_first) = (stream.into_inner(), true);

@@ -162,6 +162,14 @@ fn a_remote_that_is_synced_by_itself_sends_and_gets_what_is_new() {
         commit(&mut files, "b", "from the server\n", "there").await.expect("committed");
     });
     wait_until("a file of the server", || scratch.project().join("b").exists());
+    // A push of another store is an event, too: it does not wait for the next round.
+    scratch.run(&other(
+        "amalgam clone -q dev/default/main ../clone; cd ../clone; echo pushed > c; amalgam commit -q; amalgam push -q",
+    ));
+    let began = Instant::now();
+    wait_until("a file of another store", || scratch.project().join("c").exists());
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    scratch.run(&other("amalgam stop --force -q"));
     // Workspaces that are left out stay where they are.
     scratch.run(
         "amalgam remote add dev -q --workspace '!scratch/*'; amalgam fork --from main scratch/1 kept -q > /dev/null",
@@ -286,7 +294,7 @@ fn kills_of_the_background_process_in_mid_sync_lose_and_double_nothing() {
             wait_until("a commit", || scratch.output(&format!("amalgam commit -q -m '{message}'")).status.success());
             expected.push(message);
         }
-        std::thread::sleep(Duration::from_millis(37 * (round as u64 % 9)));
+        std::thread::sleep(Duration::from_millis(61 * (round as u64 % 13)));
         kills += usize::from(kill(&scratch));
     }
     assert!(kills >= ROUNDS / 2, "{kills} kills");
