@@ -57,6 +57,7 @@ mod push;
 mod queue;
 mod radar;
 mod receive;
+mod remote;
 mod remote_copy;
 mod restore;
 mod revert;
@@ -163,6 +164,7 @@ pub enum Command {
     Pull(pull::Pull),
     Clone(clone::Clone),
     Context(context::Context),
+    Remote(remote::Remote),
     Mcp(mcp::Mcp),
     Hooks(hooks::Hooks),
     Webhook(webhook::Webhook),
@@ -259,6 +261,7 @@ impl Command {
             | Self::Ps(_)
             | Self::Attach(_) => Subject::AnyStore,
             Self::Push(_) | Self::Pull(_) | Self::Clone(_) => Subject::Both,
+            Self::Remote(_) => Subject::Neither,
             Self::Logs(_)
             | Self::Config(_)
             | Self::Doctor(_)
@@ -342,6 +345,7 @@ impl Command {
             Self::Clone(clone) => Box::pin(clone.run(session)).await,
             Self::Login(login) => Box::pin(login.run(session)).await,
             Self::Context(context) => context.run(session),
+            Self::Remote(remote) => Box::pin(remote.run(session)).await,
             Self::Connection(connection) => Box::pin(connection.run(session)).await,
             Self::Mcp(mcp) => Box::pin(mcp.run(session)).await,
             Self::Hooks(hooks) => Box::pin(hooks.run(session)).await,

@@ -299,6 +299,13 @@ pub async fn in_process_client(home: &Path, settings: &Path, actor: &str) -> Res
     Ok(Client::local(&channel, actor))
 }
 
+/// Connects to the store that this process holds.
+pub async fn connect_service(service: Service, actor: &str) -> Result<Client, CliError> {
+    let channel = serve::in_process(service).await;
+    let channel = channel.map_err(|error| CliError::machine("the store", &io::Error::other(error)))?;
+    Ok(Client::local(&channel, actor))
+}
+
 /// Connects to the process that holds the store if it runs.
 pub async fn running(options: &ConnectOptions) -> Option<Client> {
     let socket = socket_path(&options.home).ok()?;

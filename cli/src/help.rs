@@ -38,7 +38,10 @@ const GROUPS: [(&str, &[&str]); 13] = [
     ),
     ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup", "store"]),
     ("Archives, git repositories, container images", &["import", "export"]),
-    ("Agents and other machines", &["policy", "login", "context", "clone", "push", "pull", "serve", "key", "webhook"]),
+    (
+        "Agents and other machines",
+        &["policy", "login", "context", "clone", "push", "pull", "remote", "serve", "key", "webhook"],
+    ),
     ("Models and coding agents", &["mcp", "hooks"]),
     (
         "Store, machine, settings, help",

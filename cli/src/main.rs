@@ -1,7 +1,8 @@
 //! The `amalgam` command. A client of the API, nothing more: for everything that it shows or changes, it calls the process
 //! that holds the store.
 //!
-//! It reads and writes no file of a store except `config.toml` and the log, and compares no trees.
+//! It reads and writes no file of a store except `config.toml`, the definitions and states of remotes, and the log, and compares no
+//! trees.
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "a comment on an argument is its help, where brackets say the default"
@@ -14,6 +15,7 @@ mod command;
 mod config;
 mod connect;
 mod contexts;
+mod edge;
 mod environment;
 mod error;
 mod exit;
@@ -27,11 +29,13 @@ mod output;
 mod prompt;
 mod raw_mode;
 mod remote;
+mod secrets;
 mod serve;
 mod serve_network;
 mod serve_rest;
 mod serve_settings;
 mod session;
+mod store_copy;
 mod text;
 mod trust;
 mod version;

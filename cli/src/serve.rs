@@ -9,6 +9,7 @@ use amalgam_server::{Home, NfsListen, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect::{EXIT_BUSY, EXIT_FULL, make_home, open, runtime_directory, socket_path};
+use crate::edge::SyncWorker;
 use crate::logging::{LogOptions, LogOwner};
 use crate::serve_network::{CATALOG, sandbox_options};
 use crate::serve_rest::RestListener;
@@ -65,7 +66,9 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration, nfs: Option<NfsListen
         let calls = serve::Calls::new();
         let sandboxes = sandbox_options(None, home).ok();
         let rest = RestListener::start(&service, &calls, home.path().join(CATALOG), socket, sandboxes)?;
+        let worker = SyncWorker::start(&service, &calls, home.path());
         let served = serve::serve_unix_counted(service, calls, socket, idle, ended).await;
+        worker.end().await;
         rest.end().await;
         served
     });

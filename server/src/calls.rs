@@ -87,6 +87,8 @@ pub struct Calls {
     last: Mutex<Instant>,
     stop: Notify,
     is_forced: AtomicBool,
+    /// Whether the process goes on while there is no call.
+    is_kept: AtomicBool,
     ending: watch::Sender<Ending>,
     /// How many streams each caller has open, and how many are open in all.
     streams: Mutex<(HashMap<String, u32>, u32)>,
@@ -132,6 +134,7 @@ impl Calls {
             last: Mutex::new(Instant::now()),
             stop: Notify::new(),
             is_forced: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
             ending: watch::Sender::new(Ending::No),
             streams: Mutex::default(),
             permits: Kind::ALL.map(|kind| Arc::new(Semaphore::new(kind.threads_max()))),
@@ -187,6 +190,15 @@ impl Calls {
     pub fn stop(&self, force: bool) {
         self.is_forced.fetch_or(force, Ordering::Relaxed);
         self.stop.notify_one();
+    }
+
+    /// Keeps the process from ending because it is idle, or lets it end again.
+    pub fn keep_process(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_forced(&self) -> bool {

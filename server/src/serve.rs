@@ -212,7 +212,7 @@ async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphore
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
-        while calls.idle_for() < idle || service.is_at_work() {
+        while calls.idle_for() < idle || service.is_at_work() || calls.is_kept() {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }
     };

@@ -6,13 +6,14 @@ use amalgam_proto::v1;
 use clap::Args;
 
 use super::checkout::{Target, checkout, report};
-use super::remote_copy::{NameKind, common, copy, find_kind, json_line, not_found, store_server};
+use super::remote_copy::{json_line, not_found, store_server};
 use crate::connect::connect_server;
 use crate::contexts::Contexts;
 use crate::error::{CliError, Outcome};
 use crate::output::style::{self, paint};
 use crate::remote::{Server, ServerUrl};
 use crate::session::Session;
+use crate::store_copy::{CopySource, NameKind, common, copy, find_kind};
 
 /// Get a workspace of a server into a new directory
 #[derive(Debug, Args)]
@@ -59,8 +60,14 @@ impl Clone {
             )));
         }
         let have = common(&mut remote, &mut local, &named.head).await?;
-        let copied =
-            copy(&session.output, (&mut remote, &mut local), &named, have.text, &v1::ReceiveOptions::default()).await;
+        let copied = copy(
+            session.output.shows_progress(),
+            (&mut remote, &mut local),
+            &CopySource { named: &named, expected: false },
+            have.text,
+            &v1::ReceiveOptions::default(),
+        )
+        .await;
         let copied = copied.map_err(|error| error.of_server(&server.url))?;
         store_server(session, &name, &server)?;
         session.output.emit(&json_line("pulled", &named, &server, Some(&copied)))?;

@@ -341,7 +341,7 @@ async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, outp
     }
     let file = if is_piped { output.to_owned() } else { session.host_path(output).into_os_string() };
     let (pieces, target) = Target::open(&file)?;
-    let done = drive_pieces(&session.output, client.exchange.export_tree(request), &pieces).await;
+    let done = drive_pieces(session.output.shows_progress(), client.exchange.export_tree(request), &pieces).await;
     drop(pieces);
     let finished = target.finish(done.is_ok()).await;
     match (done, finished) {

@@ -118,7 +118,7 @@ fn check_name(name: &str) -> Result<(), CliError> {
 }
 
 /// Asks the server who the key belongs to. Returns the agent; nothing on a server without keys.
-async fn check(server: &Server, actor: &str) -> Result<Option<String>, CliError> {
+pub async fn check(server: &Server, actor: &str) -> Result<Option<String>, CliError> {
     let mut client = connect_server(server, actor).await?;
     let told = client.keys.get_caller(v1::GetCallerRequest {}).await.map_err(CliError::from);
     let told = told.map_err(|error| match error.is(Reason::Unauthenticated) {

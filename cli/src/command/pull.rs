@@ -4,9 +4,7 @@ use amalgam_proto::{Reason, v1};
 use clap::Args;
 
 use super::capture::{report_notices, warn};
-use super::remote_copy::{
-    NamedHead, Relation, choose_server, common, copy, find, find_kind, hinted, json_line, not_found, relation,
-};
+use super::remote_copy::{choose_server, hinted, json_line, not_found};
 use super::restore::say_restored;
 use crate::connect::{Client, connect_server};
 use crate::error::{CliError, Outcome};
@@ -14,6 +12,7 @@ use crate::exit::Exit;
 use crate::output::progress::drive;
 use crate::output::style::{self, paint};
 use crate::session::Session;
+use crate::store_copy::{CopySource, NamedHead, Relation, common, copy, find, find_kind, relation};
 use crate::text;
 
 /// Get a workspace or a label from a server
@@ -97,7 +96,14 @@ impl Pull {
             refuse_uncommitted(session, local, here).await?;
         }
         let have = common(remote, local, &named.head).await?;
-        let copied = copy(&session.output, (remote, local), &named, have.text, &self.options()).await;
+        let copied = copy(
+            session.output.shows_progress(),
+            (remote, local),
+            &CopySource { named: &named, expected: false },
+            have.text,
+            &self.options(),
+        )
+        .await;
         let copied = copied.map_err(|error| match error.is(Reason::AlreadyExists) {
             true => diverged(&named, &server.url),
             false => hinted(error),

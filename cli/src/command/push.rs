@@ -1,27 +1,20 @@
 //! `amalgam push`: sends a workspace or a label to a server.
 
-use std::collections::BTreeSet;
-
 use amalgam_proto::{Reason, v1};
 use clap::Args;
 use serde_json::json;
 
-use super::diff::Comparison;
-use super::remote_copy::{
-    NamedHead, Relation, choose_server, common, copy, find, find_kind, hinted, json_line, not_found, relation,
-};
+use super::remote_copy::{choose_server, hinted, json_line, not_found};
 use crate::connect::{Client, connect_server};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, empty_state};
+use crate::secrets::find_secrets;
+use crate::session::Session;
+use crate::store_copy::{CopySource, NamedHead, Relation, common, copy, find, find_kind, relation};
 use crate::text;
 
-/// Snapshots that one call lists.
-const PAGE_SIZE: i32 = 500;
-/// The kinds of risk that a push refuses: contents and names of files that look like credentials.
-const SECRET_KINDS: [&str; 2] = ["credential", "credential-name"];
 /// Most likely secrets that are listed; the others are counted.
 const SECRETS_MAX: usize = 50;
 
@@ -102,7 +95,14 @@ impl Push {
         if !self.allow_secrets {
             refuse_secrets(session, local, named, &have.snapshots).await?;
         }
-        let copied = copy(&session.output, (local, remote), named, have.text, &self.options()).await;
+        let copied = copy(
+            session.output.shows_progress(),
+            (local, remote),
+            &CopySource { named, expected: true },
+            have.text,
+            &self.options(),
+        )
+        .await;
         let copied = copied.map_err(|error| match error.is(Reason::AlreadyExists) {
             true => self.moved(named, &server.url, ""),
             false => hinted(error),
@@ -135,80 +135,16 @@ async fn refuse_secrets(
     named: &NamedHead,
     had: &[String],
 ) -> Result<(), CliError> {
-    let mut request = v1::ListSnapshotsRequest {
-        revisions: vec![text::id(&named.head).to_owned()],
-        exclude: known(client, had).await?,
-        page_size: PAGE_SIZE,
-        ..Default::default()
-    };
-    let mut found = BTreeSet::new();
-    loop {
-        let page = client.snapshots.list_snapshots(request.clone()).await?.into_inner();
-        for snapshot in &page.snapshots {
-            for (path, message) in secrets(client, snapshot).await? {
-                found.insert((path, message, snapshot.name.clone()));
-            }
-        }
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            break;
-        }
-    }
+    let found = find_secrets(client, &named.head, had).await?;
     if found.is_empty() {
         return Ok(());
     }
-    for (path, message, snapshot) in found.iter().take(SECRETS_MAX) {
-        let line = lines::line("secret", json!({"message": message, "snapshot": text::id(snapshot)}));
-        session.output.emit(&lines::with_path(line, path))?;
-        session.output.say(format!(
-            "{}: {} (in {})",
-            text::path(path),
-            text::printable(message),
-            text::short(snapshot)
-        ))?;
+    for secret in found.iter().take(SECRETS_MAX) {
+        let line = lines::line("secret", json!({"message": secret.message, "snapshot": text::id(&secret.snapshot)}));
+        session.output.emit(&lines::with_path(line, &secret.path))?;
+        session.output.say(secret)?;
     }
     let number = text::plural(found.len() as u64, "likely secret");
     let error = CliError::refused(format!("{number} in {}; nothing was sent", named.words()));
     Err(error.hint("`amalgam purge PATH` forgets a content for good; --allow-secrets sends everything"))
-}
-
-/// Those of the receiver's snapshots that the sender has too, as revisions.
-async fn known(client: &mut Client, had: &[String]) -> Result<Vec<String>, CliError> {
-    if had.is_empty() {
-        return Ok(Vec::new());
-    }
-    let request = v1::GetHaveRequest { snapshots: had.to_vec() };
-    let found = client.transfer.get_have(request).await?.into_inner().snapshots;
-    Ok(found.iter().map(|name| text::id(name).to_owned()).collect())
-}
-
-/// The likely secrets that a snapshot brought, by path.
-async fn secrets(
-    client: &mut Client,
-    snapshot: &v1::Snapshot,
-) -> Result<Vec<(tonic::codegen::Bytes, String)>, CliError> {
-    let sides = Comparison::of_snapshot(snapshot, Vec::new());
-    match inspect(client, sides.before, sides.after.clone()).await {
-        // The parent's files were thinned: everything counts as new.
-        Err(error) if error.is(Reason::NotFound) => inspect(client, empty_state(), sides.after).await,
-        found => found,
-    }
-}
-
-async fn inspect(
-    client: &mut Client,
-    before: v1::State,
-    after: v1::State,
-) -> Result<Vec<(tonic::codegen::Bytes, String)>, CliError> {
-    let request = v1::InspectChangeRequest { before: Some(before), after: Some(after), ..Default::default() };
-    let mut stream = client.snapshots.inspect_change(request).await?.into_inner();
-    let mut found = Vec::new();
-    while let Some(part) = stream.message().await? {
-        for file in part.files {
-            let Some(change) = file.change else { continue };
-            let risks = file.risks.into_iter().filter(|risk| SECRET_KINDS.contains(&risk.kind.as_str()));
-            found.extend(risks.map(|risk| (change.path.clone(), risk.message)));
-        }
-    }
-    Ok(found)
 }

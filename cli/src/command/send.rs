@@ -86,7 +86,8 @@ impl Send {
         }
         let mut client = session.client().await?;
         let (pieces, target) = Target::open(&target)?;
-        let sent = drive_pieces(&session.output, client.transfer.send_snapshots(request), &pieces).await;
+        let sent =
+            drive_pieces(session.output.shows_progress(), client.transfer.send_snapshots(request), &pieces).await;
         drop(pieces);
         let finished = target.finish(sent.is_ok()).await;
         let sent = match (sent, finished) {

@@ -242,11 +242,11 @@ data! {
 
 /// Forwards every piece of a stream of bytes. Returns `Err(None)` when the receiver is gone.
 pub async fn drive_pieces<M: Data>(
-    output: &Output,
+    shows_progress: bool,
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
     pieces: &mpsc::Sender<Bytes>,
 ) -> Result<M::Result, Option<CliError>> {
-    let mut meter = Meter::new(output.shows_progress());
+    let mut meter = Meter::new(shows_progress);
     let mut ticks = interval_at(Instant::now() + PROGRESS_DELAY, REDRAW_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut stream = call.await.map_err(|status| Some(status.into()))?.into_inner();

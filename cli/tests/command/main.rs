@@ -4,6 +4,7 @@ mod agents;
 mod commands;
 mod conflicts;
 mod demo;
+mod edge;
 mod exchange;
 mod following;
 mod following_killed;

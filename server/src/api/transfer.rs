@@ -258,7 +258,21 @@ fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selec
             None => snapshots.push(snapshot),
         }
     }
-    Ok(Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str()))?)
+    let selection = Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str()))?;
+    if !request.expected_head.is_empty() {
+        let expected = snapshot_ids(std::slice::from_ref(&request.expected_head))?;
+        let found: Vec<_> = selection
+            .names()
+            .iter()
+            .filter_map(|(_, value)| value.target)
+            .map(|id| SnapshotId::from_bytes(id.hash))
+            .collect();
+        if found.iter().chain(&snapshots).any(|found| *found != expected[0]) {
+            let message = "the workspace moved on since its head was read, so nothing was sent; try again";
+            return Err(Error::new(Reason::StaleHead, message));
+        }
+    }
+    Ok(selection)
 }
 
 /// The reference that a revision is, if it is one and not a snapshot behind it.

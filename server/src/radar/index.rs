@@ -16,6 +16,8 @@ use crate::error::Result;
 const WORKSPACE_PATHS_MAX: usize = 10_000;
 /// The most paths of all workspaces; some 250 bytes each.
 const PATHS_MAX: usize = 400_000;
+/// The start of the names of workspaces that hold the heads of a remote. Their changes are those of the workspaces themselves.
+const REMOTE_PREFIX: &str = "remote/";
 /// The most snapshots that are remembered of a workspace to find out that its target got them.
 const OWN_SNAPSHOTS_MAX: usize = 256;
 
@@ -77,7 +79,8 @@ impl Index {
         if let Some(before) = self.target_heads.get(name).copied() {
             self.target_moved(reader, name, before, record.and_then(|record| record.head), time)?;
         }
-        let open = record.filter(|record| record.target.is_some() || record.base.is_some());
+        let is_copy = name.as_str().starts_with(REMOTE_PREFIX);
+        let open = record.filter(|record| !is_copy && (record.target.is_some() || record.base.is_some()));
         let Some(record) = open else {
             self.remove(name);
             return Ok(());

@@ -1,0 +1,150 @@
+//! Chooses the next step for a workspace from the heads on both sides. Makes no calls.
+//!
+//! Each step brings both sides nearer to one head, and is chosen from stored heads, so a process that was killed between two
+//! steps goes on with the next one.
+
+/// The heads of a workspace. A workspace that does not exist has none; one without a snapshot has an empty one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    /// The head here.
+    pub local: Option<String>,
+    /// The head on the server.
+    pub remote: Option<String>,
+    /// The head that the server had when it was last seen.
+    pub tracked: Option<String>,
+    /// The head that both sides last had at once; empty before the first time.
+    pub synced: String,
+}
+
+/// How two heads that differ relate, as far as this side knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// This side does not have the server's head.
+    Unknown,
+    /// The local head comes after the server's.
+    Ahead,
+    /// The server's head comes after the local one.
+    Behind,
+    /// Each side has snapshots that the other one does not have.
+    Diverged,
+}
+
+/// The next step for a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Both sides have the same head, and this side knows.
+    Done,
+    /// Neither side has a snapshot.
+    Empty,
+    /// Get the workspace from the server.
+    Create,
+    /// Get the server's head into the tracking workspace.
+    Fetch,
+    /// Merge the tracking workspace into the local one, or move it forward.
+    Merge,
+    /// Send the local head to the server.
+    Push,
+    /// Forget a workspace that neither side has any more.
+    Forget,
+    /// It was deleted here.
+    DeletedHere,
+    /// It was deleted on the server.
+    DeletedThere,
+    /// What both sides had was undone here.
+    UndoneHere,
+    /// What both sides had was undone on the server.
+    UndoneThere,
+}
+
+/// Returns the next step. The order counts only for two heads that differ.
+pub fn next_step(heads: &Heads, order: HeadOrder) -> Step {
+    let (local, remote) = match (&heads.local, &heads.remote) {
+        (None, None) => return Step::Forget,
+        // A workspace that was never seen on the other side is new; one that was seen there was deleted.
+        (Some(_), None) if heads.tracked.is_some() => return Step::DeletedThere,
+        (None, Some(_)) if heads.tracked.is_some() => return Step::DeletedHere,
+        (Some(head), None) => return if head.is_empty() { Step::Empty } else { Step::Push },
+        (None, Some(head)) => return if head.is_empty() { Step::Empty } else { Step::Create },
+        (Some(local), Some(remote)) => (local, remote),
+    };
+    let is_tracked = heads.tracked.as_ref() == Some(remote);
+    let merge = if is_tracked { Step::Merge } else { Step::Fetch };
+    match (local.as_str(), remote.as_str()) {
+        ("", "") => Step::Empty,
+        (_, "") => Step::Push,
+        ("", _) => merge,
+        (local, remote) if local == remote => {
+            if is_tracked {
+                Step::Done
+            } else {
+                Step::Fetch
+            }
+        }
+        _ => match order {
+            HeadOrder::Unknown => Step::Fetch,
+            HeadOrder::Ahead if heads.synced == *local => Step::UndoneThere,
+            HeadOrder::Ahead => Step::Push,
+            HeadOrder::Behind if heads.synced == *remote => Step::UndoneHere,
+            HeadOrder::Behind | HeadOrder::Diverged => merge,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The step for `local remote tracked synced`, where `-` is no workspace and `0` one without a snapshot.
+    fn step(heads: &str, order: HeadOrder) -> Step {
+        let head = |word: &str| match word {
+            "-" => None,
+            "0" => Some(String::new()),
+            word => Some(word.to_owned()),
+        };
+        let words: Vec<_> = heads.split(' ').collect();
+        let heads = Heads {
+            local: head(words[0]),
+            remote: head(words[1]),
+            tracked: head(words[2]),
+            synced: head(words[3]).unwrap_or_default(),
+        };
+        next_step(&heads, order)
+    }
+
+    #[test]
+    fn each_state_of_both_sides_has_a_step() {
+        use HeadOrder::{Ahead, Behind, Diverged, Unknown};
+        for (heads, order, expected) in [
+            ("- - - -", Unknown, Step::Forget),
+            ("- - a a", Unknown, Step::Forget),
+            ("a - - -", Unknown, Step::Push),
+            ("0 - - -", Unknown, Step::Empty),
+            ("- a - -", Unknown, Step::Create),
+            ("- 0 - -", Unknown, Step::Empty),
+            ("a - a a", Unknown, Step::DeletedThere),
+            ("- a a a", Unknown, Step::DeletedHere),
+            ("a a - -", Unknown, Step::Fetch),
+            ("a a a -", Unknown, Step::Done),
+            ("0 0 - -", Unknown, Step::Empty),
+            ("0 a - -", Unknown, Step::Fetch),
+            ("0 a a -", Unknown, Step::Merge),
+            ("a 0 - -", Unknown, Step::Push),
+            ("b c a a", Unknown, Step::Fetch),
+            ("b a a a", Ahead, Step::Push),
+            ("a b a a", Behind, Step::Fetch),
+            ("a b b a", Behind, Step::Merge),
+            ("c b b a", Diverged, Step::Merge),
+            ("c b a a", Diverged, Step::Fetch),
+        ] {
+            assert_eq!(step(heads, order), expected, "{heads} {order:?}");
+        }
+    }
+
+    #[test]
+    fn an_undo_on_one_side_stays_until_the_other_side_moves_on() {
+        assert_eq!(step("a b b b", HeadOrder::Behind), Step::UndoneHere);
+        assert_eq!(step("b a b b", HeadOrder::Ahead), Step::UndoneThere);
+        assert_eq!(step("a c c b", HeadOrder::Behind), Step::Merge, "the server moved on");
+        assert_eq!(step("c a b b", HeadOrder::Ahead), Step::Push, "this side moved on");
+    }
+}

@@ -1,0 +1,278 @@
+//! Syncs with the remotes of a store in its background process: when either side changes, at intervals, and after failures with
+//! growing delays. One task for each remote; the definitions are read again when they change.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_proto::v1;
+use amalgam_server::Service;
+use amalgam_server::serve::Calls;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use super::definition::{Remote, Remotes, SyncMode};
+use super::state::{RemoteState, SyncOutcome, WorkspaceState};
+use super::sync::{Sides, connect_remote, sync_remote};
+use crate::connect::{Client, connect_service, now};
+use crate::error::CliError;
+
+/// How often the definitions are looked at.
+const DEFINITION_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay between a change and the sync, so that changes that come together are synced together.
+const DEBOUNCE_DELAY: Duration = Duration::from_millis(300);
+/// The longest time between two syncs with `auto`, in case an event was lost.
+const AUTO_INTERVAL: Duration = Duration::from_secs(60);
+/// Delay before a failed sync is tried again; it doubles up to the longest one.
+const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
+/// Delay before events are asked for again of a server that does not tell them.
+const SUBSCRIBE_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// How long a sync of another process is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
+/// The events that can need a sync: a push of another store is `store.received`, an undo `operation.undone`.
+const EVENT_KINDS: [&str; 3] = ["workspace.*", "store.*", "operation.*"];
+/// The actor of background syncs in the operation log.
+const ACTOR: &str = "amalgam";
+
+/// The task that syncs with all remotes of a store.
+pub struct SyncWorker {
+    task: JoinHandle<()>,
+}
+
+impl SyncWorker {
+    /// Starts it. While a remote is synced by itself, the process does not end because it is idle.
+    pub fn start(service: &Service, calls: &Arc<Calls>, home: &Path) -> Self {
+        let (service, calls, remotes) = (service.clone(), Arc::clone(calls), Remotes::of_home(home));
+        Self { task: tokio::spawn(run(service, calls, remotes)) }
+    }
+
+    /// Ends it. A sync under way is broken off, and goes on when the process runs again.
+    pub async fn end(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+/// A task that ends when this is dropped.
+struct RemoteTask {
+    remote: Remote,
+    task: JoinHandle<()>,
+}
+
+impl Drop for RemoteTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(service: Service, calls: Arc<Calls>, remotes: Remotes) {
+    let mut tasks: HashMap<String, RemoteTask> = HashMap::new();
+    let mut last_problem = String::new();
+    loop {
+        match remotes.list() {
+            Ok(listed) => {
+                let is_wanted = |remote: &Remote| remote.sync != SyncMode::Manual;
+                tasks.retain(|_, running| listed.contains(&running.remote) && is_wanted(&running.remote));
+                for remote in listed.into_iter().filter(is_wanted) {
+                    tasks.entry(remote.name.clone()).or_insert_with(|| {
+                        let work = RemoteSync {
+                            service: service.clone(),
+                            remotes: remotes.clone(),
+                            remote: remote.clone(),
+                            wake: Arc::default(),
+                        };
+                        RemoteTask { remote, task: tokio::spawn(work.run()) }
+                    });
+                }
+                calls.keep_process(!tasks.is_empty());
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                if problem != last_problem {
+                    warn!(%problem, "the remotes cannot be read");
+                }
+                last_problem = problem;
+            }
+        }
+        let before = remotes.stamp();
+        loop {
+            sleep(DEFINITION_POLL_INTERVAL).await;
+            if remotes.stamp() != before {
+                break;
+            }
+        }
+    }
+}
+
+/// The syncs with one remote.
+struct RemoteSync {
+    service: Service,
+    remotes: Remotes,
+    remote: Remote,
+    wake: Arc<Notify>,
+}
+
+impl RemoteSync {
+    async fn run(self) {
+        let mut connection: Option<Connection> = None;
+        loop {
+            let began = Instant::now();
+            let delay = match self.sync(&mut connection).await {
+                Ok(()) => match self.remote.sync {
+                    SyncMode::Every(seconds) => Duration::from_secs(seconds.into()).saturating_sub(began.elapsed()),
+                    SyncMode::Auto | SyncMode::Manual => AUTO_INTERVAL,
+                },
+                Err(delay) => {
+                    connection = None;
+                    sleep(delay).await;
+                    continue;
+                }
+            };
+            match self.remote.sync {
+                // Changes that come together are synced together.
+                SyncMode::Auto if timeout(delay, self.wake.notified()).await.is_ok() => sleep(DEBOUNCE_DELAY).await,
+                SyncMode::Auto | SyncMode::Manual => {}
+                SyncMode::Every(_) => sleep(delay).await,
+            }
+        }
+    }
+
+    /// Syncs once. Returns the delay after which a failure is tried again.
+    async fn sync(&self, connection: &mut Option<Connection>) -> Result<(), Duration> {
+        let name = &self.remote.name;
+        let done = match self.remotes.lock(name, LOCK_TIMEOUT).await {
+            // It was changed or removed while the lock was waited for: this task is about to end.
+            Ok(_) if self.remotes.find(name).ok().flatten().as_ref() != Some(&self.remote) => Ok(()),
+            Ok(_lock) => self.sync_locked(connection).await,
+            Err(error) => Err((error, RETRY_DELAY_MAX)),
+        };
+        done.map_err(|(error, delay)| {
+            warn!(remote = %name, %error, retry_seconds = delay.as_secs(), "sync failed");
+            delay
+        })
+    }
+
+    async fn sync_locked(&self, connection: &mut Option<Connection>) -> Result<(), (CliError, Duration)> {
+        let (remotes, name) = (&self.remotes, &self.remote.name);
+        let mut state = RemoteState::load(remotes, name).map_err(|error| (error, RETRY_DELAY_MAX))?;
+        state.tried = now().0;
+        let synced = self.sync_all(connection, &mut state).await;
+        let delay = match &synced {
+            Ok(()) => {
+                let (succeeded, workspaces) = (now().0, std::mem::take(&mut state.workspaces));
+                state = RemoteState { succeeded, tried: state.tried, workspaces, ..RemoteState::default() };
+                Duration::ZERO
+            }
+            Err(error) => {
+                let delay = retry_delay(state.failures, state.tried);
+                state.failures = state.failures.saturating_add(1);
+                state.next_try = now().0.saturating_add(i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX));
+                (state.problem, state.hint) = (error.message.clone(), error.hint.clone().unwrap_or_default());
+                delay
+            }
+        };
+        let saved = state.save(remotes, name);
+        synced.and(saved).map_err(|error| (error, delay.max(RETRY_DELAY_MIN)))
+    }
+
+    async fn sync_all(&self, connection: &mut Option<Connection>, state: &mut RemoteState) -> Result<(), CliError> {
+        if connection.as_ref().is_some_and(Connection::is_deaf) {
+            *connection = None;
+        }
+        let connection = match connection {
+            Some(connection) => connection,
+            None => connection.insert(Connection::open(self).await?),
+        };
+        let name = &self.remote.name;
+        let report = |workspace: &str, done: &WorkspaceState, state: &RemoteState| {
+            if done.outcome == SyncOutcome::Failed {
+                warn!(remote = %name, %workspace, problem = %done.problem, "workspace not synced");
+            }
+            if done.outcome.is_change() {
+                let (outcome, conflicts) = (done.outcome.word(), done.conflicts);
+                info!(remote = %name, %workspace, outcome, conflicts, "workspace synced");
+                // What both sides had is known even if the process is killed before the round ends.
+                state.save(&self.remotes, name)?;
+            }
+            Ok(())
+        };
+        sync_remote(&mut connection.sides, &self.remote, state, &[], report).await
+    }
+}
+
+/// The delay after so many failures: it doubles, and varies by a quarter, so that many stores do not come back at once.
+fn retry_delay(failures: u32, seed: i64) -> Duration {
+    let delay = RETRY_DELAY_MIN.saturating_mul(1 << failures.min(6)).min(RETRY_DELAY_MAX);
+    let quarter = u64::try_from(delay.as_millis() / 4).unwrap_or(0).max(1);
+    delay - Duration::from_millis(seed.unsigned_abs() / 1_000 % quarter)
+}
+
+/// The connections to both sides, and the tasks that wait for their events.
+struct Connection {
+    sides: Sides,
+    listeners: Vec<JoinHandle<()>>,
+}
+
+impl Connection {
+    async fn open(sync: &RemoteSync) -> Result<Self, CliError> {
+        let remote = connect_remote(&sync.remote, ACTOR).await?;
+        let local = connect_service(sync.service.clone(), ACTOR).await?;
+        let listeners = match sync.remote.sync {
+            SyncMode::Auto => [&local, &remote].map(|client| listen(client, &sync.wake)).into(),
+            SyncMode::Every(_) | SyncMode::Manual => Vec::new(),
+        };
+        Ok(Self { sides: Sides { local, remote }, listeners })
+    }
+
+    /// Whether events of a side do not arrive any more.
+    fn is_deaf(&self) -> bool {
+        self.listeners.iter().any(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.listeners.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Wakes the sync when a workspace changes, and once when the stream has begun: what changed before is not told. When the stream
+/// ends, the sync is woken once more, and connects again.
+fn listen(client: &Client, wake: &Arc<Notify>) -> JoinHandle<()> {
+    let (mut client, wake) = (client.clone(), Arc::clone(wake));
+    tokio::spawn(async move {
+        let request = v1::SubscribeRequest { kinds: EVENT_KINDS.map(str::to_owned).to_vec(), ..Default::default() };
+        match client.events.subscribe(request).await {
+            Ok(stream) => {
+                let (mut stream, mut is_first) = (stream.into_inner(), true);
+                while let Ok(Some(message)) = stream.message().await {
+                    if message.event.is_some() || is_first {
+                        wake.notify_one();
+                    }
+                    is_first = false;
+                }
+            }
+            Err(_) => sleep(SUBSCRIBE_RETRY_DELAY).await,
+        }
+        wake.notify_one();
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_delay_after_failures_doubles_up_to_a_limit() {
+        let delays: Vec<_> = (0..9).map(|failures| retry_delay(failures, 0).as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        for seed in [1, 77_777_777, -5_000_001, i64::MIN] {
+            let delay = retry_delay(3, seed);
+            assert!(delay > Duration::from_secs(6) && delay <= Duration::from_secs(8), "{delay:?}");
+        }
+    }
+}
