@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use amalgam_sandbox::agent_v1::agent_service_client::AgentServiceClient;
 use amalgam_sandbox::agent_v1::connect_request::Payload;
 use amalgam_sandbox::agent_v1::connect_response::Payload as Order;
-use amalgam_sandbox::agent_v1::{ConnectRequest, Heartbeat, RegisterRequest, RegisterResponse};
+use amalgam_sandbox::agent_v1::{ConnectRequest, DialPortRequest, Heartbeat, RegisterRequest, RegisterResponse};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -20,13 +20,15 @@ use crate::outbox::Outbox;
 use crate::reaper::Reaper;
 use crate::terminal::Terminals;
 use crate::usage::Meter;
-use crate::{log, now_ms};
+use crate::{log, now_ms, ports};
 
 /// Delay before the first new attempt; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Until the server says for how long.
 const ORPHANED_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+/// What the server can ask of this agent.
+const ABILITIES: [&str; 3] = ["pty", "stdin", "ports"];
 /// Messages that wait for the connection.
 const QUEUE: usize = 16;
 
@@ -86,7 +88,7 @@ impl Channel {
         let register = RegisterRequest {
             sandbox_id: self.sandbox_id.clone(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: [("pty", "true"), ("stdin", "true")].map(|(key, value)| (key.into(), value.into())).into(),
+            capabilities: ABILITIES.map(|ability| (ability.to_owned(), "true".to_owned())).into(),
             secret: self.secret.clone(),
             running_commands: self.commands.running(),
         };
@@ -143,9 +145,16 @@ impl Channel {
             Some(Order::PtyInput(input)) => self.terminals.write(&input.pty_id, input.data),
             Some(Order::ResizePty(request)) => self.terminals.resize(&request.pty_id, request.cols, request.rows),
             Some(Order::KillPty(request)) => self.terminals.kill(&request.pty_id),
+            Some(Order::DialPort(request)) => self.dial(request),
             Some(Order::Acknowledgement(acknowledgement)) => self.outbox.acknowledge(acknowledgement.sequence),
             // A server of another version may say more.
             Some(Order::RegisterResponse(_)) | None => {}
+        }
+    }
+
+    fn dial(&self, request: DialPortRequest) {
+        if let Some(link) = self.socket.parent() {
+            tokio::spawn(ports::serve(link.to_owned(), request));
         }
     }
 

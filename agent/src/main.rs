@@ -8,6 +8,7 @@ mod channel;
 mod command;
 mod files;
 mod outbox;
+mod ports;
 mod process_tree;
 mod reaper;
 mod secrets;

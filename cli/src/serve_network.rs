@@ -98,6 +98,8 @@ pub struct SandboxSettings {
     pub total_max: Option<u32>,
     /// Sandboxes of one key at a time.
     pub per_key_max: Option<u32>,
+    /// The domain for host names of ports.
+    pub port_domain: Option<String>,
 }
 
 impl SandboxSettings {
@@ -106,6 +108,7 @@ impl SandboxSettings {
         let number = |value: Option<u32>| value.and_then(|value| usize::try_from(value).ok());
         options.total_max = number(self.total_max).unwrap_or(options.total_max);
         options.per_key_max = number(self.per_key_max).unwrap_or(options.per_key_max);
+        options.port_domain.clone_from(&self.port_domain);
     }
 }
 

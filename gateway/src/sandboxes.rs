@@ -6,6 +6,8 @@ mod lifecycle;
 mod log;
 mod messages;
 mod metrics;
+mod port_token;
+pub(crate) mod ports;
 mod recovery;
 mod round;
 mod runtimes;
@@ -35,6 +37,7 @@ use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
 pub(crate) use metrics::SandboxMetrics;
+use port_token::PortTokens;
 use runtimes::RuntimeSlot;
 pub use runtimes::{DockerSettings, RuntimeChoice};
 use ticket::Tickets;
@@ -65,6 +68,10 @@ pub struct SandboxOptions {
     pub expiry_interval: Duration,
     /// When silent WebSockets of terminals are closed.
     pub terminal_times: TerminalTimes,
+    /// A connection to a port of a sandbox ends when nothing goes through it for so long.
+    pub port_idle_max: Duration,
+    /// The domain below which each URL of a port has a host name of its own. Without one ports are paths of the server.
+    pub port_domain: Option<String>,
 }
 
 impl SandboxOptions {
@@ -79,6 +86,8 @@ impl SandboxOptions {
             total_max: 100,
             expiry_interval: Duration::from_secs(60),
             terminal_times: TerminalTimes::default(),
+            port_idle_max: Duration::from_secs(900),
+            port_domain: None,
         }
     }
 }
@@ -100,6 +109,7 @@ struct Inner {
     metrics: SandboxMetrics,
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
+    port_tokens: Mutex<PortTokens>,
     /// A sandbox has a new time of its end.
     expiry_changed: tokio::sync::Notify,
     /// The number of events so far; those who watch sandboxes look at the catalog when it changes.
@@ -136,7 +146,8 @@ impl Sandboxes {
             let (creations, reserving) = (Semaphore::new(CREATIONS_MAX), tokio::sync::Mutex::default());
             Parts { options, runtimes, creations, reserving }
         });
-        let (metrics, living, tickets) = (SandboxMetrics::new(), Mutex::default(), Mutex::default());
+        let (metrics, living) = (SandboxMetrics::new(), Mutex::default());
+        let (tickets, port_tokens) = (Mutex::default(), Mutex::default());
         let (expiry_changed, events) = (tokio::sync::Notify::new(), tokio::sync::watch::Sender::new(0));
         Self {
             inner: Arc::new(Inner {
@@ -148,6 +159,7 @@ impl Sandboxes {
                 metrics,
                 living,
                 tickets,
+                port_tokens,
                 expiry_changed,
                 events,
             }),
@@ -161,6 +173,11 @@ impl Sandboxes {
 
     fn now(&self) -> Time {
         (self.inner.now)()
+    }
+
+    /// The domain for host names of ports.
+    pub(crate) fn port_domain(&self) -> Option<&str> {
+        self.inner.parts.as_ref()?.options.port_domain.as_deref()
     }
 
     /// The directory of a sandbox.
@@ -197,6 +214,7 @@ impl Sandboxes {
     async fn end(&self, record: &SandboxRecord, why: &str) -> Result<(), Status> {
         let parts = self.parts()?;
         let living = self.inner.living.lock().remove(&record.id);
+        self.forget_port_tokens(&record.id);
         let handle = living.as_ref().map_or(record.handle.as_str(), |living| living.handle.as_str());
         match parts.slot(&record.runtime) {
             Some(slot) => slot.runtime.stop(&record.id, handle).await,
@@ -378,11 +396,12 @@ fn sandbox_status(error: &SandboxError) -> Status {
         SandboxError::NotIsolated { .. } => Reason::NotIsolated,
         SandboxError::NotEnforced { .. } => Reason::LimitNotEnforced,
         SandboxError::NoTemplate(_) | SandboxError::NoImage { .. } => Reason::TemplateNotFound,
-        SandboxError::NotStarted(_) | SandboxError::NotConnected => Reason::SandboxNotReady,
+        SandboxError::NotStarted(_) | SandboxError::NotConnected | SandboxError::NoPorts => Reason::SandboxNotReady,
         SandboxError::NoCommand(_) => Reason::CommandNotFound,
         SandboxError::NoTerminal(_) => Reason::PtyNotFound,
         SandboxError::TooManyTerminals(_) => Reason::PtyLimit,
-        SandboxError::TooManyCommands(_) => Reason::TooMany,
+        SandboxError::TooManyCommands(_) | SandboxError::TooManyConnections(_) => Reason::TooMany,
+        SandboxError::PortClosed(_) => Reason::PortUnreachable,
         SandboxError::CommandFailed(_) => Reason::CommandFailed,
         SandboxError::Io { .. } => {
             // Its words name paths of the host.

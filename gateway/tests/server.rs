@@ -29,6 +29,8 @@ mod operator;
 mod pages;
 #[path = "server/permissions.rs"]
 mod permissions;
+#[path = "server/ports.rs"]
+mod ports;
 #[path = "server/receiver.rs"]
 mod receiver;
 #[path = "server/remote.rs"]

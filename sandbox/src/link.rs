@@ -1,6 +1,7 @@
 //! The channel to the agent of one sandbox: a socket of its own, on which only that agent can register.
 
 mod connections;
+mod ports;
 mod registration;
 
 use std::collections::BTreeMap;
@@ -25,12 +26,17 @@ use crate::error::{Result, SandboxError};
 use crate::secret::{Secret, SecretHash};
 use crate::spool::{Spool, Spooled};
 use crate::terminal::{Terminal, TerminalSize};
+use ports::Ports;
 use registration::Registration;
+
+pub use ports::PortStream;
 
 /// How long a connection may take to register.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a call waits for an agent that is not connected.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Connections of the agent at a time. It has one, and two while it reconnects.
+const CONNECTIONS_MAX: usize = 4;
 /// Messages that wait for the agent.
 const QUEUE: usize = 64;
 /// Commands that have ended and are still known.
@@ -96,6 +102,7 @@ pub struct Link {
 struct Inner {
     options: LinkOptions,
     spool: Spool,
+    ports: Ports,
     state: Mutex<State>,
     connected: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
@@ -118,6 +125,8 @@ struct State {
 /// A connected agent.
 struct Agent {
     connection: u64,
+    /// Whether it carries connections to ports.
+    has_ports: bool,
     orders: mpsc::Sender<Result<wire::ConnectResponse, Status>>,
 }
 
@@ -127,7 +136,8 @@ impl Link {
     /// # Errors
     /// The socket cannot be made.
     pub fn listen(options: LinkOptions) -> Result<Self> {
-        let incoming = connections::listen(&options.socket, options.owner)?;
+        let incoming = connections::listen(&options.socket, options.owner, CONNECTIONS_MAX)?;
+        let ports = Ports::listen(&options.socket, options.owner)?;
         let failed = SandboxError::io(format!("the output in {}", options.spool.display()));
         let spool = Spool::new(options.spool.clone(), SPOOL_BYTES).map_err(failed)?;
         let mut state = State {
@@ -143,7 +153,7 @@ impl Link {
         };
         state.restore(&spool).map_err(SandboxError::io(format!("the output in {}", options.spool.display())))?;
         let connected = watch::Sender::new(false);
-        let inner = Inner { options, spool, state: Mutex::new(state), connected, serving: Mutex::new(None) };
+        let inner = Inner { options, spool, ports, state: Mutex::new(state), connected, serving: Mutex::new(None) };
         let link = Self { inner: Arc::new(inner) };
         let service = AgentServiceServer::new(link.clone());
         let serving = tokio::spawn(async move {
@@ -331,6 +341,28 @@ impl Link {
         self.send(Order::KillPty(wire::KillPtyRequest { pty_id })).await
     }
 
+    /// Connects to a port of the sandbox's loopback address. The agent dials it, so that a sandbox without a network is reached, too.
+    ///
+    /// # Errors
+    /// Nothing listens at the port, the sandbox has too many connections, or the agent is not connected or too old.
+    pub async fn dial_port(&self, port: u16) -> Result<PortStream> {
+        let dialled = self.inner.ports.expect()?;
+        if tokio::time::timeout(CONNECT_WITHIN, self.connected()).await.is_err() {
+            return Err(SandboxError::NotConnected);
+        }
+        if !self.inner.state.lock().agent.as_ref().is_some_and(|agent| agent.has_ports) {
+            return Err(SandboxError::NoPorts);
+        }
+        let ticket = dialled.ticket().to_owned();
+        self.send(Order::DialPort(wire::DialPortRequest { ticket, port: port.into() })).await?;
+        dialled.connected(port).await
+    }
+
+    /// The number of connections to ports of the sandbox.
+    pub fn port_connections(&self) -> usize {
+        self.inner.ports.connections()
+    }
+
     /// Ends the channel. Commands and terminals that have not ended are told why.
     pub fn close(&self, why: &str) {
         if let Some(serving) = self.inner.serving.lock().take() {
@@ -344,6 +376,7 @@ impl Link {
             (commands, state.terminals.values().cloned().collect::<Vec<_>>())
         };
         self.inner.connected.send_replace(false);
+        self.inner.ports.close();
         commands.iter().for_each(|command| command.lose(why));
         terminals.iter().filter(|terminal| terminal.end().is_none()).for_each(|terminal| terminal.lose(why));
         // The directory of the sandbox goes as a whole.
@@ -380,7 +413,8 @@ impl Link {
         }
         state.connections += 1;
         let connection = state.connections;
-        state.agent = Some(Agent { connection, orders: orders.clone() });
+        let has_ports = register.capabilities.contains_key("ports");
+        state.agent = Some(Agent { connection, has_ports, orders: orders.clone() });
         for id in &register.running_commands {
             if !state.commands.contains_key(id) && state.commands.len() < RUNNING_COMMANDS_MAX {
                 // Its output cannot be kept for the next server; it is kept in memory.

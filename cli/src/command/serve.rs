@@ -149,6 +149,7 @@ fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
         runtimes: if runtimes.is_empty() { vec![RuntimeChoice::Local] } else { runtimes },
         total_max: number("max-sandboxes")?,
         per_key_max: number("max-sandboxes-per-key")?,
+        port_domain: settings.port_domain()?,
     })
 }
 

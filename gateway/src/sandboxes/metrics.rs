@@ -29,6 +29,7 @@ pub(crate) struct SandboxMetrics {
     failures: Counter,
     durations: Histogram,
     disconnected_agents: Gauge,
+    port_connections: Gauge,
 }
 
 impl SandboxMetrics {
@@ -43,6 +44,7 @@ impl SandboxMetrics {
             failures: Counter::default(),
             durations: Histogram::new(SECONDS),
             disconnected_agents: Gauge::default(),
+            port_connections: Gauge::default(),
         }
     }
 
@@ -61,6 +63,11 @@ impl SandboxMetrics {
             "sandbox_agents_disconnected",
             "Running sandboxes whose agent is not connected",
             self.disconnected_agents.clone(),
+        );
+        registry.register(
+            "sandbox_port_connections",
+            "Connections to ports of sandboxes",
+            self.port_connections.clone(),
         );
     }
 
@@ -96,7 +103,12 @@ impl Sandboxes {
             let count = counts.iter().filter(|(_, found, _)| *found == state).map(|(_, _, count)| count).sum();
             metrics.states.get_or_create(&StateLabels { state: state.word() }).set(count);
         }
-        let disconnected = self.inner.living.lock().values().filter(|living| !living.link.is_connected()).count();
+        let (disconnected, connections) = {
+            let living = self.inner.living.lock();
+            let disconnected = living.values().filter(|living| !living.link.is_connected()).count();
+            (disconnected, living.values().map(|living| living.link.port_connections()).sum::<usize>())
+        };
+        metrics.port_connections.set(i64::try_from(connections).unwrap_or(i64::MAX));
         metrics.disconnected_agents.set(i64::try_from(disconnected).unwrap_or(i64::MAX));
     }
 }

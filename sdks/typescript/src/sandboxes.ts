@@ -6,6 +6,7 @@ import { Files } from "./files.js";
 import {
   type BatchDeleted,
   type ForkRun,
+  type PortUrl,
   type Revision,
   type SandboxInfo,
   type SandboxLogs,
@@ -129,6 +130,22 @@ export class Sandbox implements AsyncDisposable {
   /** Returns the resources that the sandbox uses. */
   async stats(options: CallOptions = {}): Promise<SandboxStats> {
     return this.service.stats(this.id, options);
+  }
+
+  /**
+   * Makes a URL at which a port of the sandbox is reached without a key, by HTTP and WebSockets. A program in the sandbox has to
+   * listen there, on the loopback address or on all addresses. The URL is good for `seconds`: an hour without it, at most a day.
+   */
+  async openPort(port: number, options: CallOptions & { seconds?: number } = {}): Promise<PortUrl> {
+    return this.service.openPort(this.id, port, options);
+  }
+
+  /**
+   * Returns what stands behind `http://` in the URL of a port, as in `http://${await sandbox.getHost(8000)}/path`. Good for an
+   * hour; `openPort` has the whole URL, and takes another time.
+   */
+  async getHost(port: number, options: CallOptions = {}): Promise<string> {
+    return (await this.openPort(port, options)).host;
   }
 
   /** Copies the workspace as it is now, without a pause, and starts a sandbox on each copy. */
@@ -270,6 +287,14 @@ export class Sandboxes {
     const body = { count: options.count ?? 1, name: options.name };
     const answer = await this.transport.call("ForkSandbox", { path: { id }, body }, this.slow(options));
     return (answer.sandboxes ?? []).map((found) => new Sandbox(this.transport, sandboxInfo(found)));
+  }
+
+  /** Makes a URL at which a port of a sandbox is reached without a key. */
+  async openPort(id: string, port: number, options: CallOptions & { seconds?: number } = {}): Promise<PortUrl> {
+    const path = { sandbox_id: id, port: String(port) };
+    const answer = await this.transport.call("OpenPort", { path, body: { timeoutSeconds: options.seconds } }, options);
+    const { url = "", host = "", expiresAt } = answer;
+    return { url, host, expiresAt: expiresAt ? new Date(expiresAt) : undefined };
   }
 
   /**

@@ -44,6 +44,15 @@ export interface BatchDeleted {
   readonly failed: readonly { readonly id: string; readonly error: string }[];
 }
 
+/** The URL of a port of a sandbox. Whoever has it reaches the port, without a key. */
+export interface PortUrl {
+  /** With a slash at its end. */
+  readonly url: string;
+  /** What stands behind `http://` or `https://` in the URL. It has a path, unless the server has a domain for ports. */
+  readonly host: string;
+  readonly expiresAt: Date | undefined;
+}
+
 /** The log of a sandbox. */
 export interface SandboxLogs {
   readonly text: string;

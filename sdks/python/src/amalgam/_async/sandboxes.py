@@ -15,6 +15,7 @@ from ..errors import NotFoundError, ProtocolError, UnsupportedError
 from ..models import (
     BatchDeleted,
     ForkRun,
+    PortUrl,
     SandboxInfo,
     SandboxLogs,
     SandboxState,
@@ -97,6 +98,23 @@ class AsyncSandbox:
     async def stats(self) -> SandboxStats:
         """Returns the resources that the sandbox uses."""
         return await self._service.stats(self.id)
+
+    async def open_port(self, port: int, *, timeout: int | None = None) -> PortUrl:
+        """Makes a URL at which a port of the sandbox is reached without a key, by HTTP and WebSockets.
+
+        Args:
+            port: A program in the sandbox has to listen there, on the loopback address or on all addresses.
+            timeout: The seconds for which the URL is good; an hour if unset, at most a day.
+
+        """
+        return await self._service.open_port(self.id, port, timeout=timeout)
+
+    async def get_host(self, port: int) -> str:
+        """Returns what stands behind ``http://`` in the URL of a port, as in ``f"http://{sandbox.get_host(8000)}/path"``.
+
+        Good for an hour; ``open_port`` has the whole URL, and takes another time.
+        """
+        return (await self.open_port(port)).host
 
     async def fork(self, *, count: int = 1, name: str = "") -> builtins.list[AsyncSandbox]:
         """Copies the workspace as it is now, without a pause, and starts a sandbox on each copy."""
@@ -273,6 +291,12 @@ class AsyncSandboxes:
         body = {"count": count, "name": name}
         call = json_call("POST", f"/sandboxes/{segment(id)}/fork", parse, body=body, timeout=CREATE_SECONDS)
         return [AsyncSandbox(self._transport, info) for info in await self._transport.send(call)]
+
+    async def open_port(self, id: str, port: int, *, timeout: int | None = None) -> PortUrl:  # noqa: A002
+        """Makes a URL at which a port of a sandbox is reached without a key."""
+        path = f"/sandboxes/{segment(id)}/ports/{int(port)}"
+        call = json_call("POST", path, PortUrl.from_json, body={"timeoutSeconds": timeout})
+        return await self._transport.send(call)
 
     async def run_on_fork(
         self,

@@ -16,6 +16,7 @@ from ..errors import NotFoundError, ProtocolError, UnsupportedError
 from ..models import (
     BatchDeleted,
     ForkRun,
+    PortUrl,
     SandboxInfo,
     SandboxLogs,
     SandboxState,
@@ -96,6 +97,23 @@ class Sandbox:
     def stats(self) -> SandboxStats:
         """Returns the resources that the sandbox uses."""
         return self._service.stats(self.id)
+
+    def open_port(self, port: int, *, timeout: int | None = None) -> PortUrl:
+        """Makes a URL at which a port of the sandbox is reached without a key, by HTTP and WebSockets.
+
+        Args:
+            port: A program in the sandbox has to listen there, on the loopback address or on all addresses.
+            timeout: The seconds for which the URL is good; an hour if unset, at most a day.
+
+        """
+        return self._service.open_port(self.id, port, timeout=timeout)
+
+    def get_host(self, port: int) -> str:
+        """Returns what stands behind ``http://`` in the URL of a port, as in ``f"http://{sandbox.get_host(8000)}/path"``.
+
+        Good for an hour; ``open_port`` has the whole URL, and takes another time.
+        """
+        return (self.open_port(port)).host
 
     def fork(self, *, count: int = 1, name: str = "") -> builtins.list[Sandbox]:
         """Copies the workspace as it is now, without a pause, and starts a sandbox on each copy."""
@@ -270,6 +288,12 @@ class Sandboxes:
         body = {"count": count, "name": name}
         call = json_call("POST", f"/sandboxes/{segment(id)}/fork", parse, body=body, timeout=CREATE_SECONDS)
         return [Sandbox(self._transport, info) for info in self._transport.send(call)]
+
+    def open_port(self, id: str, port: int, *, timeout: int | None = None) -> PortUrl:  # noqa: A002
+        """Makes a URL at which a port of a sandbox is reached without a key."""
+        path = f"/sandboxes/{segment(id)}/ports/{int(port)}"
+        call = json_call("POST", path, PortUrl.from_json, body={"timeoutSeconds": timeout})
+        return self._transport.send(call)
 
     def run_on_fork(
         self,

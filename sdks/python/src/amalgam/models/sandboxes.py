@@ -90,6 +90,22 @@ class BatchDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class PortUrl:
+    """The URL of a port of a sandbox. Whoever has it reaches the port, without a key."""
+
+    url: str
+    """With a slash at its end."""
+    host: str
+    """What stands behind the scheme in the URL. It has a path, unless the server has a domain for ports."""
+    expires_at: datetime | None = None
+
+    @classmethod
+    def from_json(cls, value: Json) -> PortUrl:
+        """Reads an ``OpenPortResponse``."""
+        return cls(value.get("url", ""), value.get("host", ""), time_of(value.get("expiresAt")))
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxLogs:
     """The log of a sandbox."""
 
