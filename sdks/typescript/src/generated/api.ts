@@ -652,7 +652,7 @@ export interface ErrorBody {
     details?: Record<string, string>;
     /** What happened, and what to do */
     message?: string;
-    name?: "UNAUTHORIZED" | "FORBIDDEN" | "KEY_EXPIRED" | "KEY_REVOKED" | "LOCAL_ONLY" | "SANDBOX_NOT_FOUND" | "TEMPLATE_NOT_FOUND" | "SANDBOX_LIMIT_EXCEEDED" | "LIMIT_NOT_ENFORCED" | "NOT_ISOLATED" | "SANDBOX_NOT_READY" | "NOT_FOUND" | "ALREADY_EXISTS" | "MOVED" | "CONFLICT" | "GONE" | "NOT_POSSIBLE" | "REQUEST_ID_REUSED" | "OUT_OF_RANGE" | "DAMAGED" | "PROCESS_TIMEOUT" | "COMMAND_FAILED" | "COMMAND_NOT_FOUND" | "PTY_NOT_FOUND" | "PTY_LIMIT_EXCEEDED" | "INTERNAL_ERROR" | "RATE_LIMITED" | "INVALID_ARGUMENT" | "TOO_LARGE" | "UNAVAILABLE" | "NO_SPACE" | "DEADLINE_EXCEEDED" | "CANCELLED" | "UNIMPLEMENTED" | "METHOD_NOT_ALLOWED" | "TOO_MANY" | "UNSUPPORTED_MEDIA";
+    name?: "UNAUTHORIZED" | "FORBIDDEN" | "KEY_EXPIRED" | "KEY_REVOKED" | "LOCAL_ONLY" | "SANDBOX_NOT_FOUND" | "TEMPLATE_NOT_FOUND" | "SANDBOX_LIMIT_EXCEEDED" | "LIMIT_NOT_ENFORCED" | "NOT_ISOLATED" | "SANDBOX_NOT_READY" | "PORT_UNREACHABLE" | "NOT_FOUND" | "ALREADY_EXISTS" | "MOVED" | "CONFLICT" | "GONE" | "NOT_POSSIBLE" | "REQUEST_ID_REUSED" | "OUT_OF_RANGE" | "DAMAGED" | "PROCESS_TIMEOUT" | "COMMAND_FAILED" | "COMMAND_NOT_FOUND" | "PTY_NOT_FOUND" | "PTY_LIMIT_EXCEEDED" | "INTERNAL_ERROR" | "RATE_LIMITED" | "INVALID_ARGUMENT" | "TOO_LARGE" | "UNAVAILABLE" | "NO_SPACE" | "DEADLINE_EXCEEDED" | "CANCELLED" | "UNIMPLEMENTED" | "METHOD_NOT_ALLOWED" | "TOO_MANY" | "UNSUPPORTED_MEDIA";
     requestId?: string;
   };
 }
@@ -1600,6 +1600,22 @@ export interface Notice {
 export interface ObjectTally {
   bytes?: number;
   objects?: number;
+}
+
+export interface OpenPortRequest {
+  /** 1 to 65535. A program has to listen there, on the loopback address or on all addresses. */
+  port?: number;
+  sandboxId?: string;
+  /** The URL is good for so long, and not longer than the sandbox, the key and the server's process; 0 is 3,600, at most 86,400. */
+  timeoutSeconds?: number;
+}
+
+export interface OpenPortResponse {
+  expiresAt?: string | null;
+  /** What stands behind `http://` or `https://` in the URL, without the last slash. It has a path, unless the server has a domain for ports. */
+  host?: string;
+  /** The URL of the program's root, with a slash at its end. Whoever has it reaches the port. */
+  url?: string;
 }
 
 /** A change of state. */
@@ -3742,6 +3758,13 @@ export interface Operations {
     body: NextBisectStepRequest;
     answer: NextBisectStepResponse;
   };
+  /** Makes a URL at which a port of a running sandbox is reached without a key, for web pages and programs that send none. */
+  OpenPort: {
+    path: { port: string; sandbox_id: string };
+    query: object;
+    body: OpenPortRequest;
+    answer: OpenPortResponse;
+  };
   /** Says whether the store's process collects by itself. */
   PauseCollection: {
     path: object;
@@ -4195,6 +4218,7 @@ export const OPERATIONS = {
   MeasureUsage: { verb: "GET", path: "/usage", hasRequestId: false, isStream: true },
   MergeWorkspaces: { verb: "POST", path: "/workspaces/{target}/merge", hasRequestId: true, isStream: false },
   NextBisectStep: { verb: "POST", path: "/bisect", hasRequestId: false, isStream: false },
+  OpenPort: { verb: "POST", path: "/sandboxes/{sandbox_id}/ports/{port}", hasRequestId: false, isStream: false },
   PauseCollection: { verb: "POST", path: "/collections/pause", hasRequestId: true, isStream: false },
   PauseSandbox: { verb: "POST", path: "/sandboxes/{id}/pause", hasRequestId: false, isStream: false },
   PlanCollection: { verb: "GET", path: "/collections/plan", hasRequestId: false, isStream: true },
