@@ -31,7 +31,7 @@ impl Site {
     }
 
     /// A request to a port, with a key.
-    async fn at_port(&self, method: Method, id: &str, port: u16, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub async fn at_port(&self, method: Method, id: &str, port: u16, path: &str, headers: &[(&str, &str)]) -> Answer {
         let key = [("x-api-key", self.key.as_str())];
         let headers: Vec<_> = key.iter().chain(headers).copied().collect();
         self.server.rest(method, &format!("/api/v1/sandboxes/{id}/ports/{port}{path}"), &headers, "").await
