@@ -13,8 +13,8 @@ use crate::text;
 
 /// Print a URL at which a port of a sandbox is reached
 ///
-/// A program in the sandbox has to listen at the port, on the loopback address or on all addresses. The URL needs no key: whoever has it
-/// reaches the port, until it expires. It takes HTTP and WebSockets.
+/// A program in the sandbox has to listen at the port, on the loopback address or on all addresses. The URL needs no key: all who have it
+/// reach the port, until it expires. It takes HTTP and WebSockets.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
