@@ -20,7 +20,7 @@ use crate::outbox::Outbox;
 use crate::reaper::Reaper;
 use crate::terminal::Terminals;
 use crate::usage::Meter;
-use crate::{log, now_ms, ports};
+use crate::{log, now_ms, ports, proxy};
 
 /// Delay before the first new attempt; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
@@ -44,6 +44,8 @@ pub(crate) struct Channel {
     terminals: Terminals,
     meter: Meter,
     orphaned_after: Duration,
+    /// Whether the proxy listens.
+    has_proxy: bool,
 }
 
 impl Channel {
@@ -56,8 +58,8 @@ impl Channel {
     ) -> Self {
         let commands = Commands::new(Arc::clone(&reaper), Arc::clone(&outbox));
         let terminals = Terminals::new(reaper, Arc::clone(&outbox));
-        let (meter, orphaned_after) = (Meter::default(), ORPHANED_AFTER_DEFAULT);
-        Self { socket, sandbox_id, secret, outbox, commands, terminals, meter, orphaned_after }
+        let (meter, orphaned_after, has_proxy) = (Meter::default(), ORPHANED_AFTER_DEFAULT, false);
+        Self { socket, sandbox_id, secret, outbox, commands, terminals, meter, orphaned_after, has_proxy }
     }
 
     /// Serves the server until it cannot be reached for too long. Then this process ends, and the sandbox with it.
@@ -131,6 +133,11 @@ impl Channel {
         let config = welcome.config.unwrap_or_default();
         let seconds = |count: i32| Duration::from_secs(u64::try_from(count).unwrap_or(0).max(1));
         self.orphaned_after = seconds(config.orphaned_after_seconds);
+        if let Some(port) = u16::try_from(config.proxy_port).ok().filter(|port| *port > 0 && !self.has_proxy) {
+            let link = self.socket.parent().ok_or("the socket has no directory")?;
+            proxy::listen(link.to_owned(), port)?;
+            self.has_proxy = true;
+        }
         let bytes_max = usize::try_from(config.max_output_buffer_size).unwrap_or(0).max(1);
         self.outbox.rewind(welcome.last_sequence, bytes_max);
         Ok(seconds(config.heartbeat_interval_seconds))

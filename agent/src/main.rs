@@ -10,6 +10,7 @@ mod files;
 mod outbox;
 mod ports;
 mod process_tree;
+mod proxy;
 mod reaper;
 mod secrets;
 mod terminal;

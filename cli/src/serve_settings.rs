@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 28] = [
+pub const KEYS: [ServerSetting; 30] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("e2b", "AMALGAM_E2B", "none", "address and port for e2b clients"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
@@ -100,6 +100,18 @@ pub const KEYS: [ServerSetting; 28] = [
         "AMALGAM_SANDBOX_PORT_DOMAIN",
         "none: paths of the server",
         "domain whose host names all lead to the server: each URL of a port of a sandbox gets one",
+    ),
+    setting(
+        "sandbox-hosts",
+        "AMALGAM_SANDBOX_HOSTS",
+        "none",
+        "hosts that sandboxes may be allowed to reach, separated by commas: `pypi.org`, `*.example.org`, `*` for all",
+    ),
+    setting(
+        "sandbox-networks",
+        "AMALGAM_SANDBOX_NETWORKS",
+        "public addresses",
+        "private networks that those hosts may be in, separated by commas",
     ),
     setting("log", "AMALGAM_LOG", "info", "filter of the log"),
     setting(
@@ -191,6 +203,12 @@ pub struct ServerArgs {
     /// A domain whose host names all lead to this server, for URLs of ports of sandboxes [env: AMALGAM_SANDBOX_PORT_DOMAIN]
     #[arg(long, value_name = "DOMAIN")]
     sandbox_port_domain: Option<String>,
+    /// A host that sandboxes may be allowed to reach: a name, *.NAME, or * for all; repeatable [env: AMALGAM_SANDBOX_HOSTS]
+    #[arg(long, value_name = "HOST")]
+    sandbox_hosts: Vec<String>,
+    /// A private network that those hosts may be in; repeatable [env: AMALGAM_SANDBOX_NETWORKS] [default: only public addresses]
+    #[arg(long, value_name = "CIDR")]
+    sandbox_networks: Vec<String>,
     /// Send traces of all calls to this collector, by OTLP over gRPC [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
@@ -230,6 +248,8 @@ impl ServerArgs {
             "max-sandboxes" => self.max_sandboxes.clone(),
             "max-sandboxes-per-key" => self.max_sandboxes_per_key.clone(),
             "sandbox-port-domain" => self.sandbox_port_domain.clone(),
+            "sandbox-hosts" => (!self.sandbox_hosts.is_empty()).then(|| self.sandbox_hosts.join(",")),
+            "sandbox-networks" => (!self.sandbox_networks.is_empty()).then(|| self.sandbox_networks.join(",")),
             "otlp-endpoint" => self.otlp_endpoint.clone(),
             _ => None,
         }

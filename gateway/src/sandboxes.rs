@@ -1,11 +1,15 @@
 //! The sandboxes of the server: started beside a workspace, watched, expired, found again after a restart.
 
+mod activity;
+mod allow_list;
 mod creation;
 mod events;
+mod hop_headers;
 mod lifecycle;
 mod log;
 mod messages;
 mod metrics;
+mod outgoing;
 mod port_token;
 pub(crate) mod ports;
 mod recovery;
@@ -28,14 +32,17 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason};
 use amalgam_sandbox::{Limits, Link, SandboxError, SandboxState};
+use amalgam_server::Network;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::Status;
 use tracing::{info, warn};
 
+use crate::audit::Audit;
 use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
+pub use allow_list::HostRule;
 pub(crate) use metrics::SandboxMetrics;
 use port_token::PortTokens;
 use runtimes::RuntimeSlot;
@@ -72,6 +79,10 @@ pub struct SandboxOptions {
     pub port_idle_max: Duration,
     /// The domain below which each URL of a port has a host name of its own. Without one ports are paths of the server.
     pub port_domain: Option<String>,
+    /// The hosts that sandboxes may be allowed to reach. Without any, allow-lists are refused.
+    pub hosts: Vec<HostRule>,
+    /// Networks that are not public and that names of those hosts may lead to.
+    pub networks: Vec<Network>,
 }
 
 impl SandboxOptions {
@@ -88,6 +99,8 @@ impl SandboxOptions {
             terminal_times: TerminalTimes::default(),
             port_idle_max: Duration::from_secs(900),
             port_domain: None,
+            hosts: Vec::new(),
+            networks: Vec::new(),
         }
     }
 }
@@ -107,6 +120,7 @@ struct Inner {
     /// Whether clients reach the server by TLS.
     is_tls: bool,
     metrics: SandboxMetrics,
+    audit: Audit,
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
     port_tokens: Mutex<PortTokens>,
@@ -139,6 +153,7 @@ impl Sandboxes {
         projects: Projects,
         options: Option<SandboxOptions>,
         is_tls: bool,
+        audit: Audit,
         now: fn() -> Time,
     ) -> Self {
         let parts = options.map(|options| {
@@ -157,6 +172,7 @@ impl Sandboxes {
                 now,
                 is_tls,
                 metrics,
+                audit,
                 living,
                 tickets,
                 port_tokens,
@@ -375,6 +391,12 @@ fn owns_workspace(record: &SandboxRecord) -> bool {
 /// What the creator of a sandbox noted about it.
 fn metadata_of(record: &SandboxRecord) -> HashMap<String, String> {
     serde_json::from_value(record.config["metadata"].clone()).unwrap_or_default()
+}
+
+/// The hosts that a sandbox may reach.
+fn allowed_hosts_of(record: &SandboxRecord) -> Vec<HostRule> {
+    let named = record.config["allowedHosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    named.iter().filter_map(|rule| rule.as_str()?.parse().ok()).collect()
 }
 
 /// Removes the directory of a sandbox; never what is mounted in it.

@@ -25,6 +25,8 @@ mod hostile;
 mod landed;
 #[path = "server/operator.rs"]
 mod operator;
+#[path = "server/outgoing.rs"]
+mod outgoing;
 #[path = "server/pages.rs"]
 mod pages;
 #[path = "server/permissions.rs"]

@@ -1,8 +1,10 @@
 //! The channel to the agent of one sandbox: a socket of its own, on which only that agent can register.
 
 mod connections;
+mod outgoing;
 mod ports;
 mod registration;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,10 +28,12 @@ use crate::error::{Result, SandboxError};
 use crate::secret::{Secret, SecretHash};
 use crate::spool::{Spool, Spooled};
 use crate::terminal::{Terminal, TerminalSize};
+use outgoing::Outgoing;
 use ports::Ports;
 use registration::Registration;
 
-pub use ports::PortStream;
+pub use outgoing::OnOutgoing;
+pub use stream::LinkStream;
 
 /// How long a connection may take to register.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
@@ -52,6 +56,9 @@ const MISSING_AFTER: Duration = Duration::from_secs(15);
 /// Bytes of output that may wait for an acknowledgement.
 const UNACKNOWLEDGED_BYTES_MAX: i32 = 4 << 20;
 
+/// The port of the proxy in a sandbox that has one.
+pub const PROXY_PORT: u16 = 3128;
+
 /// How a link is made.
 pub struct LinkOptions {
     /// The sandbox.
@@ -70,6 +77,8 @@ pub struct LinkOptions {
     pub orphaned_after: Duration,
     /// The directory for output that the next server needs if this one is killed.
     pub spool: PathBuf,
+    /// Answers connections to the proxy, for a sandbox that has one.
+    pub on_outgoing: Option<OnOutgoing>,
     /// The time in milliseconds since 1970.
     pub now_ms: fn() -> i64,
 }
@@ -103,6 +112,7 @@ struct Inner {
     options: LinkOptions,
     spool: Spool,
     ports: Ports,
+    outgoing: Option<Outgoing>,
     state: Mutex<State>,
     connected: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
@@ -135,9 +145,11 @@ impl Link {
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn listen(options: LinkOptions) -> Result<Self> {
+    pub fn listen(mut options: LinkOptions) -> Result<Self> {
         let incoming = connections::listen(&options.socket, options.owner, CONNECTIONS_MAX)?;
         let ports = Ports::listen(&options.socket, options.owner)?;
+        let answer = options.on_outgoing.take();
+        let outgoing = answer.map(|answer| Outgoing::listen(&options.socket, options.owner, answer)).transpose()?;
         let failed = SandboxError::io(format!("the output in {}", options.spool.display()));
         let spool = Spool::new(options.spool.clone(), SPOOL_BYTES).map_err(failed)?;
         let mut state = State {
@@ -153,7 +165,8 @@ impl Link {
         };
         state.restore(&spool).map_err(SandboxError::io(format!("the output in {}", options.spool.display())))?;
         let connected = watch::Sender::new(false);
-        let inner = Inner { options, spool, ports, state: Mutex::new(state), connected, serving: Mutex::new(None) };
+        let inner =
+            Inner { options, spool, ports, outgoing, state: Mutex::new(state), connected, serving: Mutex::new(None) };
         let link = Self { inner: Arc::new(inner) };
         let service = AgentServiceServer::new(link.clone());
         let serving = tokio::spawn(async move {
@@ -345,7 +358,7 @@ impl Link {
     ///
     /// # Errors
     /// Nothing listens at the port, the sandbox has too many connections, or the agent is not connected or too old.
-    pub async fn dial_port(&self, port: u16) -> Result<PortStream> {
+    pub async fn dial_port(&self, port: u16) -> Result<LinkStream> {
         let dialled = self.inner.ports.expect()?;
         if tokio::time::timeout(CONNECT_WITHIN, self.connected()).await.is_err() {
             return Err(SandboxError::NotConnected);
@@ -377,6 +390,9 @@ impl Link {
         };
         self.inner.connected.send_replace(false);
         self.inner.ports.close();
+        if let Some(outgoing) = &self.inner.outgoing {
+            outgoing.close();
+        }
         commands.iter().for_each(|command| command.lose(why));
         terminals.iter().filter(|terminal| terminal.end().is_none()).for_each(|terminal| terminal.lose(why));
         // The directory of the sandbox goes as a whole.
@@ -441,6 +457,7 @@ impl Link {
                 heartbeat_interval_seconds: seconds(options.heartbeat).max(1),
                 max_output_buffer_size: UNACKNOWLEDGED_BYTES_MAX,
                 orphaned_after_seconds: seconds(options.orphaned_after),
+                proxy_port: if self.inner.outgoing.is_some() { PROXY_PORT.into() } else { 0 },
             }),
             resume_token: token.reveal().to_owned(),
             last_sequence: state.last_sequence,

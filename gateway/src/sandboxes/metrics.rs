@@ -30,6 +30,7 @@ pub(crate) struct SandboxMetrics {
     durations: Histogram,
     disconnected_agents: Gauge,
     port_connections: Gauge,
+    connections_refused: Counter,
 }
 
 impl SandboxMetrics {
@@ -45,6 +46,7 @@ impl SandboxMetrics {
             durations: Histogram::new(SECONDS),
             disconnected_agents: Gauge::default(),
             port_connections: Gauge::default(),
+            connections_refused: Counter::default(),
         }
     }
 
@@ -69,6 +71,16 @@ impl SandboxMetrics {
             "Connections to ports of sandboxes",
             self.port_connections.clone(),
         );
+        registry.register(
+            "sandbox_connections_refused",
+            "Connections of sandboxes to hosts that they may not reach",
+            self.connections_refused.clone(),
+        );
+    }
+
+    /// A sandbox tried to reach a host that it may not reach.
+    pub(super) fn connection_refused(&self) {
+        self.connections_refused.inc();
     }
 
     /// A creation ended.

@@ -4,13 +4,12 @@
 //! Each request has a connection of its own to the program. Nothing is queued: a side that does not read holds the other one back, and
 //! a connection through which nothing goes for too long is ended.
 
-mod activity;
 mod headers;
 
 use std::time::Duration;
 
 use amalgam_proto::{Failure, Reason};
-use amalgam_sandbox::PortStream;
+use amalgam_sandbox::LinkStream;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONNECTION, HOST, HeaderName, LOCATION, UPGRADE,
@@ -27,11 +26,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tracing::debug;
 
+use super::activity::{Activity, Watched};
 use super::port_token::{TOKENS, is_token};
 use super::{Sandboxes, sandbox_status};
 use crate::gate::{Admitted, Gate, PROJECT_HEADER, Peer};
 use crate::method::Method;
-use activity::{Activity, Watched};
 use headers::{Route, for_client, for_program, wanted_protocol};
 
 /// The call whose rights a request needs, and by whose name it is in the audit log.
@@ -252,7 +251,7 @@ fn guard(mut admitted: Admitted, activity: Activity, idle_max: Duration) -> watc
 /// Sends a request over a connection. The connection lives for as long as its answer is read.
 async fn send(
     request: Request<Body>,
-    stream: Watched<PortStream>,
+    stream: Watched<LinkStream>,
     mut stop: watch::Receiver<bool>,
     port: u16,
 ) -> Result<Response<Incoming>, Status> {

@@ -4,20 +4,18 @@
 //! A process in the sandbox can dial the socket, too, but knows no ticket, and is disconnected.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::StreamExt as _;
 
 use super::connections::{self, Connection};
+use super::stream::LinkStream;
 use crate::error::{Result, SandboxError};
 use crate::secret::{Secret, SecretHash};
 
@@ -128,9 +126,9 @@ impl Expectation {
     }
 
     /// Waits for the connection.
-    pub(super) async fn connected(mut self, port: u16) -> Result<PortStream> {
+    pub(super) async fn connected(mut self, port: u16) -> Result<LinkStream> {
         match tokio::time::timeout(DIAL_WITHIN, &mut self.receive).await {
-            Ok(Ok(Some(connection))) => Ok(PortStream { connection, _place: self.place.take() }),
+            Ok(Ok(Some(connection))) => Ok(LinkStream::new(connection, self.place.take())),
             Ok(Ok(None)) => Err(SandboxError::PortClosed(port)),
             Ok(Err(_)) | Err(_) => Err(SandboxError::NotConnected),
         }
@@ -140,36 +138,6 @@ impl Expectation {
 impl Drop for Expectation {
     fn drop(&mut self) {
         self.expected.lock().remove(self.ticket.hash().as_hex());
-    }
-}
-
-/// A connection to a port of a sandbox. It counts until it is dropped.
-pub struct PortStream {
-    connection: Connection,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl AsyncRead for PortStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for PortStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_shutdown(context)
     }
 }
 

@@ -52,8 +52,8 @@ export interface SandboxOptions extends CallOptions {
   readOnly?: boolean;
   /** The runtime; the server's default without it. */
   runtime?: string;
-  /** `none` without it. */
-  network?: string;
+  /** `none` without it; or the hosts that it may reach, for example `["pypi.org", "*.pythonhosted.org"]`. */
+  network?: string | readonly string[];
   /** Keep a workspace that is made for the sandbox when the sandbox is disposed of. */
   keepWorkspace?: boolean;
 }
@@ -190,8 +190,8 @@ export interface RunOnForkOptions extends CallOptions {
   secrets?: Record<string, string>;
   /** What the sandbox is started from; `host` without it. */
   template?: string;
-  /** `none` without it. */
-  network?: string;
+  /** `none` without it; or the hosts that it may reach, for example `["pypi.org", "*.pythonhosted.org"]`. */
+  network?: string | readonly string[];
   /** Merge what the command changed; so it is without it. */
   merge?: boolean;
   /** Keep the fork if it is not merged. */
@@ -224,7 +224,7 @@ export class Sandboxes {
       bestEffort: options.bestEffort,
       readOnly: options.readOnly,
       runtime: options.runtime,
-      network: options.network,
+      ...networkFields(options.network),
     };
     const answer = await this.transport.call("CreateSandbox", { body }, this.slow(options));
     return new Sandbox(this.transport, sandboxInfo(answer), options.keepWorkspace);
@@ -317,7 +317,7 @@ export class Sandboxes {
       timeout: options.commandTimeoutMs,
       stdin: options.stdin === undefined ? undefined : escape(options.stdin),
       secrets: { ...options.secrets },
-      sandbox: withoutUndefined({ template: options.template ?? "host", network: options.network }),
+      sandbox: { template: options.template ?? "host", ...networkFields(options.network) },
       noMerge: options.merge === false,
       keep: options.keep,
       message: options.message,
@@ -367,6 +367,12 @@ export async function withSandbox<R>(
   } finally {
     await sandbox[Symbol.asyncDispose]();
   }
+}
+
+/** The fields of a network: a word, or the hosts of an allow-list. */
+function networkFields(network: string | readonly string[] | undefined): { network?: string; allowedHosts?: string[] } {
+  if (network === undefined) return {};
+  return typeof network === "string" ? { network } : { allowedHosts: [...network] };
 }
 
 function withoutUndefined<T extends object>(value: T): { [K in keyof T]: Exclude<T[K], undefined> } {

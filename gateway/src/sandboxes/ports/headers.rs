@@ -5,23 +5,12 @@
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, EXPECT, FORWARDED,
-    HOST, HeaderName, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFERER, REFERRER_POLICY, SET_COOKIE, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
+    HOST, HeaderName, LOCATION, REFERER, REFERRER_POLICY, SET_COOKIE, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue};
 
-/// Headers about one connection, beside those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+use crate::sandboxes::hop_headers::without_hops;
+
 /// Headers of a request that are for the server, or that only it may set.
 const FOR_SERVER: [HeaderName; 10] = [
     AUTHORIZATION,
@@ -92,9 +81,6 @@ pub(super) fn for_program(headers: &HeaderMap, route: &Route, authorization: Opt
 /// The headers of an answer for the client.
 pub(super) fn for_client(headers: &HeaderMap, route: &Route) -> HeaderMap {
     let mut kept = without_hops(headers);
-    if headers.contains_key(TRANSFER_ENCODING) {
-        kept.remove(CONTENT_LENGTH);
-    }
     if route.is_secret {
         kept.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     }
@@ -122,21 +108,6 @@ pub(super) fn wanted_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let is_upgrade = named.any(|value| value.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")));
     headers.get(UPGRADE).filter(|_| is_upgrade).cloned()
-}
-
-fn without_hops(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = headers.clone();
-    for value in headers.get_all(CONNECTION) {
-        for word in value.to_str().unwrap_or_default().split(',') {
-            if let Ok(name) = word.trim().parse::<HeaderName>() {
-                kept.remove(name);
-            }
-        }
-    }
-    for name in HOP_BY_HOP {
-        kept.remove(name);
-    }
-    kept
 }
 
 /// A redirection to the program's own root, at the place where clients reach it.

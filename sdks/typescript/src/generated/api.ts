@@ -420,6 +420,8 @@ export interface CreateProjectResponse {
 }
 
 export interface CreateSandboxRequest {
+  /** Hosts that the sandbox may reach, by a proxy of the server that the environment of its commands names, and by nothing else: `pypi.org`, `*.example.org` (all names below it), each with `:PORT`, or without for the ports 80 and 443. 64 at most, with `network` `none`. The setting `sandbox-hosts` of the server has to permit them. */
+  allowedHosts?: string[];
   bestEffort?: boolean;
   /** Environment variables of all its commands. */
   envs?: Record<string, string>;
@@ -2310,6 +2312,8 @@ export interface RunStage {
 
 /** A sandbox. */
 export interface Sandbox {
+  /** The hosts that it may reach, by the proxy of the server. */
+  allowedHosts?: string[];
   createdAt?: string | null;
   /** When it is ended, and its workspace committed and kept. */
   expiresAt?: string | null;

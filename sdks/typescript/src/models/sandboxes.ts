@@ -35,6 +35,8 @@ export interface SandboxInfo {
   readonly provider: string;
   /** Why it is in the state `error` or `stopped`. */
   readonly reason: string;
+  /** The hosts that it may reach, by the proxy of the server. */
+  readonly allowedHosts: readonly string[];
 }
 
 /** The result of deleting several sandboxes. */
@@ -141,6 +143,7 @@ export function sandboxInfo(value: api.Sandbox): SandboxInfo {
     })),
     provider: value.provider ?? "",
     reason: value.reason ?? "",
+    allowedHosts: value.allowedHosts ?? [],
   };
 }
 

@@ -159,7 +159,7 @@ class Sandboxes:
         best_effort: bool = False,
         read_only: bool = False,
         runtime: str = "",
-        network: str = "",
+        network: str | Sequence[str] = "",
         keep_workspace: bool = False,
     ) -> Sandbox:
         """Starts a sandbox, and returns when it takes commands. ``with`` deletes it at the end.
@@ -180,7 +180,7 @@ class Sandboxes:
             best_effort: Start it although nothing enforces some of the limits; ``info.limits`` tells which.
             read_only: Show the workspace for reading only.
             runtime: The runtime; the server's default if empty.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach, for example ``["pypi.org"]``.
             keep_workspace: Keep a workspace that is made for the sandbox at the end of its block.
 
         Raises:
@@ -202,7 +202,7 @@ class Sandboxes:
             "bestEffort": best_effort,
             "readOnly": read_only,
             "runtime": runtime,
-            "network": network,
+            **_network_fields(network),
         }
         call = json_call("POST", "/sandboxes", SandboxInfo.from_json, body=body, timeout=CREATE_SECONDS)
         try:
@@ -306,7 +306,7 @@ class Sandboxes:
         stdin: str | bytes = b"",
         secrets: Mapping[str, str] | None = None,
         template: str = "host",
-        network: str = "",
+        network: str | Sequence[str] = "",
         merge: bool = True,
         keep: bool = False,
         message: str = "",
@@ -329,7 +329,7 @@ class Sandboxes:
             stdin: Standard input.
             secrets: Secrets of the command, as in ``commands.run``.
             template: What the sandbox is started from.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach, for example ``["pypi.org"]``.
             merge: Merge what the command changed.
             keep: Keep the fork if it is not merged.
             message: The message of the merge; the command if empty.
@@ -347,7 +347,7 @@ class Sandboxes:
             "timeout": None if timeout is None else max(int(timeout * 1000), 1),
             "stdin": escape(data_text(stdin)),
             "secrets": dict(secrets or {}),
-            "sandbox": {"template": template, "network": network},
+            "sandbox": {"template": template, **_network_fields(network)},
             "noMerge": not merge,
             "keep": keep,
             "message": message,
@@ -394,3 +394,8 @@ def _base_text(base: Revision | Named | None) -> str:
     if base is None or isinstance(base, (str, Snapshot)):
         return revision_text(base)
     return f"{base.name}@"
+
+
+def _network_fields(network: str | Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of a network: a word, or the hosts of an allow-list."""
+    return {"network": network} if isinstance(network, str) else {"allowedHosts": [*network]}

@@ -52,6 +52,8 @@ class SandboxInfo:
     """How the sandbox sees its workspace, for example ``fuse``."""
     reason: str = ""
     """Why it is in the state ``error`` or ``stopped``."""
+    allowed_hosts: tuple[str, ...] = ()
+    """The hosts that it may reach, by the proxy of the server."""
 
     @classmethod
     def from_json(cls, value: Json) -> SandboxInfo:
@@ -71,6 +73,7 @@ class SandboxInfo:
             limits=tuple(EnforcedLimit.from_json(one) for one in value.get("limits", ())),
             provider=value.get("provider", ""),
             reason=value.get("reason", ""),
+            allowed_hosts=tuple(value.get("allowedHosts", ())),
         )
 
 
