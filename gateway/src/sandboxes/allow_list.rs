@@ -77,6 +77,10 @@ impl FromStr for HostRule {
             let is_label = |label: &str| !label.is_empty() && label.len() < 64 && label.bytes().all(is_plain);
             name.len() <= NAME_BYTES_MAX && name.split('.').all(is_label)
         };
+        if name == "*." {
+            // Without its dot it would be the rule for all hosts.
+            return Err(wrong());
+        }
         let name = normal(name);
         let hosts = match name.strip_prefix('*') {
             Some("") => Hosts::All,
