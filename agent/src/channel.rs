@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use amalgam_sandbox::agent_v1::agent_service_client::AgentServiceClient;
 use amalgam_sandbox::agent_v1::connect_request::Payload;
 use amalgam_sandbox::agent_v1::connect_response::Payload as Order;
-use amalgam_sandbox::agent_v1::{ConnectRequest, Heartbeat, RegisterRequest, RegisterResponse};
+use amalgam_sandbox::agent_v1::{ConnectRequest, DialPortRequest, Heartbeat, RegisterRequest, RegisterResponse};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -20,13 +20,15 @@ use crate::outbox::Outbox;
 use crate::reaper::Reaper;
 use crate::terminal::Terminals;
 use crate::usage::Meter;
-use crate::{log, now_ms};
+use crate::{log, now_ms, ports, proxy};
 
 /// Delay before the first new attempt; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Until the server says for how long.
 const ORPHANED_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+/// What the server can ask of this agent.
+const ABILITIES: [&str; 3] = ["pty", "stdin", "ports"];
 /// Messages that wait for the connection.
 const QUEUE: usize = 16;
 
@@ -42,6 +44,8 @@ pub(crate) struct Channel {
     terminals: Terminals,
     meter: Meter,
     orphaned_after: Duration,
+    /// Whether the proxy listens.
+    has_proxy: bool,
 }
 
 impl Channel {
@@ -54,8 +58,8 @@ impl Channel {
     ) -> Self {
         let commands = Commands::new(Arc::clone(&reaper), Arc::clone(&outbox));
         let terminals = Terminals::new(reaper, Arc::clone(&outbox));
-        let (meter, orphaned_after) = (Meter::default(), ORPHANED_AFTER_DEFAULT);
-        Self { socket, sandbox_id, secret, outbox, commands, terminals, meter, orphaned_after }
+        let (meter, orphaned_after, has_proxy) = (Meter::default(), ORPHANED_AFTER_DEFAULT, false);
+        Self { socket, sandbox_id, secret, outbox, commands, terminals, meter, orphaned_after, has_proxy }
     }
 
     /// Serves the server until it cannot be reached for too long. Then this process ends, and the sandbox with it.
@@ -86,7 +90,7 @@ impl Channel {
         let register = RegisterRequest {
             sandbox_id: self.sandbox_id.clone(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: [("pty", "true"), ("stdin", "true")].map(|(key, value)| (key.into(), value.into())).into(),
+            capabilities: ABILITIES.map(|ability| (ability.to_owned(), "true".to_owned())).into(),
             secret: self.secret.clone(),
             running_commands: self.commands.running(),
         };
@@ -129,6 +133,11 @@ impl Channel {
         let config = welcome.config.unwrap_or_default();
         let seconds = |count: i32| Duration::from_secs(u64::try_from(count).unwrap_or(0).max(1));
         self.orphaned_after = seconds(config.orphaned_after_seconds);
+        if let Some(port) = u16::try_from(config.proxy_port).ok().filter(|port| *port > 0 && !self.has_proxy) {
+            let link = self.socket.parent().ok_or("the socket has no directory")?;
+            proxy::listen(link.to_owned(), port)?;
+            self.has_proxy = true;
+        }
         let bytes_max = usize::try_from(config.max_output_buffer_size).unwrap_or(0).max(1);
         self.outbox.rewind(welcome.last_sequence, bytes_max);
         Ok(seconds(config.heartbeat_interval_seconds))
@@ -143,9 +152,16 @@ impl Channel {
             Some(Order::PtyInput(input)) => self.terminals.write(&input.pty_id, input.data),
             Some(Order::ResizePty(request)) => self.terminals.resize(&request.pty_id, request.cols, request.rows),
             Some(Order::KillPty(request)) => self.terminals.kill(&request.pty_id),
+            Some(Order::DialPort(request)) => self.dial(request),
             Some(Order::Acknowledgement(acknowledgement)) => self.outbox.acknowledge(acknowledgement.sequence),
             // A server of another version may say more.
             Some(Order::RegisterResponse(_)) | None => {}
+        }
+    }
+
+    fn dial(&self, request: DialPortRequest) {
+        if let Some(link) = self.socket.parent() {
+            tokio::spawn(ports::serve(link.to_owned(), request));
         }
     }
 

@@ -56,7 +56,7 @@ impl Exit {
             Reason::SandboxNotFound | Reason::TemplateNotFound | Reason::SandboxLimit => Self::ERROR,
             Reason::LimitNotEnforced | Reason::NotIsolated | Reason::SandboxNotReady => Self::ERROR,
             Reason::ProcessTimeout | Reason::CommandFailed | Reason::CommandNotFound => Self::ERROR,
-            Reason::PtyNotFound | Reason::PtyLimit => Self::ERROR,
+            Reason::PtyNotFound | Reason::PtyLimit | Reason::PortUnreachable => Self::ERROR,
         }
     }
 

@@ -11,11 +11,12 @@ use std::time::Duration;
 use amalgam_engine::StoreOptions;
 use amalgam_engine::backend::{RocksOptions, SharedMemory};
 use amalgam_gateway::{
-    Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, KeyText, NewKey, NodeCache, OpenHome,
-    Projects, RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles, WebhookOptions,
+    Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, HostRule, KeyText, NewKey, NodeCache,
+    OpenHome, Projects, RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles,
+    WebhookOptions,
 };
 use amalgam_proto::Reason;
-use amalgam_server::{Home, NfsListen, OpenStore, serve};
+use amalgam_server::{Home, Network, NfsListen, OpenStore, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect::{self, now, runtime_directory, socket_path};
@@ -98,6 +99,12 @@ pub struct SandboxSettings {
     pub total_max: Option<u32>,
     /// Sandboxes of one key at a time.
     pub per_key_max: Option<u32>,
+    /// The domain for host names of ports.
+    pub port_domain: Option<String>,
+    /// The hosts that sandboxes may be allowed to reach.
+    pub hosts: Vec<HostRule>,
+    /// Private networks that those hosts may be in.
+    pub networks: Vec<Network>,
 }
 
 impl SandboxSettings {
@@ -106,6 +113,9 @@ impl SandboxSettings {
         let number = |value: Option<u32>| value.and_then(|value| usize::try_from(value).ok());
         options.total_max = number(self.total_max).unwrap_or(options.total_max);
         options.per_key_max = number(self.per_key_max).unwrap_or(options.per_key_max);
+        options.port_domain.clone_from(&self.port_domain);
+        options.hosts.clone_from(&self.hosts);
+        options.networks.clone_from(&self.networks);
     }
 }
 

@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 27] = [
+pub const KEYS: [ServerSetting; 30] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("e2b", "AMALGAM_E2B", "none", "address and port for e2b clients"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
@@ -95,6 +95,24 @@ pub const KEYS: [ServerSetting; 27] = [
     setting("docker-pull", "AMALGAM_DOCKER_PULL", "false", "pull images that the Docker engine does not have"),
     setting("max-sandboxes", "AMALGAM_MAX_SANDBOXES", "100", "sandboxes at a time"),
     setting("max-sandboxes-per-key", "AMALGAM_MAX_SANDBOXES_PER_KEY", "10", "sandboxes of one key at a time"),
+    setting(
+        "sandbox-port-domain",
+        "AMALGAM_SANDBOX_PORT_DOMAIN",
+        "none: paths of the server",
+        "domain whose host names all lead to the server: each URL of a port of a sandbox gets one",
+    ),
+    setting(
+        "sandbox-hosts",
+        "AMALGAM_SANDBOX_HOSTS",
+        "none",
+        "hosts that sandboxes may be allowed to reach, separated by commas: `pypi.org`, `*.example.org`, `*` for all",
+    ),
+    setting(
+        "sandbox-networks",
+        "AMALGAM_SANDBOX_NETWORKS",
+        "public addresses",
+        "private networks that those hosts may be in, separated by commas",
+    ),
     setting("log", "AMALGAM_LOG", "info", "filter of the log"),
     setting(
         "otlp-endpoint",
@@ -182,6 +200,15 @@ pub struct ServerArgs {
     /// Sandboxes of one key at a time [env: AMALGAM_MAX_SANDBOXES_PER_KEY] [default: 10]
     #[arg(long, value_name = "NUMBER")]
     max_sandboxes_per_key: Option<String>,
+    /// A domain whose host names all lead to this server, for URLs of ports of sandboxes [env: AMALGAM_SANDBOX_PORT_DOMAIN]
+    #[arg(long, value_name = "DOMAIN")]
+    sandbox_port_domain: Option<String>,
+    /// A host that sandboxes may be allowed to reach: a name, *.NAME, or * for all; repeatable [env: AMALGAM_SANDBOX_HOSTS]
+    #[arg(long, value_name = "HOST")]
+    sandbox_hosts: Vec<String>,
+    /// A private network that those hosts may be in; repeatable [env: AMALGAM_SANDBOX_NETWORKS] [default: only public addresses]
+    #[arg(long, value_name = "CIDR")]
+    sandbox_networks: Vec<String>,
     /// Send traces of all calls to this collector, by OTLP over gRPC [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
@@ -220,6 +247,9 @@ impl ServerArgs {
             "docker-pull" => is_set(self.docker_pull),
             "max-sandboxes" => self.max_sandboxes.clone(),
             "max-sandboxes-per-key" => self.max_sandboxes_per_key.clone(),
+            "sandbox-port-domain" => self.sandbox_port_domain.clone(),
+            "sandbox-hosts" => (!self.sandbox_hosts.is_empty()).then(|| self.sandbox_hosts.join(",")),
+            "sandbox-networks" => (!self.sandbox_networks.is_empty()).then(|| self.sandbox_networks.join(",")),
             "otlp-endpoint" => self.otlp_endpoint.clone(),
             _ => None,
         }
@@ -362,6 +392,19 @@ impl ServerSettings {
     /// The address for e2b clients.
     pub fn e2b(&self) -> Result<Option<SocketAddr>, CliError> {
         self.address("e2b")
+    }
+
+    /// The domain for host names of ports of sandboxes; it may have a port.
+    pub fn port_domain(&self) -> Result<Option<String>, CliError> {
+        self.parsed("sandbox-port-domain", |text| {
+            let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+            let is_name = !name.is_empty() && name.bytes().all(is_plain) && !name.starts_with('.');
+            let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
+            (is_name && is_port)
+                .then(|| text.to_owned())
+                .ok_or("write a domain such as sandboxes.example.org".to_owned())
+        })
     }
 
     fn address(&self, name: &str) -> Result<Option<SocketAddr>, CliError> {

@@ -24,6 +24,7 @@ mod program;
 mod refusal;
 mod state;
 mod target;
+mod user_port;
 mod watchers;
 mod wire;
 
@@ -36,6 +37,7 @@ use tonic::body::Body;
 pub use calls::Calls;
 use refusal::Refusal;
 use state::State;
+pub use user_port::UserPort;
 
 /// Answers e2b clients. Cheap to clone.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
 const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
 /// The port that files and processes are served at, by the protocol.
-const PORT: &str = "49983";
+pub(crate) const PORT: &str = "49983";
 const ID_BYTES_MAX: usize = 64;
 /// Names of the only user of a sandbox.
 const USERS: [&str; 3] = ["", "user", "sandbox"];
@@ -45,7 +45,7 @@ impl Target {
 }
 
 /// The id and the port that headers name, or a host such as `49983-ID.DOMAIN`.
-fn named(headers: &HeaderMap) -> Result<(String, String), Refusal> {
+pub(crate) fn named(headers: &HeaderMap) -> Result<(String, String), Refusal> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let of_host = || text(&HOST)?.split_once('.')?.0.split_once('-');
     let (port, id) = match text(&SANDBOX_ID) {

@@ -164,6 +164,18 @@ impl Audit {
         }));
     }
 
+    /// Writes that a sandbox tried to reach a host that it may not reach.
+    pub(crate) fn write_refused_connection(&self, time: Time, project: &str, sandbox: &str, why: &str) {
+        self.append(&json!({
+            "timestamp": timestamp(time),
+            "level": "warn",
+            "event": "sandbox.connection_refused",
+            "project": project,
+            "sandbox": sandbox,
+            "message": why,
+        }));
+    }
+
     fn append(&self, line: &impl Serialize) {
         let Some(file) = &self.file else { return };
         let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut line| {

@@ -51,6 +51,8 @@ error_codes! {
     NOT_ISOLATED = 2005, 501;
     /// The sandbox does not run, or its agent is not connected.
     SANDBOX_NOT_READY = 2006, 409;
+    /// Nothing listens at a port of the sandbox, or what listens does not answer.
+    PORT_UNREACHABLE = 2007, 502;
     /// There is no such project, workspace, snapshot, label, file or key.
     NOT_FOUND = 3000, 404;
     /// The name is taken.

@@ -76,7 +76,7 @@ pub struct Identity {
 
 impl Identity {
     /// The caller on a server without keys.
-    fn without_key(name: Option<String>, is_same_user: bool) -> Self {
+    pub(crate) fn without_key(name: Option<String>, is_same_user: bool) -> Self {
         Self { key: None, revoked: None, name, is_same_user }
     }
 

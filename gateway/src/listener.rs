@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_e2b::{Calls, E2b};
+use amalgam_e2b::{Calls, E2b, UserPort};
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode};
@@ -30,7 +30,7 @@ use crate::gate::{Gate, Peer, REQUEST_ID_HEADER, name_request};
 use crate::git;
 use crate::identity::Authentication;
 use crate::rest;
-use crate::sandboxes::{Sandboxes, websocket};
+use crate::sandboxes::{Sandboxes, ports, websocket};
 use crate::tls::Tls;
 
 /// The most connections at a time. More wait.
@@ -230,17 +230,28 @@ impl Front {
     }
 
     async fn answer_named(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
-        if self.authentication == Authentication::Off && is_from_page(&request) {
+        let port = ports::place(&request, self.sandboxes.port_domain()).filter(|_| self.e2b.is_none());
+        // A page cannot know the URL of a port by itself.
+        let has_token = port.as_ref().is_some_and(ports::PortPlace::has_token);
+        if self.authentication == Authentication::Off && !has_token && is_from_page(&request) {
             let message = "without keys this server answers no web page; start it without --insecure-no-auth";
             return rest::forbidden(request.headers(), message);
         }
         if let Some(e2b) = &self.e2b {
+            if let Some(port) = UserPort::of_request(&request) {
+                return self.user_port(port, request, peer).await;
+            }
             let gate = self.gate.clone();
             let calls = Calls::new(move |call| {
                 let gate = gate.clone();
                 async move { gate.call(call, peer).await }
             });
             return e2b.answer(&calls, request).await;
+        }
+        if let Some(place) = port {
+            let headers = request.headers().clone();
+            let answered = ports::answer(&self.gate, &self.sandboxes, place, request, peer).await;
+            return answered.unwrap_or_else(|status| rest::failed(&status, &headers));
         }
         if is_grpc_web(request.headers()) {
             return self.grpc_web(request, peer).await;
@@ -277,6 +288,14 @@ impl Front {
                 rest::not_found(&self.gate, request.headers(), peer, message).await
             }
         }
+    }
+
+    /// Passes a request of an e2b client to a program in a sandbox.
+    async fn user_port(&self, port: UserPort, mut request: Request<Body>, peer: Peer) -> Response<Body> {
+        port.take_key(request.headers_mut());
+        let place = ports::PortPlace::of_key(port.sandbox.clone(), port.port.to_string(), request.uri());
+        let answered = ports::answer(&self.gate, &self.sandboxes, place, request, peer).await;
+        answered.unwrap_or_else(|status| port.refused(status))
     }
 
     /// Answers a call of gRPC-Web, which browsers make: the same call with its trailers in the body.

@@ -117,7 +117,8 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         return None;
     }
     let keys = Keys::new(catalog.clone(), authentication, now);
-    let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes.clone(), false, now);
+    let sandboxes =
+        Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes.clone(), false, Audit::off(), now);
     sandboxes.recover().await;
     let has_sandboxes = options.sandboxes.is_some();
     let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };

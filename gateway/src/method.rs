@@ -206,6 +206,7 @@ pub const METHODS: &[Method] = &[
     row("amalgam.v1.SandboxService/ListCommands", RUN, "GET /sandboxes/{sandbox_id}/process"),
     row("amalgam.v1.SandboxService/ListSandboxes", RUN, "GET /sandboxes"),
     row("amalgam.v1.SandboxService/ListTemplates", RUN, "GET /templates"),
+    row("amalgam.v1.SandboxService/OpenPort", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/ports/{port}"),
     row("amalgam.v1.SandboxService/PauseSandbox", WRITE_AND_RUN, "POST /sandboxes/{id}/pause"),
     row("amalgam.v1.SandboxService/ResizeTerminal", WRITE_AND_RUN, "POST /sandboxes/{sandbox_id}/pty/{pty_id}/resize"),
     row("amalgam.v1.SandboxService/ResumeSandbox", WRITE_AND_RUN, "POST /sandboxes/{id}/resume"),

@@ -1,11 +1,17 @@
 //! The sandboxes of the server: started beside a workspace, watched, expired, found again after a restart.
 
+mod activity;
+mod allow_list;
 mod creation;
 mod events;
+mod hop_headers;
 mod lifecycle;
 mod log;
 mod messages;
 mod metrics;
+mod outgoing;
+mod port_token;
+pub(crate) mod ports;
 mod recovery;
 mod round;
 mod runtimes;
@@ -26,15 +32,19 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason};
 use amalgam_sandbox::{Limits, Link, SandboxError, SandboxState};
+use amalgam_server::Network;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::Status;
 use tracing::{info, warn};
 
+use crate::audit::Audit;
 use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
+pub use allow_list::HostRule;
 pub(crate) use metrics::SandboxMetrics;
+use port_token::PortTokens;
 use runtimes::RuntimeSlot;
 pub use runtimes::{DockerSettings, RuntimeChoice};
 use ticket::Tickets;
@@ -65,6 +75,14 @@ pub struct SandboxOptions {
     pub expiry_interval: Duration,
     /// When silent WebSockets of terminals are closed.
     pub terminal_times: TerminalTimes,
+    /// A connection to a port of a sandbox ends when nothing goes through it for so long.
+    pub port_idle_max: Duration,
+    /// The domain below which each URL of a port has a host name of its own. Without one ports are paths of the server.
+    pub port_domain: Option<String>,
+    /// The hosts that sandboxes may be allowed to reach. Without any, allow-lists are refused.
+    pub hosts: Vec<HostRule>,
+    /// Networks that are not public and that names of those hosts may lead to.
+    pub networks: Vec<Network>,
 }
 
 impl SandboxOptions {
@@ -79,6 +97,10 @@ impl SandboxOptions {
             total_max: 100,
             expiry_interval: Duration::from_secs(60),
             terminal_times: TerminalTimes::default(),
+            port_idle_max: Duration::from_secs(900),
+            port_domain: None,
+            hosts: Vec::new(),
+            networks: Vec::new(),
         }
     }
 }
@@ -98,8 +120,10 @@ struct Inner {
     /// Whether clients reach the server by TLS.
     is_tls: bool,
     metrics: SandboxMetrics,
+    audit: Audit,
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
+    port_tokens: Mutex<PortTokens>,
     /// A sandbox has a new time of its end.
     expiry_changed: tokio::sync::Notify,
     /// The number of events so far; those who watch sandboxes look at the catalog when it changes.
@@ -129,6 +153,7 @@ impl Sandboxes {
         projects: Projects,
         options: Option<SandboxOptions>,
         is_tls: bool,
+        audit: Audit,
         now: fn() -> Time,
     ) -> Self {
         let parts = options.map(|options| {
@@ -136,7 +161,8 @@ impl Sandboxes {
             let (creations, reserving) = (Semaphore::new(CREATIONS_MAX), tokio::sync::Mutex::default());
             Parts { options, runtimes, creations, reserving }
         });
-        let (metrics, living, tickets) = (SandboxMetrics::new(), Mutex::default(), Mutex::default());
+        let (metrics, living) = (SandboxMetrics::new(), Mutex::default());
+        let (tickets, port_tokens) = (Mutex::default(), Mutex::default());
         let (expiry_changed, events) = (tokio::sync::Notify::new(), tokio::sync::watch::Sender::new(0));
         Self {
             inner: Arc::new(Inner {
@@ -146,8 +172,10 @@ impl Sandboxes {
                 now,
                 is_tls,
                 metrics,
+                audit,
                 living,
                 tickets,
+                port_tokens,
                 expiry_changed,
                 events,
             }),
@@ -161,6 +189,11 @@ impl Sandboxes {
 
     fn now(&self) -> Time {
         (self.inner.now)()
+    }
+
+    /// The domain for host names of ports.
+    pub(crate) fn port_domain(&self) -> Option<&str> {
+        self.inner.parts.as_ref()?.options.port_domain.as_deref()
     }
 
     /// The directory of a sandbox.
@@ -197,6 +230,7 @@ impl Sandboxes {
     async fn end(&self, record: &SandboxRecord, why: &str) -> Result<(), Status> {
         let parts = self.parts()?;
         let living = self.inner.living.lock().remove(&record.id);
+        self.forget_port_tokens(&record.id);
         let handle = living.as_ref().map_or(record.handle.as_str(), |living| living.handle.as_str());
         match parts.slot(&record.runtime) {
             Some(slot) => slot.runtime.stop(&record.id, handle).await,
@@ -359,6 +393,12 @@ fn metadata_of(record: &SandboxRecord) -> HashMap<String, String> {
     serde_json::from_value(record.config["metadata"].clone()).unwrap_or_default()
 }
 
+/// The hosts that a sandbox may reach.
+fn allowed_hosts_of(record: &SandboxRecord) -> Vec<HostRule> {
+    let named = record.config["allowedHosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    named.iter().filter_map(|rule| rule.as_str()?.parse().ok()).collect()
+}
+
 /// Removes the directory of a sandbox; never what is mounted in it.
 fn remove_files(directory: &std::path::Path) {
     for part in [creation::LINK, creation::FILES, creation::OUTPUT] {
@@ -378,11 +418,12 @@ fn sandbox_status(error: &SandboxError) -> Status {
         SandboxError::NotIsolated { .. } => Reason::NotIsolated,
         SandboxError::NotEnforced { .. } => Reason::LimitNotEnforced,
         SandboxError::NoTemplate(_) | SandboxError::NoImage { .. } => Reason::TemplateNotFound,
-        SandboxError::NotStarted(_) | SandboxError::NotConnected => Reason::SandboxNotReady,
+        SandboxError::NotStarted(_) | SandboxError::NotConnected | SandboxError::NoPorts => Reason::SandboxNotReady,
         SandboxError::NoCommand(_) => Reason::CommandNotFound,
         SandboxError::NoTerminal(_) => Reason::PtyNotFound,
         SandboxError::TooManyTerminals(_) => Reason::PtyLimit,
-        SandboxError::TooManyCommands(_) => Reason::TooMany,
+        SandboxError::TooManyCommands(_) | SandboxError::TooManyConnections(_) => Reason::TooMany,
+        SandboxError::PortClosed(_) => Reason::PortUnreachable,
         SandboxError::CommandFailed(_) => Reason::CommandFailed,
         SandboxError::Io { .. } => {
             // Its words name paths of the host.

@@ -153,7 +153,8 @@ impl Server {
         let webhooks =
             Webhooks { catalog: catalog.clone(), projects: projects.clone(), dispatcher: dispatcher.clone(), now };
         let is_tls = tls.is_some() || options.is_behind_tls_proxy;
-        let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes, is_tls, now);
+        let sandboxes =
+            Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes, is_tls, audit.clone(), now);
         let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
         let system = SystemCalls::new(projects.clone(), sandboxes.clone(), now);
         let gate = Gate::new(Inner {

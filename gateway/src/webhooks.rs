@@ -3,7 +3,6 @@
 //! A delivery is a row in the catalog with the position of its event, queued in the same transaction that moves the cursor. So a server that
 //! is killed sends an event twice at worst, with the same id, and never skips one. Deliveries of a webhook are made one after another.
 
-mod address;
 mod sender;
 mod signature;
 

@@ -25,10 +25,14 @@ mod hostile;
 mod landed;
 #[path = "server/operator.rs"]
 mod operator;
+#[path = "server/outgoing.rs"]
+mod outgoing;
 #[path = "server/pages.rs"]
 mod pages;
 #[path = "server/permissions.rs"]
 mod permissions;
+#[path = "server/ports.rs"]
+mod ports;
 #[path = "server/receiver.rs"]
 mod receiver;
 #[path = "server/remote.rs"]

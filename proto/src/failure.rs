@@ -128,6 +128,8 @@ reasons! {
     CommandNotFound = "COMMAND_NOT_FOUND", NotFound;
     /// There is no such terminal.
     PtyNotFound = "PTY_NOT_FOUND", NotFound;
+    /// Nothing listens at a port of the sandbox, or what listens does not answer.
+    PortUnreachable = "PORT_UNREACHABLE", Unavailable;
     /// The sandbox has as many terminals as it may have.
     PtyLimit = "PTY_LIMIT_EXCEEDED", ResourceExhausted;
 }

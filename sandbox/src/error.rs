@@ -53,6 +53,15 @@ pub enum SandboxError {
     /// The sandbox has as many running commands as it may have.
     #[error("{0} commands run in the sandbox, and no more may")]
     TooManyCommands(usize),
+    /// Nothing listens at a port of the sandbox.
+    #[error("nothing in the sandbox listens at port {0}: the port is not open")]
+    PortClosed(u16),
+    /// The sandbox has as many connections to its ports as it may have.
+    #[error("the sandbox has {0} connections to its ports, and may have no more; try again when some have ended")]
+    TooManyConnections(usize),
+    /// The agent is of a version that does not carry connections to ports.
+    #[error("the agent of the sandbox is too old to reach its ports; start the sandbox again")]
+    NoPorts,
     /// The command or the terminal could not be started.
     #[error("not started: {0}")]
     CommandFailed(String),

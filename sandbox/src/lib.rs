@@ -37,7 +37,7 @@ pub use command::{Command, CommandEnd, CommandSpec, Secrets};
 pub use docker::{DockerOptions, DockerRuntime};
 pub use error::{Result, SandboxError};
 pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};
-pub use link::{Link, LinkOptions, Usage};
+pub use link::{Link, LinkOptions, LinkStream, OnOutgoing, PROXY_PORT, Usage};
 pub use local::{HOST_TEMPLATE, LocalOptions, LocalRuntime};
 pub use output::{Chunk, Part, Stream};
 pub use runtime::{MountAccess, Network, Progress, Runtime, StartSpec, Started, Template};

@@ -1,7 +1,10 @@
 //! The channel to the agent of one sandbox: a socket of its own, on which only that agent can register.
 
 mod connections;
+mod outgoing;
+mod ports;
 mod registration;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,12 +28,19 @@ use crate::error::{Result, SandboxError};
 use crate::secret::{Secret, SecretHash};
 use crate::spool::{Spool, Spooled};
 use crate::terminal::{Terminal, TerminalSize};
+use outgoing::Outgoing;
+use ports::Ports;
 use registration::Registration;
+
+pub use outgoing::OnOutgoing;
+pub use stream::LinkStream;
 
 /// How long a connection may take to register.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a call waits for an agent that is not connected.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Connections of the agent at a time. It has one, and two while it reconnects.
+const CONNECTIONS_MAX: usize = 4;
 /// Messages that wait for the agent.
 const QUEUE: usize = 64;
 /// Commands that have ended and are still known.
@@ -45,6 +55,9 @@ const SPOOL_BYTES: u64 = 8 << 20;
 const MISSING_AFTER: Duration = Duration::from_secs(15);
 /// Bytes of output that may wait for an acknowledgement.
 const UNACKNOWLEDGED_BYTES_MAX: i32 = 4 << 20;
+
+/// The port of the proxy in a sandbox that has one.
+pub const PROXY_PORT: u16 = 3128;
 
 /// How a link is made.
 pub struct LinkOptions {
@@ -64,6 +77,8 @@ pub struct LinkOptions {
     pub orphaned_after: Duration,
     /// The directory for output that the next server needs if this one is killed.
     pub spool: PathBuf,
+    /// Answers connections to the proxy, for a sandbox that has one.
+    pub on_outgoing: Option<OnOutgoing>,
     /// The time in milliseconds since 1970.
     pub now_ms: fn() -> i64,
 }
@@ -96,6 +111,8 @@ pub struct Link {
 struct Inner {
     options: LinkOptions,
     spool: Spool,
+    ports: Ports,
+    outgoing: Option<Outgoing>,
     state: Mutex<State>,
     connected: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
@@ -118,6 +135,8 @@ struct State {
 /// A connected agent.
 struct Agent {
     connection: u64,
+    /// Whether it carries connections to ports.
+    has_ports: bool,
     orders: mpsc::Sender<Result<wire::ConnectResponse, Status>>,
 }
 
@@ -126,8 +145,11 @@ impl Link {
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn listen(options: LinkOptions) -> Result<Self> {
-        let incoming = connections::listen(&options.socket, options.owner)?;
+    pub fn listen(mut options: LinkOptions) -> Result<Self> {
+        let incoming = connections::listen(&options.socket, options.owner, CONNECTIONS_MAX)?;
+        let ports = Ports::listen(&options.socket, options.owner)?;
+        let answer = options.on_outgoing.take();
+        let outgoing = answer.map(|answer| Outgoing::listen(&options.socket, options.owner, answer)).transpose()?;
         let failed = SandboxError::io(format!("the output in {}", options.spool.display()));
         let spool = Spool::new(options.spool.clone(), SPOOL_BYTES).map_err(failed)?;
         let mut state = State {
@@ -143,7 +165,8 @@ impl Link {
         };
         state.restore(&spool).map_err(SandboxError::io(format!("the output in {}", options.spool.display())))?;
         let connected = watch::Sender::new(false);
-        let inner = Inner { options, spool, state: Mutex::new(state), connected, serving: Mutex::new(None) };
+        let inner =
+            Inner { options, spool, ports, outgoing, state: Mutex::new(state), connected, serving: Mutex::new(None) };
         let link = Self { inner: Arc::new(inner) };
         let service = AgentServiceServer::new(link.clone());
         let serving = tokio::spawn(async move {
@@ -331,6 +354,28 @@ impl Link {
         self.send(Order::KillPty(wire::KillPtyRequest { pty_id })).await
     }
 
+    /// Connects to a port of the sandbox's loopback address. The agent dials it, so that a sandbox without a network is reached, too.
+    ///
+    /// # Errors
+    /// Nothing listens at the port, the sandbox has too many connections, or the agent is not connected or too old.
+    pub async fn dial_port(&self, port: u16) -> Result<LinkStream> {
+        let dialled = self.inner.ports.expect()?;
+        if tokio::time::timeout(CONNECT_WITHIN, self.connected()).await.is_err() {
+            return Err(SandboxError::NotConnected);
+        }
+        if !self.inner.state.lock().agent.as_ref().is_some_and(|agent| agent.has_ports) {
+            return Err(SandboxError::NoPorts);
+        }
+        let ticket = dialled.ticket().to_owned();
+        self.send(Order::DialPort(wire::DialPortRequest { ticket, port: port.into() })).await?;
+        dialled.connected(port).await
+    }
+
+    /// The number of connections to ports of the sandbox.
+    pub fn port_connections(&self) -> usize {
+        self.inner.ports.connections()
+    }
+
     /// Ends the channel. Commands and terminals that have not ended are told why.
     pub fn close(&self, why: &str) {
         if let Some(serving) = self.inner.serving.lock().take() {
@@ -344,6 +389,10 @@ impl Link {
             (commands, state.terminals.values().cloned().collect::<Vec<_>>())
         };
         self.inner.connected.send_replace(false);
+        self.inner.ports.close();
+        if let Some(outgoing) = &self.inner.outgoing {
+            outgoing.close();
+        }
         commands.iter().for_each(|command| command.lose(why));
         terminals.iter().filter(|terminal| terminal.end().is_none()).for_each(|terminal| terminal.lose(why));
         // The directory of the sandbox goes as a whole.
@@ -380,7 +429,8 @@ impl Link {
         }
         state.connections += 1;
         let connection = state.connections;
-        state.agent = Some(Agent { connection, orders: orders.clone() });
+        let has_ports = register.capabilities.contains_key("ports");
+        state.agent = Some(Agent { connection, has_ports, orders: orders.clone() });
         for id in &register.running_commands {
             if !state.commands.contains_key(id) && state.commands.len() < RUNNING_COMMANDS_MAX {
                 // Its output cannot be kept for the next server; it is kept in memory.
@@ -407,6 +457,7 @@ impl Link {
                 heartbeat_interval_seconds: seconds(options.heartbeat).max(1),
                 max_output_buffer_size: UNACKNOWLEDGED_BYTES_MAX,
                 orphaned_after_seconds: seconds(options.orphaned_after),
+                proxy_port: if self.inner.outgoing.is_some() { PROXY_PORT.into() } else { 0 },
             }),
             resume_token: token.reveal().to_owned(),
             last_sequence: state.last_sequence,

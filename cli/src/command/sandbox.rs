@@ -2,6 +2,7 @@
 
 mod create;
 mod listing;
+mod port;
 mod run;
 
 use amalgam_proto::v1;
@@ -49,6 +50,7 @@ enum SandboxCommand {
     Stats(Stats),
     Extend(Extend),
     Fork(Fork),
+    Port(port::Port),
     Run(run::Run),
     Templates(Templates),
 }
@@ -145,6 +147,7 @@ impl Sandbox {
             SandboxCommand::Stats(stats) => stats.run(session).await,
             SandboxCommand::Extend(extend) => extend.run(session).await,
             SandboxCommand::Fork(fork) => fork.run(session).await,
+            SandboxCommand::Port(port) => port.run(session).await,
             SandboxCommand::Run(run) => run.run(session).await,
             SandboxCommand::Templates(templates) => templates.run(session).await,
         }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_gateway::{Authentication, ClusterOptions, DockerSettings, RuntimeChoice, TlsFiles, WebhookOptions};
+use amalgam_gateway::{
+    Authentication, ClusterOptions, DockerSettings, HostRule, RuntimeChoice, TlsFiles, WebhookOptions,
+};
 use amalgam_proto::v1;
 use amalgam_server::{Home, Network, NfsListen};
 use clap::Args;
@@ -149,6 +151,10 @@ fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
         runtimes: if runtimes.is_empty() { vec![RuntimeChoice::Local] } else { runtimes },
         total_max: number("max-sandboxes")?,
         per_key_max: number("max-sandboxes-per-key")?,
+        port_domain: settings.port_domain()?,
+        hosts: settings.list("sandbox-hosts", str::parse::<HostRule>)?,
+        networks: settings
+            .list("sandbox-networks", |word| word.parse::<Network>().map_err(|error| error.to_string()))?,
     })
 }
 

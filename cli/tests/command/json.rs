@@ -9,7 +9,8 @@ use crate::sandboxing::can_sandbox;
 use crate::scratch::Scratch;
 
 /// What only a damaged store, a misfortune or a large machine would print.
-const NOT_SEEN: [&str; 4] = ["migration", "problem", "verify_problem", "patch_omission"];
+/// `sandbox_port` needs a server with an address.
+const NOT_SEEN: [&str; 5] = ["migration", "problem", "sandbox_port", "verify_problem", "patch_omission"];
 
 const STORY: &[&str] = &[
     "amalgam status --json",

@@ -77,6 +77,10 @@ impl Control<'_> {
             "envdVersion": ENVD_VERSION,
         });
         self.add_token(&mut shown);
+        if let Some(key) = self.caller.key() {
+            // For ports of programs in the sandbox.
+            shown["trafficAccessToken"] = key.into();
+        }
         shown
     }
 

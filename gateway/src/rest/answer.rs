@@ -149,6 +149,7 @@ fn error_code(code: Code, reason: Option<Reason>) -> ErrorCode {
         Some(Reason::LimitNotEnforced) => return ErrorCode::LIMIT_NOT_ENFORCED,
         Some(Reason::NotIsolated) => return ErrorCode::NOT_ISOLATED,
         Some(Reason::SandboxNotReady) => return ErrorCode::SANDBOX_NOT_READY,
+        Some(Reason::PortUnreachable) => return ErrorCode::PORT_UNREACHABLE,
         Some(Reason::ProcessTimeout) => return ErrorCode::PROCESS_TIMEOUT,
         Some(Reason::CommandFailed) => return ErrorCode::COMMAND_FAILED,
         Some(Reason::CommandNotFound) => return ErrorCode::COMMAND_NOT_FOUND,

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_sandbox::{
-    Enforced, Limits, Link, LinkOptions, Network, Progress, SandboxError, SandboxState, Secret, SecretHash, Secrets,
-    StartSpec, parse_bytes, parse_cpus,
+    Enforced, Limits, Link, LinkOptions, Network, PROXY_PORT, Progress, SandboxError, SandboxState, Secret, SecretHash,
+    Secrets, StartSpec, parse_bytes, parse_cpus,
 };
 use serde_json::json;
 use tonic::Status;
 use tracing::{info, warn};
 
+use super::allow_list::HostRule;
 use super::runtimes::{Choice, RuntimeSlot};
 use super::templates::no_snapshot;
 use super::workspace::StoreCalls;
@@ -56,6 +57,8 @@ pub(super) struct Plan {
     pub(super) is_read_only: bool,
     pub(super) source: Source,
     pub(super) metadata: HashMap<String, String>,
+    /// The hosts that it may reach.
+    pub(super) allowed_hosts: Vec<HostRule>,
 }
 
 /// Where the workspace comes from.
@@ -109,19 +112,49 @@ impl Plan {
             (workspace, _) => Source::Existing(workspace),
         };
         check_envs(&request.envs)?;
+        let allowed_hosts = allowed_hosts(&request.allowed_hosts, network)?;
+        let mut envs = request.envs;
+        if !allowed_hosts.is_empty() {
+            add_proxy(&mut envs);
+        }
         super::lifecycle::check_metadata(&request.metadata)?;
         Ok(Self {
             name: request.name,
             template: request.template,
             runtime: request.runtime,
-            envs: request.envs,
+            envs,
             lifetime_seconds,
             limits: limits(&request.resources.unwrap_or_default(), request.best_effort)?,
             network,
             is_read_only: request.read_only,
             source,
             metadata: request.metadata,
+            allowed_hosts,
         })
+    }
+}
+
+/// Checks the hosts that a sandbox may reach.
+fn allowed_hosts(words: &[String], network: Network) -> Result<Vec<HostRule>, Status> {
+    const HOSTS_MAX: usize = 64;
+    if words.len() > HOSTS_MAX {
+        return Err(invalid("allowed_hosts: at most 64"));
+    }
+    if !words.is_empty() && network != Network::None {
+        return Err(invalid("allowed_hosts: only with the network `none`; another network reaches all hosts"));
+    }
+    let rule = |word: &String| word.parse::<HostRule>().map_err(|why| invalid(format!("allowed_hosts: {why}")));
+    words.iter().map(rule).collect()
+}
+
+/// Adds the variables by which programs find the proxy. Those of the caller stay.
+fn add_proxy(envs: &mut HashMap<String, String>) {
+    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+    let local = "localhost,127.0.0.1,::1".to_owned();
+    for (name, value) in [("HTTP_PROXY", &proxy), ("HTTPS_PROXY", &proxy), ("NO_PROXY", &local)] {
+        for name in [name.to_owned(), name.to_ascii_lowercase()] {
+            envs.entry(name).or_insert_with(|| value.clone());
+        }
     }
 }
 
@@ -195,6 +228,11 @@ impl Sandboxes {
         let parts = self.parts()?;
         let choice = self.choose(parts, &self.calls_of(owner).await?, &plan.runtime, &plan.template).await?;
         choice.slot.probe().await?;
+        let hosts = &parts.options.hosts;
+        if let Some(rule) = plan.allowed_hosts.iter().find(|rule| !hosts.iter().any(|host| host.covers(rule))) {
+            let message = format!("allowed_hosts: the setting `sandbox-hosts` of the server does not permit {rule}");
+            return Err(invalid(message));
+        }
         let enforced = choice.slot.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
         let queued = tokio::time::timeout(QUEUE_WITHIN, parts.creations.acquire()).await;
         let busy = || Failure::new(Reason::Busy, "too many sandboxes are being created; try again").into_status();
@@ -276,6 +314,7 @@ impl Sandboxes {
                 "outlivesServer": choice.root.is_none() && !plan.is_read_only && choice.slot.carries_mounts(&parts.options),
                 "root": choice.root,
                 "metadata": plan.metadata,
+                "allowedHosts": plan.allowed_hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
             }),
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
@@ -401,6 +440,7 @@ impl Sandboxes {
             heartbeat: HEARTBEAT,
             orphaned_after: ORPHANED_AFTER,
             spool: directory.join(OUTPUT),
+            on_outgoing: self.outgoing(record),
             now_ms: now_ms_of_process,
         })
     }
@@ -437,6 +477,7 @@ impl Sandboxes {
                 is_read_only: record.config["readOnly"] == true,
                 source: Source::Forked(workspace.clone()),
                 metadata: super::metadata_of(&record),
+                allowed_hosts: super::allowed_hosts_of(&record),
             };
             match self.start(owner, plan).await {
                 Ok(record) => started.push(record),

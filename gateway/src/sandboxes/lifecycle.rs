@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::creation::{LIFETIME_DEFAULT_SECONDS, LIFETIME_SECONDS_MAX, NANOSECONDS, Owner, Plan, Source};
 use super::recovery::{limits_of, read_variables};
-use super::{Parts, Sandboxes, events, metadata_of};
+use super::{Parts, Sandboxes, allowed_hosts_of, events, metadata_of};
 use crate::catalog::SandboxRecord;
 use crate::project::ProjectName;
 
@@ -115,6 +115,7 @@ impl Sandboxes {
             is_read_only: record.config["readOnly"] == true,
             source: Source::Existing(record.workspace.clone()),
             metadata: metadata_of(&record),
+            allowed_hosts: allowed_hosts_of(&record),
         };
         if let Err(status) = self.begin(slot, &record, plan).await {
             warn!(sandbox = record.id, %status, "a sandbox did not start again");

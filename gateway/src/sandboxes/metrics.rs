@@ -29,6 +29,8 @@ pub(crate) struct SandboxMetrics {
     failures: Counter,
     durations: Histogram,
     disconnected_agents: Gauge,
+    port_connections: Gauge,
+    connections_refused: Counter,
 }
 
 impl SandboxMetrics {
@@ -43,6 +45,8 @@ impl SandboxMetrics {
             failures: Counter::default(),
             durations: Histogram::new(SECONDS),
             disconnected_agents: Gauge::default(),
+            port_connections: Gauge::default(),
+            connections_refused: Counter::default(),
         }
     }
 
@@ -62,6 +66,21 @@ impl SandboxMetrics {
             "Running sandboxes whose agent is not connected",
             self.disconnected_agents.clone(),
         );
+        registry.register(
+            "sandbox_port_connections",
+            "Connections to ports of sandboxes",
+            self.port_connections.clone(),
+        );
+        registry.register(
+            "sandbox_connections_refused",
+            "Connections of sandboxes to hosts that they may not reach",
+            self.connections_refused.clone(),
+        );
+    }
+
+    /// A sandbox tried to reach a host that it may not reach.
+    pub(super) fn connection_refused(&self) {
+        self.connections_refused.inc();
     }
 
     /// A creation ended.
@@ -96,7 +115,12 @@ impl Sandboxes {
             let count = counts.iter().filter(|(_, found, _)| *found == state).map(|(_, _, count)| count).sum();
             metrics.states.get_or_create(&StateLabels { state: state.word() }).set(count);
         }
-        let disconnected = self.inner.living.lock().values().filter(|living| !living.link.is_connected()).count();
+        let (disconnected, connections) = {
+            let living = self.inner.living.lock();
+            let disconnected = living.values().filter(|living| !living.link.is_connected()).count();
+            (disconnected, living.values().map(|living| living.link.port_connections()).sum::<usize>())
+        };
+        metrics.port_connections.set(i64::try_from(connections).unwrap_or(i64::MAX));
         metrics.disconnected_agents.set(i64::try_from(disconnected).unwrap_or(i64::MAX));
     }
 }

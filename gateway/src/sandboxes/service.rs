@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use amalgam_engine::Time;
 use amalgam_proto::v1::sandbox_service_server::SandboxService;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Failure, Reason, timestamp, v1};
 use amalgam_sandbox::{Command, CommandSpec, SandboxError, SandboxState, Stream, TerminalSize};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::creation::{LIFETIME_SECONDS_MAX, Owner, Plan, check_envs, check_secrets};
 use super::messages::{Event, command_message, sandbox_message, stats_message};
+use super::port_token::PortToken;
+use super::ports::port_of;
 use super::streams::{command_stream, terminal_stream};
 use super::{Living, Sandboxes, sandbox_status};
 use crate::catalog::SandboxFilter;
@@ -32,6 +34,8 @@ const PAGE_DEFAULT: u32 = 20;
 const PAGE_MAX: u32 = 100;
 const BATCH_MAX: usize = 50;
 const EXTEND_SECONDS_MAX: i32 = 3_600;
+/// A URL of a port is good for so long.
+const PORT_URL_DEFAULT_SECONDS: i64 = 3_600;
 const NANOSECONDS: i64 = 1_000_000_000;
 const SIGTERM: i32 = 15;
 const SIGNAL_MAX: i32 = 64;
@@ -417,6 +421,34 @@ impl SandboxService for Sandboxes {
         let living = self.running(&project, &request.sandbox_id).await?;
         living.link.kill_terminal(&request.pty_id).await.map_err(|error| sandbox_status(&error))?;
         Ok(Response::new(v1::KillTerminalResponse {}))
+    }
+
+    async fn open_port(&self, request: Request<v1::OpenPortRequest>) -> Answer<v1::OpenPortResponse> {
+        let project = project_of(&request)?;
+        let identity = identity_of(&request)?.clone();
+        let host = request.metadata().get("host").and_then(|host| host.to_str().ok()).map(str::to_owned);
+        let request = request.into_inner();
+        if identity.is_same_user() {
+            let message = "this process listens on a Unix socket only, so that a URL would lead nowhere; `amalgam serve --listen` has an \
+                           address, and at the socket the port is /api/v1/sandboxes/ID/ports/PORT/";
+            return Err(Failure::new(Reason::PortUnreachable, message).into_status());
+        }
+        let port = port_of(&request.port.to_string())?;
+        let seconds = match i64::from(request.timeout_seconds) {
+            0 => PORT_URL_DEFAULT_SECONDS,
+            seconds @ 1..=LIFETIME_SECONDS_MAX => seconds,
+            _ => return Err(invalid("timeout_seconds: 1 to 86400")),
+        };
+        self.running(&project, &request.sandbox_id).await?;
+        let expires = Time(self.now().0.saturating_add(seconds * NANOSECONDS));
+        let sandbox = request.sandbox_id;
+        let token = PortToken { sandbox: sandbox.clone(), port, holder: (identity, project), expires };
+        let host = self.port_host(&self.new_port_token(token)?, host.as_deref());
+        self.note(&sandbox, &format!("port {port} opened for {seconds} s"));
+        let scheme = if self.inner.is_tls { "https" } else { "http" };
+        // A caller on a Unix socket knows no host.
+        let url = if host.starts_with('/') { format!("{host}/") } else { format!("{scheme}://{host}/") };
+        Ok(Response::new(v1::OpenPortResponse { url, host, expires_at: Some(timestamp(expires)) }))
     }
 
     async fn run_on_fork(&self, request: Request<v1::RunOnForkRequest>) -> Answer<Self::RunOnForkStream> {

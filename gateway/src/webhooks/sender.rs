@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::address::is_public;
+use crate::public_address::is_public;
 
 /// Each delay between tries is so many times the one before.
 const BACK_OFF_FACTOR: u32 = 5;

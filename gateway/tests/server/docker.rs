@@ -120,6 +120,10 @@ async fn docker_container_runs_commands_beside_the_workspace_and_is_removed() {
     type_in(&mut socket, "stty size; echo a$((1+1))b\n").await;
     read_until(&mut socket, "40 100\r\na2b").await;
     drop(socket);
+    // A web server in a container without a network.
+    let serve = "echo page > index.html; busybox httpd -p 127.0.0.1:8000 -h /workspace";
+    assert_eq!(site.run(&id, serve).await["exitCode"], 0);
+    assert_eq!(&site.at_port(Method::GET, &id, 8000, "/", &[]).await.bytes[..], b"page\n");
     let forked = site.call(Method::POST, &format!("/sandboxes/{id}/fork"), json!({"count": 1})).await.json();
     let copy = forked["sandboxes"][0]["id"].as_str().unwrap_or_else(|| panic!("{forked}")).to_owned();
     assert_eq!(forked["sandboxes"][0]["runtime"], "docker");

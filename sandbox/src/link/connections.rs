@@ -18,8 +18,6 @@ use tonic::transport::server::Connected;
 
 use crate::error::{Result, SandboxError};
 
-/// Connections at a time. The agent has one, and two while it reconnects.
-const CONNECTIONS_MAX: usize = 4;
 /// Delay after a connection could not be accepted.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -39,8 +37,12 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
 
-/// Makes a socket and accepts connections to it, of the server's user or of another one.
-pub(super) fn listen(path: &Path, owner: Option<(u32, u32)>) -> Result<ReceiverStream<io::Result<Connection>>> {
+/// Makes a socket and accepts connections to it, of the server's user or of another one, so many at a time.
+pub(super) fn listen(
+    path: &Path,
+    owner: Option<(u32, u32)>,
+    connections_max: usize,
+) -> Result<ReceiverStream<io::Result<Connection>>> {
     let failed = |error| SandboxError::io(format!("listen on {}", path.display()))(error);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -52,7 +54,7 @@ pub(super) fn listen(path: &Path, owner: Option<(u32, u32)>) -> Result<ReceiverS
         std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(failed)?;
     }
     let (send, receive) = mpsc::channel(1);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(connections_max));
     tokio::spawn(async move {
         loop {
             let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
@@ -114,7 +116,7 @@ mod tests {
         let directory = scratch.path().join("d".repeat(200));
         std::fs::create_dir(&directory).expect("make it");
         let path = directory.join("agent.sock");
-        let _connections = listen(&path, None).expect("listen");
+        let _connections = listen(&path, None, 1).expect("listen");
         assert_eq!(path.metadata().expect("a socket").permissions().mode() & 0o777, 0o600);
     }
 }

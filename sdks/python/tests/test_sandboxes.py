@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from amalgam import Amalgam, AsyncAmalgam, Sandbox, errors
@@ -288,3 +289,31 @@ def test_a_command_runs_on_a_fork_and_its_changes_are_merged(runner: Amalgam, na
     assert not late.merged
     with pytest.raises(errors.NotFoundError):
         runner.sandboxes.run_on_fork("nothing-" + name, "true")
+
+
+SERVE = "python3 -um http.server 8123 --bind 127.0.0.1 >/tmp/log 2>&1 & until grep -q Serv /tmp/log; do sleep 0.1; done"
+"""Starts a web server for the files of the workspace."""
+
+
+def test_a_port_is_reached_by_its_url_without_a_key(sandbox: Sandbox) -> None:
+    sandbox.files.write("page.txt", "hello from inside\n")
+    assert sandbox.commands.run(SERVE).exit_code == 0
+    opened = sandbox.open_port(8123, timeout=60)
+    assert opened.expires_at is not None
+    assert opened.url.endswith(f"{opened.host}/")
+    assert httpx.get(f"{opened.url}page.txt").text == "hello from inside\n"
+    assert httpx.get(f"http://{sandbox.get_host(8123)}/page.txt").text == "hello from inside\n"
+    closed = httpx.get(f"http://{sandbox.get_host(8124)}/")
+    assert (closed.status_code, closed.json()["error"]["name"]) == (502, "PORT_UNREACHABLE")
+    with pytest.raises(errors.InvalidArgumentError):
+        sandbox.open_port(70_000)
+
+
+def test_the_asynchronous_client_reaches_a_port_too(server: Server, sandbox: Sandbox) -> None:
+    async def reach() -> int:
+        async with AsyncAmalgam(server.url, api_key=server.key) as client:
+            same = await client.sandboxes.get(sandbox.id)
+            async with httpx.AsyncClient() as plain:
+                return (await plain.get(f"http://{await same.get_host(8125)}/")).status_code
+
+    assert asyncio.run(reach()) == 502

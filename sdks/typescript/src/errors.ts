@@ -274,6 +274,13 @@ export class SandboxNotReadyError extends NotPossibleError {
     "sandbox.refresh() tells the state and its reason; make a new sandbox on its workspace.";
 }
 
+/** Nothing listens at a port of the sandbox, or what listens does not answer. */
+export class PortUnreachableError extends UnavailableError {
+  protected static override readonly suggestionByDefault: string =
+    "Start the program in the sandbox first, and wait until it listens.";
+  protected static override readonly retryableByDefault: boolean = false;
+}
+
 /** Nothing on the server enforces a limit that was given. */
 export class LimitNotEnforcedError extends NotPossibleError {
   protected static override readonly suggestionByDefault: string = "Leave the limit out, or pass bestEffort.";
@@ -337,6 +344,7 @@ const BY_NAME: Record<string, ErrorClass> = {
   SANDBOX_LIMIT_EXCEEDED: SandboxLimitExceededError,
   PTY_LIMIT_EXCEEDED: PTYLimitExceededError,
   SANDBOX_NOT_READY: SandboxNotReadyError,
+  PORT_UNREACHABLE: PortUnreachableError,
   LIMIT_NOT_ENFORCED: LimitNotEnforcedError,
   COMMAND_FAILED: CommandFailedError,
   NOT_ISOLATED: NotIsolatedError,

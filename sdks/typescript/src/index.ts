@@ -66,6 +66,7 @@ export type {
   PolicyComplaint,
   PolicyLevel,
   PolicySet,
+  PortUrl,
   Project,
   ProjectUsage,
   QueueEntry,

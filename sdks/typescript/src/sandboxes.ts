@@ -6,6 +6,7 @@ import { Files } from "./files.js";
 import {
   type BatchDeleted,
   type ForkRun,
+  type PortUrl,
   type Revision,
   type SandboxInfo,
   type SandboxLogs,
@@ -51,8 +52,8 @@ export interface SandboxOptions extends CallOptions {
   readOnly?: boolean;
   /** The runtime; the server's default without it. */
   runtime?: string;
-  /** `none` without it. */
-  network?: string;
+  /** `none` without it; or the hosts that it may reach, for example `["pypi.org", "*.pythonhosted.org"]`. */
+  network?: string | readonly string[];
   /** Keep a workspace that is made for the sandbox when the sandbox is disposed of. */
   keepWorkspace?: boolean;
 }
@@ -131,6 +132,22 @@ export class Sandbox implements AsyncDisposable {
     return this.service.stats(this.id, options);
   }
 
+  /**
+   * Makes a URL at which a port of the sandbox is reached without a key, by HTTP and WebSockets. A program in the sandbox has to
+   * listen there, on the loopback address or on all addresses. The URL is good for `seconds`: an hour without it, at most a day.
+   */
+  async openPort(port: number, options: CallOptions & { seconds?: number } = {}): Promise<PortUrl> {
+    return this.service.openPort(this.id, port, options);
+  }
+
+  /**
+   * Returns what stands behind `http://` in the URL of a port, as in `http://${await sandbox.getHost(8000)}/path`. Good for an
+   * hour; `openPort` has the whole URL, and takes another time.
+   */
+  async getHost(port: number, options: CallOptions = {}): Promise<string> {
+    return (await this.openPort(port, options)).host;
+  }
+
   /** Copies the workspace as it is now, without a pause, and starts a sandbox on each copy. */
   async fork(options: CallOptions & { count?: number; name?: string } = {}): Promise<Sandbox[]> {
     return this.service.fork(this.id, options);
@@ -173,8 +190,8 @@ export interface RunOnForkOptions extends CallOptions {
   secrets?: Record<string, string>;
   /** What the sandbox is started from; `host` without it. */
   template?: string;
-  /** `none` without it. */
-  network?: string;
+  /** `none` without it; or the hosts that it may reach, for example `["pypi.org", "*.pythonhosted.org"]`. */
+  network?: string | readonly string[];
   /** Merge what the command changed; so it is without it. */
   merge?: boolean;
   /** Keep the fork if it is not merged. */
@@ -207,7 +224,7 @@ export class Sandboxes {
       bestEffort: options.bestEffort,
       readOnly: options.readOnly,
       runtime: options.runtime,
-      network: options.network,
+      ...networkFields(options.network),
     };
     const answer = await this.transport.call("CreateSandbox", { body }, this.slow(options));
     return new Sandbox(this.transport, sandboxInfo(answer), options.keepWorkspace);
@@ -272,6 +289,14 @@ export class Sandboxes {
     return (answer.sandboxes ?? []).map((found) => new Sandbox(this.transport, sandboxInfo(found)));
   }
 
+  /** Makes a URL at which a port of a sandbox is reached without a key. */
+  async openPort(id: string, port: number, options: CallOptions & { seconds?: number } = {}): Promise<PortUrl> {
+    const path = { sandbox_id: id, port: String(port) };
+    const answer = await this.transport.call("OpenPort", { path, body: { timeoutSeconds: options.seconds } }, options);
+    const { url = "", host = "", expiresAt } = answer;
+    return { url, host, expiresAt: expiresAt ? new Date(expiresAt) : undefined };
+  }
+
   /**
    * Runs a command on a fork of a workspace in a sandbox of its own, and merges what it changed: one call.
    *
@@ -292,7 +317,7 @@ export class Sandboxes {
       timeout: options.commandTimeoutMs,
       stdin: options.stdin === undefined ? undefined : escape(options.stdin),
       secrets: { ...options.secrets },
-      sandbox: withoutUndefined({ template: options.template ?? "host", network: options.network }),
+      sandbox: { template: options.template ?? "host", ...networkFields(options.network) },
       noMerge: options.merge === false,
       keep: options.keep,
       message: options.message,
@@ -342,6 +367,12 @@ export async function withSandbox<R>(
   } finally {
     await sandbox[Symbol.asyncDispose]();
   }
+}
+
+/** The fields of a network: a word, or the hosts of an allow-list. */
+function networkFields(network: string | readonly string[] | undefined): { network?: string; allowedHosts?: string[] } {
+  if (network === undefined) return {};
+  return typeof network === "string" ? { network } : { allowedHosts: [...network] };
 }
 
 function withoutUndefined<T extends object>(value: T): { [K in keyof T]: Exclude<T[K], undefined> } {

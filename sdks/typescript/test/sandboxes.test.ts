@@ -144,6 +144,18 @@ test("a running sandbox forks, and copies are deleted together", { skip }, async
   assert.equal((await origin.refresh()).state, "running");
 });
 
+test("a port is reached by its URL without a key", { skip }, async () => {
+  await using sandbox = await client.sandboxes.create();
+  await sandbox.files.write("page.txt", "hello from inside\n");
+  const serve = "python3 -um http.server 8123 --bind 127.0.0.1 >/tmp/log 2>&1 &";
+  assert.equal((await sandbox.commands.run(`${serve} until grep -q Serv /tmp/log; do sleep 0.1; done`)).exitCode, 0);
+  const { url, host, expiresAt } = await sandbox.openPort(8123, { seconds: 60 });
+  assert.ok(expiresAt && url.endsWith(`${host}/`));
+  assert.equal(await (await fetch(`${url}page.txt`)).text(), "hello from inside\n");
+  assert.equal((await fetch(`http://${await sandbox.getHost(8124)}/`)).status, 502);
+  await assert.rejects(sandbox.openPort(70_000), errors.InvalidArgumentError);
+});
+
 test("refusals have classes of their own", { skip }, async () => {
   assert.ok((await client.templates.list()).some(({ name }) => name === "host"));
   await assert.rejects(client.sandboxes.create({ template: "no-such-template" }), errors.TemplateNotFoundError);

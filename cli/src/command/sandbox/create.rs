@@ -69,6 +69,9 @@ pub struct CreateOptions {
     /// Its network: none; bridge or host where the server allows it
     #[arg(long, value_name = "NETWORK", default_value = "none")]
     network: String,
+    /// Let it reach this host, and no other one: a name, *.NAME, or either with :PORT; repeatable
+    #[arg(long, value_name = "HOST")]
+    allow_host: Vec<String>,
 }
 
 impl CreateOptions {
@@ -88,6 +91,7 @@ impl CreateOptions {
             read_only: self.read_only,
             runtime: self.runtime,
             network: self.network,
+            allowed_hosts: self.allow_host,
             ..v1::CreateSandboxRequest::default()
         })
     }

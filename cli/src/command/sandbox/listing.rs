@@ -24,6 +24,7 @@ pub fn sandbox_json(sandbox: &v1::Sandbox) -> Value {
             "project": sandbox.project,
             "runtime": sandbox.runtime,
             "network": sandbox.network,
+            "allowed_hosts": sandbox.allowed_hosts,
             "provider": sandbox.provider,
             "read_only": sandbox.read_only,
             "created": lines::time(sandbox.created_at.as_ref()),

@@ -309,6 +309,13 @@ class SandboxNotReadyError(NotPossibleError):
     suggestion_by_default = "sandbox.refresh() tells the state and its reason; make a new sandbox on its workspace."
 
 
+class PortUnreachableError(UnavailableError):
+    """Nothing listens at a port of the sandbox, or what listens does not answer."""
+
+    suggestion_by_default = "Start the program in the sandbox first, and wait until it listens."
+    retryable_by_default = False
+
+
 class LimitNotEnforcedError(NotPossibleError):
     """Nothing on the server enforces a limit that was given."""
 
@@ -382,6 +389,7 @@ BY_NAME: dict[str, type[AmalgamError]] = {
     "SANDBOX_LIMIT_EXCEEDED": SandboxLimitExceededError,
     "PTY_LIMIT_EXCEEDED": PTYLimitExceededError,
     "SANDBOX_NOT_READY": SandboxNotReadyError,
+    "PORT_UNREACHABLE": PortUnreachableError,
     "LIMIT_NOT_ENFORCED": LimitNotEnforcedError,
     "COMMAND_FAILED": CommandFailedError,
     "NOT_ISOLATED": NotIsolatedError,

@@ -420,6 +420,8 @@ export interface CreateProjectResponse {
 }
 
 export interface CreateSandboxRequest {
+  /** Hosts that the sandbox may reach, by a proxy of the server that the environment of its commands names, and by nothing else: `pypi.org`, `*.example.org` (all names below it), each with `:PORT`, or without for the ports 80 and 443. 64 at most, with `network` `none`. The setting `sandbox-hosts` of the server has to permit them. */
+  allowedHosts?: string[];
   bestEffort?: boolean;
   /** Environment variables of all its commands. */
   envs?: Record<string, string>;
@@ -648,11 +650,11 @@ export interface Episode {
 
 export interface ErrorBody {
   error?: {
-    code?: 1000 | 1001 | 1002 | 1003 | 1004 | 2001 | 2002 | 2003 | 2004 | 2005 | 2006 | 3000 | 3001 | 3002 | 3003 | 3004 | 3005 | 3006 | 3007 | 3008 | 4000 | 4001 | 4002 | 4100 | 4101 | 9000 | 9001 | 9002 | 9003 | 9004 | 9005 | 9006 | 9007 | 9008 | 9009 | 9010 | 9011;
+    code?: 1000 | 1001 | 1002 | 1003 | 1004 | 2001 | 2002 | 2003 | 2004 | 2005 | 2006 | 2007 | 3000 | 3001 | 3002 | 3003 | 3004 | 3005 | 3006 | 3007 | 3008 | 4000 | 4001 | 4002 | 4100 | 4101 | 9000 | 9001 | 9002 | 9003 | 9004 | 9005 | 9006 | 9007 | 9008 | 9009 | 9010 | 9011;
     details?: Record<string, string>;
     /** What happened, and what to do */
     message?: string;
-    name?: "UNAUTHORIZED" | "FORBIDDEN" | "KEY_EXPIRED" | "KEY_REVOKED" | "LOCAL_ONLY" | "SANDBOX_NOT_FOUND" | "TEMPLATE_NOT_FOUND" | "SANDBOX_LIMIT_EXCEEDED" | "LIMIT_NOT_ENFORCED" | "NOT_ISOLATED" | "SANDBOX_NOT_READY" | "NOT_FOUND" | "ALREADY_EXISTS" | "MOVED" | "CONFLICT" | "GONE" | "NOT_POSSIBLE" | "REQUEST_ID_REUSED" | "OUT_OF_RANGE" | "DAMAGED" | "PROCESS_TIMEOUT" | "COMMAND_FAILED" | "COMMAND_NOT_FOUND" | "PTY_NOT_FOUND" | "PTY_LIMIT_EXCEEDED" | "INTERNAL_ERROR" | "RATE_LIMITED" | "INVALID_ARGUMENT" | "TOO_LARGE" | "UNAVAILABLE" | "NO_SPACE" | "DEADLINE_EXCEEDED" | "CANCELLED" | "UNIMPLEMENTED" | "METHOD_NOT_ALLOWED" | "TOO_MANY" | "UNSUPPORTED_MEDIA";
+    name?: "UNAUTHORIZED" | "FORBIDDEN" | "KEY_EXPIRED" | "KEY_REVOKED" | "LOCAL_ONLY" | "SANDBOX_NOT_FOUND" | "TEMPLATE_NOT_FOUND" | "SANDBOX_LIMIT_EXCEEDED" | "LIMIT_NOT_ENFORCED" | "NOT_ISOLATED" | "SANDBOX_NOT_READY" | "PORT_UNREACHABLE" | "NOT_FOUND" | "ALREADY_EXISTS" | "MOVED" | "CONFLICT" | "GONE" | "NOT_POSSIBLE" | "REQUEST_ID_REUSED" | "OUT_OF_RANGE" | "DAMAGED" | "PROCESS_TIMEOUT" | "COMMAND_FAILED" | "COMMAND_NOT_FOUND" | "PTY_NOT_FOUND" | "PTY_LIMIT_EXCEEDED" | "INTERNAL_ERROR" | "RATE_LIMITED" | "INVALID_ARGUMENT" | "TOO_LARGE" | "UNAVAILABLE" | "NO_SPACE" | "DEADLINE_EXCEEDED" | "CANCELLED" | "UNIMPLEMENTED" | "METHOD_NOT_ALLOWED" | "TOO_MANY" | "UNSUPPORTED_MEDIA";
     requestId?: string;
   };
 }
@@ -1602,6 +1604,22 @@ export interface ObjectTally {
   objects?: number;
 }
 
+export interface OpenPortRequest {
+  /** 1 to 65535. A program has to listen there, on the loopback address or on all addresses. */
+  port?: number;
+  sandboxId?: string;
+  /** The URL is good for so long, and not longer than the sandbox, the key and the server's process; 0 is 3,600, at most 86,400. */
+  timeoutSeconds?: number;
+}
+
+export interface OpenPortResponse {
+  expiresAt?: string | null;
+  /** What stands behind `http://` or `https://` in the URL, without the last slash. It has a path, unless the server has a domain for ports. */
+  host?: string;
+  /** The URL of the program's root, with a slash at its end. Whoever has it reaches the port. */
+  url?: string;
+}
+
 /** A change of state. */
 export interface Operation {
   /** What: commit, capture, fork, restore, undo, ... */
@@ -2294,6 +2312,8 @@ export interface RunStage {
 
 /** A sandbox. */
 export interface Sandbox {
+  /** The hosts that it may reach, by the proxy of the server. */
+  allowedHosts?: string[];
   createdAt?: string | null;
   /** When it is ended, and its workspace committed and kept. */
   expiresAt?: string | null;
@@ -3742,6 +3762,13 @@ export interface Operations {
     body: NextBisectStepRequest;
     answer: NextBisectStepResponse;
   };
+  /** Makes a URL at which a port of a running sandbox is reached without a key, for web pages and programs that send none. */
+  OpenPort: {
+    path: { port: string; sandbox_id: string };
+    query: object;
+    body: OpenPortRequest;
+    answer: OpenPortResponse;
+  };
   /** Says whether the store's process collects by itself. */
   PauseCollection: {
     path: object;
@@ -4195,6 +4222,7 @@ export const OPERATIONS = {
   MeasureUsage: { verb: "GET", path: "/usage", hasRequestId: false, isStream: true },
   MergeWorkspaces: { verb: "POST", path: "/workspaces/{target}/merge", hasRequestId: true, isStream: false },
   NextBisectStep: { verb: "POST", path: "/bisect", hasRequestId: false, isStream: false },
+  OpenPort: { verb: "POST", path: "/sandboxes/{sandbox_id}/ports/{port}", hasRequestId: false, isStream: false },
   PauseCollection: { verb: "POST", path: "/collections/pause", hasRequestId: true, isStream: false },
   PauseSandbox: { verb: "POST", path: "/sandboxes/{id}/pause", hasRequestId: false, isStream: false },
   PlanCollection: { verb: "GET", path: "/collections/plan", hasRequestId: false, isStream: true },

@@ -35,6 +35,8 @@ export interface SandboxInfo {
   readonly provider: string;
   /** Why it is in the state `error` or `stopped`. */
   readonly reason: string;
+  /** The hosts that it may reach, by the proxy of the server. */
+  readonly allowedHosts: readonly string[];
 }
 
 /** The result of deleting several sandboxes. */
@@ -42,6 +44,15 @@ export interface BatchDeleted {
   readonly succeeded: readonly string[];
   /** The sandboxes that were not deleted, each with the reason. */
   readonly failed: readonly { readonly id: string; readonly error: string }[];
+}
+
+/** The URL of a port of a sandbox. Whoever has it reaches the port, without a key. */
+export interface PortUrl {
+  /** With a slash at its end. */
+  readonly url: string;
+  /** What stands behind `http://` or `https://` in the URL. It has a path, unless the server has a domain for ports. */
+  readonly host: string;
+  readonly expiresAt: Date | undefined;
 }
 
 /** The log of a sandbox. */
@@ -132,6 +143,7 @@ export function sandboxInfo(value: api.Sandbox): SandboxInfo {
     })),
     provider: value.provider ?? "",
     reason: value.reason ?? "",
+    allowedHosts: value.allowedHosts ?? [],
   };
 }
 

@@ -15,6 +15,7 @@ from ..errors import NotFoundError, ProtocolError, UnsupportedError
 from ..models import (
     BatchDeleted,
     ForkRun,
+    PortUrl,
     SandboxInfo,
     SandboxLogs,
     SandboxState,
@@ -98,6 +99,23 @@ class AsyncSandbox:
         """Returns the resources that the sandbox uses."""
         return await self._service.stats(self.id)
 
+    async def open_port(self, port: int, *, timeout: int | None = None) -> PortUrl:
+        """Makes a URL at which a port of the sandbox is reached without a key, by HTTP and WebSockets.
+
+        Args:
+            port: A program in the sandbox has to listen there, on the loopback address or on all addresses.
+            timeout: The seconds for which the URL is good; an hour if unset, at most a day.
+
+        """
+        return await self._service.open_port(self.id, port, timeout=timeout)
+
+    async def get_host(self, port: int) -> str:
+        """Returns what stands behind ``http://`` in the URL of a port, as in ``f"http://{sandbox.get_host(8000)}/path"``.
+
+        Good for an hour; ``open_port`` has the whole URL, and takes another time.
+        """
+        return (await self.open_port(port)).host
+
     async def fork(self, *, count: int = 1, name: str = "") -> builtins.list[AsyncSandbox]:
         """Copies the workspace as it is now, without a pause, and starts a sandbox on each copy."""
         return await self._service.fork(self.id, count=count, name=name)
@@ -142,7 +160,7 @@ class AsyncSandboxes:
         best_effort: bool = False,
         read_only: bool = False,
         runtime: str = "",
-        network: str = "",
+        network: str | Sequence[str] = "",
         keep_workspace: bool = False,
     ) -> AsyncSandbox:
         """Starts a sandbox, and returns when it takes commands. ``with`` deletes it at the end.
@@ -163,7 +181,7 @@ class AsyncSandboxes:
             best_effort: Start it although nothing enforces some of the limits; ``info.limits`` tells which.
             read_only: Show the workspace for reading only.
             runtime: The runtime; the server's default if empty.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach, for example ``["pypi.org"]``.
             keep_workspace: Keep a workspace that is made for the sandbox at the end of its block.
 
         Raises:
@@ -185,7 +203,7 @@ class AsyncSandboxes:
             "bestEffort": best_effort,
             "readOnly": read_only,
             "runtime": runtime,
-            "network": network,
+            **_network_fields(network),
         }
         call = json_call("POST", "/sandboxes", SandboxInfo.from_json, body=body, timeout=CREATE_SECONDS)
         try:
@@ -274,6 +292,12 @@ class AsyncSandboxes:
         call = json_call("POST", f"/sandboxes/{segment(id)}/fork", parse, body=body, timeout=CREATE_SECONDS)
         return [AsyncSandbox(self._transport, info) for info in await self._transport.send(call)]
 
+    async def open_port(self, id: str, port: int, *, timeout: int | None = None) -> PortUrl:  # noqa: A002
+        """Makes a URL at which a port of a sandbox is reached without a key."""
+        path = f"/sandboxes/{segment(id)}/ports/{int(port)}"
+        call = json_call("POST", path, PortUrl.from_json, body={"timeoutSeconds": timeout})
+        return await self._transport.send(call)
+
     async def run_on_fork(
         self,
         workspace: str | Named,
@@ -285,7 +309,7 @@ class AsyncSandboxes:
         stdin: str | bytes = b"",
         secrets: Mapping[str, str] | None = None,
         template: str = "host",
-        network: str = "",
+        network: str | Sequence[str] = "",
         merge: bool = True,
         keep: bool = False,
         message: str = "",
@@ -308,7 +332,7 @@ class AsyncSandboxes:
             stdin: Standard input.
             secrets: Secrets of the command, as in ``commands.run``.
             template: What the sandbox is started from.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach, for example ``["pypi.org"]``.
             merge: Merge what the command changed.
             keep: Keep the fork if it is not merged.
             message: The message of the merge; the command if empty.
@@ -326,7 +350,7 @@ class AsyncSandboxes:
             "timeout": None if timeout is None else max(int(timeout * 1000), 1),
             "stdin": escape(data_text(stdin)),
             "secrets": dict(secrets or {}),
-            "sandbox": {"template": template, "network": network},
+            "sandbox": {"template": template, **_network_fields(network)},
             "noMerge": not merge,
             "keep": keep,
             "message": message,
@@ -373,3 +397,8 @@ def _base_text(base: Revision | Named | None) -> str:
     if base is None or isinstance(base, (str, Snapshot)):
         return revision_text(base)
     return f"{base.name}@"
+
+
+def _network_fields(network: str | Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of a network: a word, or the hosts of an allow-list."""
+    return {"network": network} if isinstance(network, str) else {"allowedHosts": [*network]}

@@ -440,7 +440,7 @@ class AsyncWorkspace:
         best_effort: bool = False,
         read_only: bool = False,
         runtime: str = "",
-        network: str = "",
+        network: str | Sequence[str] = "",
     ) -> AsyncSandbox:
         """Starts a sandbox whose commands work in this workspace: ``client.sandboxes.create`` with ``workspace``.
 
@@ -458,7 +458,7 @@ class AsyncWorkspace:
             best_effort: Start it although nothing enforces some of the limits.
             read_only: Show the workspace for reading only.
             runtime: The runtime; the server's default if empty.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach.
 
         """
         return await AsyncSandboxes(self._transport).create(

@@ -16,6 +16,7 @@ from ..errors import NotFoundError, ProtocolError, UnsupportedError
 from ..models import (
     BatchDeleted,
     ForkRun,
+    PortUrl,
     SandboxInfo,
     SandboxLogs,
     SandboxState,
@@ -97,6 +98,23 @@ class Sandbox:
         """Returns the resources that the sandbox uses."""
         return self._service.stats(self.id)
 
+    def open_port(self, port: int, *, timeout: int | None = None) -> PortUrl:
+        """Makes a URL at which a port of the sandbox is reached without a key, by HTTP and WebSockets.
+
+        Args:
+            port: A program in the sandbox has to listen there, on the loopback address or on all addresses.
+            timeout: The seconds for which the URL is good; an hour if unset, at most a day.
+
+        """
+        return self._service.open_port(self.id, port, timeout=timeout)
+
+    def get_host(self, port: int) -> str:
+        """Returns what stands behind ``http://`` in the URL of a port, as in ``f"http://{sandbox.get_host(8000)}/path"``.
+
+        Good for an hour; ``open_port`` has the whole URL, and takes another time.
+        """
+        return (self.open_port(port)).host
+
     def fork(self, *, count: int = 1, name: str = "") -> builtins.list[Sandbox]:
         """Copies the workspace as it is now, without a pause, and starts a sandbox on each copy."""
         return self._service.fork(self.id, count=count, name=name)
@@ -141,7 +159,7 @@ class Sandboxes:
         best_effort: bool = False,
         read_only: bool = False,
         runtime: str = "",
-        network: str = "",
+        network: str | Sequence[str] = "",
         keep_workspace: bool = False,
     ) -> Sandbox:
         """Starts a sandbox, and returns when it takes commands. ``with`` deletes it at the end.
@@ -162,7 +180,7 @@ class Sandboxes:
             best_effort: Start it although nothing enforces some of the limits; ``info.limits`` tells which.
             read_only: Show the workspace for reading only.
             runtime: The runtime; the server's default if empty.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach, for example ``["pypi.org"]``.
             keep_workspace: Keep a workspace that is made for the sandbox at the end of its block.
 
         Raises:
@@ -184,7 +202,7 @@ class Sandboxes:
             "bestEffort": best_effort,
             "readOnly": read_only,
             "runtime": runtime,
-            "network": network,
+            **_network_fields(network),
         }
         call = json_call("POST", "/sandboxes", SandboxInfo.from_json, body=body, timeout=CREATE_SECONDS)
         try:
@@ -271,6 +289,12 @@ class Sandboxes:
         call = json_call("POST", f"/sandboxes/{segment(id)}/fork", parse, body=body, timeout=CREATE_SECONDS)
         return [Sandbox(self._transport, info) for info in self._transport.send(call)]
 
+    def open_port(self, id: str, port: int, *, timeout: int | None = None) -> PortUrl:  # noqa: A002
+        """Makes a URL at which a port of a sandbox is reached without a key."""
+        path = f"/sandboxes/{segment(id)}/ports/{int(port)}"
+        call = json_call("POST", path, PortUrl.from_json, body={"timeoutSeconds": timeout})
+        return self._transport.send(call)
+
     def run_on_fork(
         self,
         workspace: str | Named,
@@ -282,7 +306,7 @@ class Sandboxes:
         stdin: str | bytes = b"",
         secrets: Mapping[str, str] | None = None,
         template: str = "host",
-        network: str = "",
+        network: str | Sequence[str] = "",
         merge: bool = True,
         keep: bool = False,
         message: str = "",
@@ -305,7 +329,7 @@ class Sandboxes:
             stdin: Standard input.
             secrets: Secrets of the command, as in ``commands.run``.
             template: What the sandbox is started from.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach, for example ``["pypi.org"]``.
             merge: Merge what the command changed.
             keep: Keep the fork if it is not merged.
             message: The message of the merge; the command if empty.
@@ -323,7 +347,7 @@ class Sandboxes:
             "timeout": None if timeout is None else max(int(timeout * 1000), 1),
             "stdin": escape(data_text(stdin)),
             "secrets": dict(secrets or {}),
-            "sandbox": {"template": template, "network": network},
+            "sandbox": {"template": template, **_network_fields(network)},
             "noMerge": not merge,
             "keep": keep,
             "message": message,
@@ -370,3 +394,8 @@ def _base_text(base: Revision | Named | None) -> str:
     if base is None or isinstance(base, (str, Snapshot)):
         return revision_text(base)
     return f"{base.name}@"
+
+
+def _network_fields(network: str | Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of a network: a word, or the hosts of an allow-list."""
+    return {"network": network} if isinstance(network, str) else {"allowedHosts": [*network]}

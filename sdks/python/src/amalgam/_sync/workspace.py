@@ -441,7 +441,7 @@ class Workspace:
         best_effort: bool = False,
         read_only: bool = False,
         runtime: str = "",
-        network: str = "",
+        network: str | Sequence[str] = "",
     ) -> Sandbox:
         """Starts a sandbox whose commands work in this workspace: ``client.sandboxes.create`` with ``workspace``.
 
@@ -459,7 +459,7 @@ class Workspace:
             best_effort: Start it although nothing enforces some of the limits.
             read_only: Show the workspace for reading only.
             runtime: The runtime; the server's default if empty.
-            network: ``none`` if empty.
+            network: ``none`` if empty; or the hosts that it may reach.
 
         """
         return Sandboxes(self._transport).create(

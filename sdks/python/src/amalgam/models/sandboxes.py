@@ -52,6 +52,8 @@ class SandboxInfo:
     """How the sandbox sees its workspace, for example ``fuse``."""
     reason: str = ""
     """Why it is in the state ``error`` or ``stopped``."""
+    allowed_hosts: tuple[str, ...] = ()
+    """The hosts that it may reach, by the proxy of the server."""
 
     @classmethod
     def from_json(cls, value: Json) -> SandboxInfo:
@@ -71,6 +73,7 @@ class SandboxInfo:
             limits=tuple(EnforcedLimit.from_json(one) for one in value.get("limits", ())),
             provider=value.get("provider", ""),
             reason=value.get("reason", ""),
+            allowed_hosts=tuple(value.get("allowedHosts", ())),
         )
 
 
@@ -87,6 +90,22 @@ class BatchDeleted:
         """Reads a ``BatchDeleteSandboxesResponse``."""
         failed = {one.get("id", ""): one.get("error", "") for one in value.get("failed", ())}
         return cls(tuple(value.get("succeeded", ())), failed)
+
+
+@dataclass(frozen=True, slots=True)
+class PortUrl:
+    """The URL of a port of a sandbox. Whoever has it reaches the port, without a key."""
+
+    url: str
+    """With a slash at its end."""
+    host: str
+    """What stands behind the scheme in the URL. It has a path, unless the server has a domain for ports."""
+    expires_at: datetime | None = None
+
+    @classmethod
+    def from_json(cls, value: Json) -> PortUrl:
+        """Reads an ``OpenPortResponse``."""
+        return cls(value.get("url", ""), value.get("host", ""), time_of(value.get("expiresAt")))
 
 
 @dataclass(frozen=True, slots=True)
