@@ -66,7 +66,7 @@ pub struct Global {
     #[arg(long, global = true)]
     pub in_process: bool,
     /// Run as if started in DIR
-    #[arg(short = 'C', global = true, value_name = "DIR")]
+    #[arg(id = "run_in", short = 'C', global = true, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 }
 
@@ -98,6 +98,22 @@ mod tests {
         match below.is_empty() {
             true => vec![(name.to_owned(), command)],
             false => below.iter().flat_map(|one| leaves(one, &format!("{name} {}", one.get_name()))).collect(),
+        }
+    }
+
+    /// A global option and an option of a command with the same id are one and the same to the parser, without a warning.
+    #[test]
+    fn no_option_of_a_command_has_the_id_of_a_global_one() {
+        let amalgam = Arguments::command();
+        let globals: Vec<_> =
+            amalgam.get_arguments().filter(|one| one.is_global_set()).map(|one| one.get_id()).collect();
+        assert!(globals.len() > 5);
+        let mut open: Vec<&Command> = amalgam.get_subcommands().collect();
+        while let Some(command) = open.pop() {
+            for argument in command.get_arguments() {
+                assert!(!globals.contains(&argument.get_id()), "{}: {}", command.get_name(), argument.get_id());
+            }
+            open.extend(command.get_subcommands());
         }
     }
 

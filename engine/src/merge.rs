@@ -40,6 +40,7 @@ pub use undecided::{ConflictSubject, Decision, Undecided};
 pub use workspaces::{AdmitSource, MergeDone, MergeHeads, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::id::{Bare, RootId};
@@ -65,6 +66,17 @@ pub struct MergeOptions {
     /// Groups of paths, each including everything below them, that merge as units: if both sides changed any path of a group, the
     /// whole group conflicts. Renames are not tracked inside a group.
     pub units: Vec<Vec<TreePath>>,
+    /// Which entries follow a directory that the other side renamed; all of them if there is none.
+    pub moves: Option<Arc<dyn AdmitMove>>,
+}
+
+/// Decides which entries follow a directory that the other side of a merge renamed. The others stay at their paths.
+pub trait AdmitMove: std::fmt::Debug + Send + Sync {
+    /// Returns whether an entry may follow from one path to another.
+    fn admits(&self, from: &TreePath, to: &TreePath) -> bool;
+
+    /// Returns whether a directory may follow with everything below it.
+    fn admits_below(&self, from: &TreePath, to: &TreePath) -> bool;
 }
 
 /// The result of a merge.

@@ -35,7 +35,7 @@ use crate::diff::Change;
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::{RootId, SnapshotId};
-use crate::merge::{MergeContents, Regenerate};
+use crate::merge::{AdmitMove, MergeContents, Regenerate};
 use crate::name::TreePath;
 use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, operation};
 use crate::reference::{RefName, RefValue};
@@ -79,6 +79,11 @@ pub trait MergePolicy {
     /// Returns the groups of paths that merge as units in a merge of these trees.
     fn units(&self, _base: Option<RootId>, _ours: RootId, _theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
         Ok(Vec::new())
+    }
+
+    /// Returns which entries follow a directory that the other side renamed; all of them if there is none.
+    fn moves(&self) -> Option<Arc<dyn AdmitMove>> {
+        None
     }
 
     /// Returns `None` if an entry's change of a path may be merged, otherwise the reason for the refusal. One refusal holds back

@@ -134,7 +134,7 @@ impl Store {
     }
 
     /// Creates a path counter for one walk that holds all its paths in memory.
-    pub(crate) fn held_path_count(&self) -> PathCount {
+    pub fn held_path_count(&self) -> PathCount {
         PathCount::held(self.inner.paths_max)
     }
 

@@ -70,12 +70,14 @@ struct LayerWalk<'a, S> {
 impl<S: LayerSink> LayerWalk<'_, S> {
     fn directories(&mut self, before: Option<DirectoryRef>, after: Option<DirectoryRef>) -> Result<()> {
         let mut open = vec![(TreePath::root(), before, after)];
+        let mut count = self.store.path_count();
         while let Some((above, before, after)) = open.pop() {
             if before == after {
                 continue;
             }
             for paired in paired_entries(self.store, before, after)? {
                 let PairedEntry { name, before, after } = paired?;
+                count.add(1)?;
                 let path = above.join(&name);
                 if self.sink.has_whiteout_names() && name.as_bytes().starts_with(b".wh.") {
                     self.sink.report().note(NOTE_WHITEOUT, path.as_bytes());

@@ -55,14 +55,15 @@ pub(crate) fn walk(
     })
 }
 
-/// Lists a directory's entry and everything below it in batches, until the caller wants no more.
+/// Lists a directory's entry and everything below it in batches, until the caller wants no more. Fails if there are more paths
+/// than the store's limit.
 fn batches(
     store: &Store,
     path: TreePath,
     entry: Entry,
     mut take: impl FnMut(Vec<VisitedEntry>) -> Result<bool>,
 ) -> Result<()> {
-    let mut bytes = 0;
+    let (mut bytes, mut count) = (0, store.path_count());
     let mut open: Vec<(TreePath, Listing)> = Vec::new();
     if let Node::Directory(contents) = entry.node {
         open.push((path.clone(), Box::new(list_directory(store, contents)?)));
@@ -74,6 +75,7 @@ fn batches(
             continue;
         };
         let (name, entry) = item?;
+        count.add(1)?;
         let path = above.join(&name);
         if let Node::Directory(contents) = entry.node {
             open.push((path.clone(), Box::new(list_directory(store, contents)?)));

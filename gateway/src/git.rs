@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use amalgam_engine::Progress;
 use amalgam_proto::{Failure, Reason};
 use amalgam_server::{GitRequest, GitRoute, OpenStore, git_route};
 use bytes::Bytes;
@@ -27,6 +28,8 @@ static CLONE: Method = Method { name: "git/upload-pack", access: Access::Project
 pub(crate) const CLIENTS_MAX: usize = 32;
 /// How long one waits for others to end.
 const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long the export of new snapshots may take before a client is answered.
+const EXPORT_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Pieces of a body that wait for their reader.
 const QUEUE: usize = 8;
 const PIECE_BYTES: usize = 64 << 10;
@@ -93,9 +96,11 @@ async fn served(
     };
     let (send, receive) = mpsc::channel::<Result<Frame<Bytes>, Status>>(QUEUE);
     let (begun, begins) = tokio::sync::oneshot::channel();
+    let export = CancelOnDrop(Arc::default());
+    let progress = Arc::clone(&export.0);
     tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let mut response = match store.service().serve_git(&place.workspace, &head.headers, asked) {
+        let mut response = match store.service().serve_git(&place.workspace, &head.headers, asked, &progress) {
             Ok(response) => response,
             Err(error) => {
                 return drop(begun.send(Err(Failure::new(error.reason(), error.to_string()).into_status())));
@@ -118,11 +123,25 @@ async fn served(
             }
         }
     });
-    let content_type = begins.await.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
+    let Ok(begun) = tokio::time::timeout(EXPORT_MAX, begins).await else {
+        let message = "the workspace is too large to be exported for git clients in an hour";
+        return Err(Failure::new(Reason::Invalid, message).into_status());
+    };
+    let content_type = begun.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
+    drop(export);
     let mut response = Response::new(Body::new(StreamBody::new(ReceiverStream::new(receive))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
+}
+
+/// Ends an export when its client is gone. After the export it has no effect.
+struct CancelOnDrop(Arc<Progress>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 /// The answer to a refused request. Git asks its user for a password when it is told that one is needed.

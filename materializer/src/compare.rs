@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use amalgam_engine::content::{ByteSource, read_at};
+use amalgam_engine::content::{ByteSource, hole_at, read_at};
 use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{Entry, Name, Store};
 use rustix::fs::FileType;
@@ -79,7 +79,8 @@ pub(crate) fn compare(
     })
 }
 
-/// Compares a file's bytes with a content. Returns whether they are equal, and how many were read.
+/// Compares a file's bytes with a content. Returns whether they are equal, and how many were read. Ranges that are holes on both
+/// sides are not read.
 fn is_equal(
     store: &Store,
     source: &FileBytes<'_>,
@@ -92,22 +93,31 @@ fn is_equal(
     }
     let length = BLOCK_BYTES.min(usize::try_from(size).unwrap_or(BLOCK_BYTES));
     let (mut ours, mut theirs) = (vec![0; length], vec![0; length]);
-    let mut offset = 0;
+    let (mut offset, mut bytes) = (0, 0);
     while offset < size {
         progress.check()?;
+        let hole = match source.known_zeros(offset)? {
+            0 => 0,
+            zeros => zeros.min(hole_at(store, content, size, offset)?),
+        };
+        if hole > 0 {
+            offset += hole;
+            continue;
+        }
         let length = (size - offset).min(length as u64) as usize;
         let (ours, theirs) = (&mut ours[..length], &mut theirs[..length]);
         source.read_at(offset, ours)?;
         match read_at(store, content, size, offset, theirs) {
             Ok(()) => {}
             // The stored bytes are gone.
-            Err(amalgam_engine::Error::Purged { .. }) => return Ok((false, offset)),
+            Err(amalgam_engine::Error::Purged { .. }) => return Ok((false, bytes)),
             Err(error) => return Err(error.into()),
         }
         offset += length as u64;
+        bytes += length as u64;
         if ours != theirs {
-            return Ok((false, offset));
+            return Ok((false, bytes));
         }
     }
-    Ok((true, offset))
+    Ok((true, bytes))
 }

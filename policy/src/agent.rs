@@ -44,7 +44,7 @@ struct Below {
 }
 
 /// All globs of an agent's rules, and which rule each belongs to.
-struct Matcher {
+pub(crate) struct Matcher {
     globs: GlobSet,
     /// The rule of each glob: a place in `AgentPolicy::rules`. Ascending.
     owners: Vec<usize>,
@@ -164,7 +164,7 @@ impl AgentPolicy {
 }
 
 impl Matcher {
-    fn new(rules: &[&Rule], is_folded: bool) -> Self {
+    pub(crate) fn new(rules: &[&Rule], is_folded: bool) -> Self {
         let (mut builder, mut owners) = (GlobSetBuilder::new(), Vec::new());
         for (own, rule) in rules.iter().enumerate() {
             for pattern in &rule.paths {
@@ -186,6 +186,16 @@ impl Matcher {
         let mut found = Vec::new();
         self.globs.matches_candidate_into(&Candidate::from_bytes(path), &mut found);
         found.into_iter().max().map(|glob| self.owners[glob])
+    }
+
+    /// Returns the rules that match a path, each once, in order.
+    pub(crate) fn matches(&self, path: &[u8]) -> Vec<usize> {
+        let mut found = Vec::new();
+        self.globs.matches_candidate_into(&Candidate::from_bytes(path), &mut found);
+        let mut owners: Vec<usize> = found.into_iter().map(|glob| self.owners[glob]).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners
     }
 }
 

@@ -49,6 +49,11 @@ impl Pattern {
         (&self.globs, if self.folded.is_empty() { &self.globs } else { &self.folded })
     }
 
+    /// Returns whether the pattern is that of a name, at any depth.
+    pub(crate) fn is_name(&self) -> bool {
+        !self.text.contains(['/', '{'])
+    }
+
     pub(crate) fn is_folded(&self) -> bool {
         self.folded.is_empty()
     }

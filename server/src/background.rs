@@ -3,12 +3,16 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tracing::error;
 
 use crate::call_log::warn_problem;
 use crate::calls::Calls;
 use crate::service::Service;
+
+/// How long the end of the process waits for the threads. One may wait for a file system that does not answer.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// The background threads of one store.
 pub(crate) struct Background {
@@ -78,6 +82,12 @@ impl Background {
         service.followers.end_following();
         service.radar.end_watching();
         let others = self.others;
-        let _ = tokio::task::spawn_blocking(move || others.map(JoinHandle::join)).await;
+        let joined = tokio::task::spawn_blocking(move || others.map(JoinHandle::join));
+        if tokio::time::timeout(THREADS_END_WITHIN, joined).await.is_err() {
+            warn_problem(
+                "it waits for a file system or for a process",
+                "a background thread did not end, and is left behind",
+            );
+        }
     }
 }

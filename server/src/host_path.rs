@@ -1,11 +1,13 @@
 //! Paths of the host in requests: from the wire, made canonical, and as empty directories.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use amalgam_proto::Reason;
+use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 
@@ -28,6 +30,17 @@ pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
         },
         Err(source) => Err(Error::io("find the directory")(source)),
     }
+}
+
+/// Opens a file for reading. Refuses a pipe or a device, which would block the thread or never end.
+pub(crate) fn open_file(path: &Path) -> Result<File> {
+    let failed = || Error::io(format!("read {}", path.display()));
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed())?;
+    if !file.metadata().map_err(failed())?.is_file() {
+        return Err(Error::new(Reason::Invalid, format!("{} is no regular file", path.display())));
+    }
+    Ok(file)
 }
 
 /// Makes sure that a directory is there and empty; true when it was made now.

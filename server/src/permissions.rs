@@ -9,6 +9,7 @@
 mod changes;
 mod document;
 mod method;
+mod moves;
 mod refusal_log;
 mod refusals;
 mod visible;
@@ -26,6 +27,7 @@ use crate::call_log::restricted_agent;
 use crate::error::Result;
 pub(crate) use changes::refused;
 pub(crate) use document::POLICY_PREFIX;
+pub(crate) use moves::moves_of;
 use refusal_log::RefusalLog;
 pub(crate) use visible::hidden_paths;
 

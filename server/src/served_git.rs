@@ -16,7 +16,14 @@ impl Service {
     /// Answers a request of a git client about a workspace's history. The first request exports it; later ones only new snapshots.
     ///
     /// `headers` say who asks, as for a call. A repository has whole histories, so an agent from whom the policy hides paths gets none.
-    pub fn serve_git(&self, workspace: &str, headers: &HeaderMap, request: GitRequest) -> Result<GitResponse> {
+    /// The export ends when `progress` is cancelled.
+    pub fn serve_git(
+        &self,
+        workspace: &str,
+        headers: &HeaderMap,
+        request: GitRequest,
+        progress: &Progress,
+    ) -> Result<GitResponse> {
         let _using = self.using();
         let name = WorkspaceName::new(workspace)?;
         let agent = restricted_agent_of(headers).unwrap_or_default();
@@ -32,7 +39,7 @@ impl Service {
         // A name can be given to another workspace later.
         let key = format!("{name}@{}", found.created.0);
         let cache = self.git_cache()?;
-        let repository = cache.refresh(&self.context.store, &key, head, &Progress::default())?;
+        let repository = cache.refresh(&self.context.store, &key, head, progress)?;
         Ok(repository.respond(request)?)
     }
 

@@ -163,7 +163,8 @@ impl States {
         let rules = self.rules.merge_rules(Some(workspace), None);
         let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
-        let options = MergeOptions { time: act.time, ..MergeOptions::default() };
+        let moves = self.context.permissions.moves()?;
+        let options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
         let merged = merge_trees(store, Some(before), now, edited, contents, &options);
         let mut tree = merged?.tree;
         let session = store.session();

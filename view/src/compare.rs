@@ -182,10 +182,11 @@ fn is_equal_file(one: &WorkingTree, other: &WorkingTree, path: &TreePath) -> Res
     }
     let mut offset = 0;
     while offset < stat.size {
-        // A sparse file may be exabytes long, so common holes are skipped.
-        let hole = left.hole_at(offset)?.min(right.hole_at(offset)?);
-        if hole > 0 {
-            offset += hole;
+        // A file may be exabytes long, as a hole or by repeating a chunk: ranges that are stored equally are skipped.
+        let shared = left.shared_at(&right, offset)?;
+        let equal = if shared > 0 { shared } else { left.hole_at(offset)?.min(right.hole_at(offset)?) };
+        if equal > 0 {
+            offset += equal;
             continue;
         }
         if left.read_at(offset, STEP_BYTES)? != right.read_at(offset, STEP_BYTES)? {

@@ -83,7 +83,11 @@ fn attributes_to_open(fs: &FileSystem, ino: Ino, access: Access) -> Result<Attri
 /// notified like all others.
 pub(crate) fn write(fs: &mut FileSystem, caller: &Caller, ino: Ino, at: WriteAt, data: &[u8]) -> Result<u64> {
     fs.ensure_writable()?;
-    fs.ensure_changeable(ino)?;
+    if let Err(refused) = fs.ensure_changeable(ino) {
+        // A process that wrote into a shared mapping has changed the kernel's cache already, which all readers of the mount share.
+        fs.watchers.notify(None, || Invalidation::Contents(ino));
+        return Err(refused);
+    }
     let length = data.len() as u64;
     fs.ensure_quota(length)?;
     let now = fs.now();

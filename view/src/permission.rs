@@ -91,6 +91,11 @@ impl<'a> TreePermissions<'a> {
         self.remove(from)?;
         match (self.tree.stat(to)?, mode) {
             (None, _) => self.add(to)?,
+            // The refusal is that of a path where nothing exists.
+            (Some(stat), _) if !self.is_visible(to, stat.kind, stat.links)? => {
+                self.add(to)?;
+                self.change(to)?;
+            }
             (Some(_), RenameMode::Exchange) => {
                 self.remove(to)?;
                 self.moved_below(to, from)?;
@@ -155,7 +160,8 @@ impl<'a> TreePermissions<'a> {
         )
     }
 
-    /// Visits a path and everything below it, except the entries below a directory that `skips` accepts.
+    /// Visits a path and everything below it, except the entries below a directory that `skips` accepts. Fails if there are more
+    /// paths than the store's limit.
     fn each_below(
         &self,
         path: &TreePath,
@@ -163,7 +169,9 @@ impl<'a> TreePermissions<'a> {
         mut visit: impl FnMut(&TreePath) -> Result<()>,
     ) -> Result<()> {
         let mut waiting = vec![path.clone()];
+        let mut count = self.tree.store().held_path_count();
         while let Some(path) = waiting.pop() {
+            count.add(1)?;
             visit(&path)?;
             let is_directory = self.tree.stat(&path)?.is_some_and(|stat| stat.kind == Kind::Directory);
             if !is_directory || skips(&path) {
@@ -183,6 +191,58 @@ impl<'a> TreePermissions<'a> {
                 self.guard.report(&refusal);
                 Err(Error::Refused { refusal: Box::new(refusal), is_read_only: self.guard.is_read_only() })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use amalgam_engine::backend::Memory;
+    use amalgam_engine::{Store, StoreOptions};
+    use amalgam_policy::Policy;
+
+    use super::*;
+
+    fn guard(text: &str) -> Guard {
+        Guard::new(vec![Arc::new(Arc::new(Policy::read(text).expect("a policy")).agent("ann"))])
+    }
+
+    fn path(text: &str) -> TreePath {
+        TreePath::new(text).expect("a path")
+    }
+
+    #[test]
+    fn a_directory_with_too_many_paths_is_not_moved() {
+        let options = StoreOptions { paths_max: 40, ..StoreOptions::default() };
+        let store = Store::new(Arc::new(Memory::default()), &options);
+        let mut tree = WorkingTree::new(&store);
+        tree.create_directories("d").expect("made");
+        let guard = guard("default = \"RW\"\n[[rule]]\npaths = [\"x\"]\nlevel = \"none\"\n");
+        for number in 0..9 {
+            tree.write(format!("d/{number}"), b"").expect("written");
+        }
+        let rename =
+            |tree: &WorkingTree| TreePermissions::new(&guard, tree).rename(&path("d"), &path("e"), RenameMode::Replace);
+        rename(&tree).expect("few enough");
+        tree.write("d/more", b"").expect("written");
+        assert!(rename(&tree).is_err());
+    }
+
+    #[test]
+    fn a_refused_rename_does_not_tell_whether_a_hidden_target_exists() {
+        let mut tree = WorkingTree::new(&Store::in_memory());
+        tree.create_directories("secret").expect("made");
+        tree.write("secret/file", b"").expect("written");
+        tree.write("mine", b"").expect("written");
+        let guard = guard("default = \"RW\"\n[[rule]]\npaths = [\"secret\"]\nlevel = \"none\"\n");
+        for mode in [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange] {
+            let refused = |to: &str| {
+                let permissions = TreePermissions::new(&guard, &tree);
+                permissions.rename(&path("mine"), &path(to), mode).expect_err("refused").to_string()
+            };
+            assert_eq!(refused("secret/file").replace("file", "none"), refused("secret/none"), "{mode:?}");
         }
     }
 }

@@ -47,6 +47,15 @@ fn a_conflict_is_stored_and_told_and_nothing_is_overwritten() {
 }
 
 #[test]
+fn a_directory_beside_the_workspace_is_followed() {
+    let scratch = scratch();
+    scratch.run("mkdir ../shared && echo 1 > ../shared/lib");
+    let said = scratch.run("cd ../try && amalgam follow --directory ../shared --every 1h 2>&1");
+    assert!(said.contains("try follows") && said.contains("1 synced, 0 skipped, 1 in total"), "{said}");
+    assert_eq!(scratch.run("cat ../try/lib ../try/other"), "1\nx\n");
+}
+
+#[test]
 fn a_git_branch_is_followed() {
     let scratch = scratch();
     scratch.run(

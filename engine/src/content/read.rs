@@ -285,7 +285,11 @@ pub fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Resu
     }
 }
 
-/// Returns how many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
+/// Segments that [`data_at`] looks at in one call. A few kilobytes of objects can represent a file of 2^43 segments.
+const DATA_SEGMENTS_MAX: usize = 8_192;
+
+/// Returns how many bytes from this offset on are data, up to the next hole or the end; 0 in a hole. In a long run of data it returns
+/// the length of a part: the caller asks again at its end.
 pub fn data_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
     match content {
         Content::Hole | Content::Empty => Ok(0),
@@ -293,7 +297,7 @@ pub fn data_at(store: &Store, content: &Content, size: u64, offset: u64) -> Resu
         Content::Rope(_) if offset >= size => Ok(0),
         Content::Rope(rope) => {
             let mut end = offset;
-            for placed in Segments::from(store, *rope, size, offset)? {
+            for placed in Segments::from(store, *rope, size, offset)?.take(DATA_SEGMENTS_MAX) {
                 let placed = placed?;
                 if placed.segment.source == SegmentSource::Hole {
                     break;

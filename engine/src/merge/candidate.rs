@@ -103,11 +103,15 @@ impl Merge<'_> {
                 }
                 None => self.ours.path_of(&base),
             };
-            let to = self.apply_our_dir_renames(&to)?;
+            let to = match self.apply_our_dir_renames(&to)? {
+                renamed if renamed != to && !self.follows_whole(&to, &renamed) => to,
+                renamed => renamed,
+            };
             let apart = |from: &TreePath| from.below(&to).is_none() && to.below(from).is_none();
             match from.filter(apart) {
                 // Another kind of entry replaces a directory above it: its entries are moved one by one first.
                 Some(from) if self.is_covered(&from)? => self.theirs.open(&self.trees.store, &base, true)?,
+                Some(from) if self.carries_refused(&from, &to) => self.theirs.open(&self.trees.store, &base, true)?,
                 // A rename of theirs also places another directory of ours at this target: the name is taken before this one
                 // arrives.
                 Some(_) if self.is_met(&base, &to, &sources)? => self.theirs.open(&self.trees.store, &base, true)?,
@@ -119,6 +123,23 @@ impl Merge<'_> {
         }
         self.carried = moves.iter().map(|one| one.base.clone()).collect();
         Ok(moves)
+    }
+
+    /// Returns whether a directory may follow a directory rename with everything below it.
+    fn follows_whole(&self, from: &TreePath, to: &TreePath) -> bool {
+        self.options.moves.as_ref().is_none_or(|moves| moves.admits_below(from, to))
+    }
+
+    /// Returns whether a directory that is moved as a whole would take an entry of ours along that may not follow it.
+    fn carries_refused(&self, from: &TreePath, to: &TreePath) -> bool {
+        let Some(moves) = &self.options.moves else { return false };
+        let is_refused =
+            |path: &TreePath| exchange(path, from, to).is_some_and(|renamed| !moves.admits(path, &renamed));
+        let is_whole_refused =
+            |path: &TreePath| exchange(path, from, to).is_some_and(|renamed| !moves.admits_below(path, &renamed));
+        let changed = self.ours.changes.values().filter_map(|change| change.after.as_ref());
+        self.ours.added.keys().chain(changed.map(|after| &after.path)).any(is_refused)
+            || self.ours.moved.values().any(is_whole_refused)
     }
 
     /// Returns whether a directory rename of theirs places another directory of ours at this target. `sources` lists the renamed
@@ -160,6 +181,9 @@ impl Merge<'_> {
             return Ok(path.clone());
         }
         let Some(renamed) = exchange(path, source, target) else { return Ok(path.clone()) };
+        if self.options.moves.as_ref().is_some_and(|moves| !moves.admits(path, &renamed)) {
+            return Ok(path.clone());
+        }
         let Trees { store, ours, theirs, .. } = &self.trees;
         let (here, there) = if std::ptr::eq(side, &self.ours) { (ours, theirs) } else { (theirs, ours) };
         let is_free =

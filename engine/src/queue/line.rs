@@ -1,6 +1,7 @@
 //! The line of snapshots that a fold builds on a target: merges one entry after another on top of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::ancestors::{Ancestors, HistoryBoundary};
 use super::entry::QueueEntry;
@@ -15,8 +16,8 @@ use crate::diff::{Change, DiffOptions, diff_roots};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::merge::{
-    FileMerged, MERGE_RECORD_KEY, MergeBase, MergeContents, MergeOptions, MergeRecord, PathConflict, UncommittedMerge,
-    count_conflicts, have_conflicts, merge_base, merge_trees,
+    AdmitMove, FileMerged, MERGE_RECORD_KEY, MergeBase, MergeContents, MergeOptions, MergeRecord, PathConflict,
+    UncommittedMerge, count_conflicts, have_conflicts, merge_base, merge_trees,
 };
 use crate::name::TreePath;
 use crate::object::Snapshot;
@@ -248,7 +249,8 @@ impl<'a> TargetLine<'a> {
         policy: &dyn MergePolicy,
     ) -> Result<(MergedTree, String)> {
         let (store, time) = (self.queue.store(), options.time);
-        let options = MergeOptions { units: policy.units(start.root, ours, theirs)?, ..options.clone() };
+        let units = policy.units(start.root, ours, theirs)?;
+        let options = MergeOptions { units, moves: policy.moves(), ..options.clone() };
         let outcome = merge_trees(store, start.root, ours, theirs, contents, &options)?;
         let mut tree = outcome.tree;
         let (mut files, changed) = (outcome.report.files, outcome.report.changed);
@@ -435,6 +437,10 @@ impl MergePolicy for Permitted<'_> {
 
     fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
         self.0.units(base, ours, theirs)
+    }
+
+    fn moves(&self) -> Option<Arc<dyn AdmitMove>> {
+        self.0.moves()
     }
 
     fn keeps_both(&self, entry: &QueueEntry, path: &TreePath) -> bool {

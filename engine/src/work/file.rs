@@ -10,6 +10,10 @@ use crate::error::{Error, Result};
 use crate::object::{Content, FILE_BYTES_MAX};
 use crate::store::{Store, WriteSession};
 
+/// Limits the search for the next hole: runs of edited bytes, of which a run of stored bytes costs as many as [`STORED_DATA_COST`].
+const DATA_COST_MAX: usize = 65_536;
+const STORED_DATA_COST: usize = 1_024;
+
 #[derive(Clone)]
 pub(super) struct FileData {
     base: Base,
@@ -204,14 +208,22 @@ impl FileData {
         Ok(end - offset)
     }
 
-    /// Returns how many bytes from this offset on are data, up to the next hole or the end.
+    /// Returns how many bytes from this offset on are data, up to the next hole or the end. Behind a very long run of data the rest of
+    /// the file counts as data, too.
     pub(super) fn data_at(&self, store: &Store, offset: u64) -> Result<u64> {
-        let mut end = offset;
+        let (mut end, mut cost) = (offset, 0);
         while end < self.size && self.hole_at(store, end)? == 0 {
+            if cost > DATA_COST_MAX {
+                return Ok(self.size - offset);
+            }
             end = match self.extents.floor(&end) {
                 Some((start, extent)) if start + extent.length > end => match extent.source {
-                    Source::Segment(_) => start + extent.length,
+                    Source::Segment(_) => {
+                        cost += 1;
+                        start + extent.length
+                    }
                     Source::Base => {
+                        cost += STORED_DATA_COST;
                         let stored = content::data_at(store, &self.base.content, self.base.size, end)?;
                         (start + extent.length).min(end + stored)
                     }
@@ -220,6 +232,14 @@ impl FileData {
             };
         }
         Ok(end - offset)
+    }
+
+    /// Returns the stored content that has the bytes from this offset on, at the same offset, and how many of them; nothing for
+    /// edited bytes and where the file was extended.
+    pub(super) fn base_at(&self, offset: u64) -> Option<(Content, u64)> {
+        let (start, extent) = self.extents.floor(&offset)?;
+        let length = (start + extent.length).checked_sub(offset).filter(|length| *length > 0)?;
+        matches!(extent.source, Source::Base).then_some((self.base.content, length))
     }
 
     /// Estimates how many bytes a freeze has to read.

@@ -114,6 +114,18 @@ impl LooseFile {
         self.data()?.hole_at(&self.store, offset)
     }
 
+    /// Returns how many bytes from this offset on both files have from the same stored content, at the same offset. They are equal
+    /// and need not be read.
+    pub fn shared_at(&self, other: &Self, offset: u64) -> Result<u64> {
+        let (ours, theirs) = (self.data()?.base_at(offset), other.data()?.base_at(offset));
+        Ok(match (ours, theirs) {
+            (Some((content, length)), Some((their_content, their_length))) if content == their_content => {
+                length.min(their_length)
+            }
+            _ => 0,
+        })
+    }
+
     /// Returns how many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
     pub fn data_at(&self, offset: u64) -> Result<u64> {
         self.data()?.data_at(&self.store, offset)

@@ -14,7 +14,7 @@ use super::commit::{Commit, person};
 use super::fast_import::{CommitRef, FastImport, git, quoted, run};
 use super::history::GitHistory;
 use super::keys::{GITLINK_XATTR, GITMODE_XATTR, KEY_SUBMODULES};
-use super::objects::Oid;
+use super::objects::{Oid, words};
 use crate::error::{Error, Result};
 use crate::paired::{PairedEntry, paired_entries};
 use crate::report::Report;
@@ -24,6 +24,8 @@ use crate::walk::{VisitedEntry, read_and_visit};
 const READ_BYTES: u64 = 4 << 20;
 /// Blobs that are read together.
 const BATCH_BLOBS: usize = 512;
+/// The largest file of a mirror, in bytes. A file may be a hole of many exabytes, which git would write as zeros.
+const MIRRORED_FILE_BYTES_MAX: u64 = 4 << 30;
 /// Blobs that are remembered, so that equal ones are written once.
 const REMEMBERED_MAX: usize = 1_000_000;
 /// The list of snapshots and their commits, in the directory of the repository.
@@ -65,7 +67,7 @@ pub struct GitExport {
     /// Makes a bare repository where there is none.
     pub create: bool,
     /// Only this library writes the repository: the branch follows the snapshot wherever it moves, also to commits that do not
-    /// continue it, and no configuration and no hooks of the user apply.
+    /// continue it, no configuration and no hooks of the user apply, and files above 4 GiB are refused.
     pub is_mirror: bool,
     /// Counts what would be written, and writes nothing.
     pub dry_run: bool,
@@ -164,7 +166,7 @@ fn open(path: &Path, options: &GitExport) -> Result<Option<TargetRepository>> {
     }
     let repository = gix::open::Options::isolated().open(path).map_err(|error| Error::Invalid {
         what: "git repository",
-        why: format!("{}: {error}; name the top of a work tree, or a bare repository", path.display()),
+        why: format!("{}: {}; name the top of a work tree, or a bare repository", path.display(), words(&error)),
     })?;
     let repository = repository.to_thread_local();
     if options.branch == "HEAD" {
@@ -443,6 +445,13 @@ impl Exporter<'_> {
             else {
                 return Ok(());
             };
+            if self.options.is_mirror && size > MIRRORED_FILE_BYTES_MAX {
+                return Err(Error::TooLarge {
+                    what: format!("{path}, a file of {size} bytes,"),
+                    max: MIRRORED_FILE_BYTES_MAX,
+                    hint: "git clients get no files above that; export the workspace as a tar archive",
+                });
+            }
             if !self.blobs.contains_key(&(content, size)) {
                 let mark = self.mark();
                 self.blobs.insert((content, size), mark);
@@ -528,7 +537,10 @@ impl Exporter<'_> {
             [seconds, [b'+' | b'-', zone @ ..]] => digits(seconds) && digits(zone),
             _ => false,
         };
-        let is_name = name.iter().filter(|byte| **byte == b'<').count() == 1 && name.ends_with(b">");
+        // A line break would begin another command of fast-import: the line is metadata, which anyone can have written.
+        let is_name = name.iter().filter(|byte| **byte == b'<').count() == 1
+            && name.ends_with(b">")
+            && !name.iter().any(|byte| matches!(byte, b'\n' | 0));
         if is_time && is_name {
             return line;
         }
@@ -567,7 +579,8 @@ fn contents(directory: &Entry) -> Option<DirectoryRef> {
     }
 }
 
-/// Calls `tell` with each difference between two directories that git can represent, and notes the others.
+/// Calls `tell` with each difference between two directories that git can represent, and notes the others. Fails if there are more
+/// paths than the store's limit.
 fn changes(
     store: &Store,
     before: Option<DirectoryRef>,
@@ -577,6 +590,7 @@ fn changes(
     tell: &mut impl FnMut(&TreePath, Change) -> Result<()>,
 ) -> Result<()> {
     let mut open = vec![(TreePath::root(), before, after)];
+    let mut count = store.path_count();
     while let Some((above, before, after)) = open.pop() {
         progress.check()?;
         if before.map(|it| it.bare) == after.map(|it| it.bare) {
@@ -584,6 +598,7 @@ fn changes(
         }
         for paired in paired_entries(store, before, after)? {
             let PairedEntry { name, before, after } = paired?;
+            count.add(1)?;
             let path = above.join(&name);
             let was = match before {
                 Some(entry) => git_entry(store, &path, &name, &entry, &mut Report::default())?,

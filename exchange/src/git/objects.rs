@@ -90,11 +90,20 @@ fn open_options(object_bytes_max: u64) -> gix::open::Options {
     gix::open::Options::isolated().config_overrides(overrides)
 }
 
+/// The words of an error and of its causes, for example of an object format that is not read.
+pub(super) fn words(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut words: Vec<String> = causes.map(ToString::to_string).collect();
+    words.dedup();
+    words.join(": ")
+}
+
 impl Repository {
     /// Opens a repository by its directory or that of its work tree. Reads its own configuration only.
     pub(crate) fn open(path: &Path, object_bytes_max: u64) -> Result<Self> {
         let shared = open_options(object_bytes_max).open(path).map_err(|error| {
-            let why = format!("{}: {error}; name the top of a work tree, or a bare repository", path.display());
+            let why =
+                format!("{}: {}; name the top of a work tree, or a bare repository", path.display(), words(&error));
             Error::Invalid { what: "git repository", why }
         })?;
         let hash = shared.to_thread_local().object_hash();

@@ -35,6 +35,8 @@ const HEAD_FILE: &str = "amalgam/head";
 const KEY_FILE: &str = "amalgam/key";
 /// Each export adds a pack. From this number on they are combined.
 const PACKS_MAX: usize = 16;
+/// How the names begin that git gives to packs while it writes them.
+const UNFINISHED_PACK: &[u8] = b"tmp_pack_";
 
 /// A directory of repositories that only this type writes to.
 pub struct GitCache {
@@ -185,6 +187,7 @@ fn bytes_below(path: &Path) -> u64 {
 
 fn export(store: &Store, path: &Path, key: &str, head: SnapshotId, progress: &Progress) -> Result<()> {
     let failed = |source| Error::host(format!("write {}", path.display()), source);
+    remove_unfinished_packs(path)?;
     if exported_head(path).is_none() {
         // There is none, or its first export was cut off: no client has read it.
         match fs::remove_dir_all(path) {
@@ -209,6 +212,17 @@ fn export(store: &Store, path: &Path, key: &str, head: SnapshotId, progress: &Pr
     fs::write(path.join(KEY_FILE), key).map_err(failed)?;
     let (file, temporary) = (path.join(HEAD_FILE), path.join("amalgam/head.new"));
     fs::write(&temporary, format!("{head}\n")).and_then(|()| fs::rename(&temporary, &file)).map_err(failed)
+}
+
+/// Removes packs that an earlier export began and did not finish. No other export runs.
+fn remove_unfinished_packs(path: &Path) -> Result<()> {
+    for item in fs::read_dir(path.join("objects/pack")).into_iter().flatten().flatten() {
+        if item.file_name().as_encoded_bytes().starts_with(UNFINISHED_PACK) {
+            fs::remove_file(item.path())
+                .map_err(|source| Error::host(format!("remove {}", item.path().display()), source))?;
+        }
+    }
+    Ok(())
 }
 
 /// Combines small packs, so that many small exports do not slow down reading.

@@ -49,7 +49,13 @@ pub(super) fn damaged(place: impl Into<String>, why: impl Into<String>) -> Error
 impl ImageFiles {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::host(format!("read {}", path.display()), source);
-        if fs::metadata(path).map_err(failed)?.is_dir() {
+        let found = fs::metadata(path).map_err(failed)?;
+        // A pipe would block the thread.
+        if !found.is_dir() && !found.is_file() {
+            let why = format!("{} is neither a directory nor a regular file", path.display());
+            return Err(Error::Invalid { what: "image", why });
+        }
+        if found.is_dir() {
             return Ok(Self::Directory(File::open(path).map_err(failed)?.into()));
         }
         let mut file = File::open(path).map_err(failed)?;

@@ -166,7 +166,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         content: &Content,
         bytes: Option<Bytes>,
     ) -> Result<()> {
-        if let Some(ranges) = data_ranges(&self.store, content, size)? {
+        if let Some(ranges) = data_ranges(&self.store, content, size, self.progress)? {
             return self.write_sparse(path, entry, size, content, &ranges);
         }
         self.write_header(path, entry, b'0', &[], size, Vec::new())?;
@@ -339,7 +339,7 @@ impl<W: Write> Write for CountingWriter<'_, W> {
 }
 
 /// The ranges of a file that hold data; nothing for a file without holes, or with very many.
-fn data_ranges(store: &Store, content: &Content, size: u64) -> Result<Option<Vec<DataRange>>> {
+fn data_ranges(store: &Store, content: &Content, size: u64, progress: &Progress) -> Result<Option<Vec<DataRange>>> {
     match content {
         Content::Empty | Content::Chunk(_) => return Ok(None),
         Content::Hole => return Ok(Some(Vec::new())),
@@ -348,6 +348,7 @@ fn data_ranges(store: &Store, content: &Content, size: u64) -> Result<Option<Vec
     let block = BLOCK_BYTES as u64;
     let (mut ranges, mut at, mut has_holes) = (Vec::<DataRange>::new(), 0, false);
     while at < size {
+        progress.check()?;
         let hole = content::hole_at(store, content, size, at)?;
         if hole > 0 {
             has_holes = true;

@@ -21,6 +21,8 @@ const READ_BYTES: u64 = 1 << 20;
 const UTF8: u16 = 1 << 11;
 const HAS_DESCRIPTOR: u16 = 1 << 3;
 const VERSION: u16 = 45;
+/// Bytes of the directory of an archive, which is in memory until its end.
+const CENTRAL_BYTES_MAX: usize = 1 << 30;
 
 const NOTE_SPECIAL: &str = "devices, FIFOs and sockets were left out: the format has none";
 const NOTE_LINKS: &str = "hard links became separate files";
@@ -93,6 +95,11 @@ impl<W: Write> ZipWriter<'_, W> {
         if path.as_bytes().len() >= usize::from(u16::MAX) {
             self.report.note(NOTE_NAME, path.as_bytes());
             return Ok(());
+        }
+        if self.central.len() > CENTRAL_BYTES_MAX {
+            let what = "the directory of the zip archive".to_owned();
+            let hint = "export a tar archive, which has none";
+            return Err(Error::TooLarge { what, max: CENTRAL_BYTES_MAX as u64, hint });
         }
         self.note_losses(&path, &entry)?;
         match &entry.node {

@@ -357,3 +357,95 @@ async fn an_agent_learns_its_own_level_and_not_that_of_others() {
     assert_eq!(house.get(&house.ann, "/policy/explain?path=a/file&agent=bob").await.status, 403);
     assert_eq!(house.get(&house.admin, "/policy/explain?path=a/file&agent=bob").await.status, 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_merge_moves_no_file_to_where_other_rules_apply() {
+    let house = House::new().await;
+    let text = format!("default = \"RW\"\n{}{}", rule("open/secret/**", "none"), rule("open/kept/**", "R"));
+    house.policy(&text).await;
+    let fork = json!({"workspaceIds": ["mine"]});
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", fork).await;
+    let moved = json!({"edits": [{"rename": {"path": "open", "newPath": "mine"}}], "message": "moved"});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/commit-edits", moved).await;
+    let write = |path: &str| json!({"write": {"path": path, "text": CANARY, "createParents": true}});
+    let added: Vec<_> = ["open/secret/key", "open/kept/file", "open/other"].map(write).into();
+    let added = json!({"edits": added, "message": "added"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", added).await;
+
+    // Into the workspace whose agent renamed the directory: what is hidden stays hidden.
+    let sources = json!({"sources": ["workspaces/main"]});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/merge", sources).await;
+    let listed = house.ok(&house.ann, Method::GET, "/workspaces/mine/list?recursive=true", Value::Null).await;
+    let listed = listed.to_string();
+    assert!(listed.contains("mine/other") && listed.contains("open/kept/file"), "{listed}");
+    for path in ["mine/secret/key", "open/secret/key"] {
+        assert_eq!(house.get(&house.ann, &format!("/workspaces/mine/files/{path}")).await.status, 404, "{path}");
+    }
+    let kept = house.get(&house.admin, "/workspaces/mine/files/open/secret/key").await;
+    assert_eq!(kept.status, 200, "{:?}", kept.bytes);
+
+    // Out of it: the rename of a directory moves no file that its agent may not move.
+    let fork = json!({"workspaceIds": ["again"], "revision": "mine@~1"});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/fork", fork).await;
+    let publish = json!({"submission": {"target": "workspaces/main"}});
+    let published = house.call(&house.ann, Method::POST, "/workspaces/again/publish", publish).await;
+    assert_eq!(published.status, 200, "{:?}", published.bytes);
+    let seen = house.seen(&house.admin).await;
+    for path in ["mine/file", "mine/other", "open/kept/file", "open/secret/key"] {
+        assert!(seen.iter().any(|seen| seen == path), "{path}: {seen:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restricted_agent_removes_and_renames_only_its_own_workspaces() {
+    let house = House::new().await;
+    house.level_of_a("R").await;
+    let rename = json!({"newWorkspaceId": "other"});
+    let answer = house.call(&house.ann, Method::POST, "/workspaces/main/rename", rename.clone()).await;
+    assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    let answer = house.call(&house.ann, Method::DELETE, "/workspaces/main", Value::Null).await;
+    assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    let fork = json!({"workspaceIds": ["mine"]});
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", fork).await;
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/rename", rename).await;
+    house.ok(&house.ann, Method::DELETE, "/workspaces/other", Value::Null).await;
+    house.policy("").await;
+    house.ok(&house.ann, Method::DELETE, "/workspaces/main", Value::Null).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_says_nothing_about_whether_a_hidden_path_exists() {
+    let house = House::new().await;
+    house.level_of_a("RW").await;
+    let fork = json!({"workspaceIds": ["mine"]});
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", fork).await;
+    let mut answers = Vec::new();
+    for name in ["file", "none"] {
+        let edit = json!({"rename": {"path": "open/file", "newPath": format!("shut/{name}")}});
+        let answer = house.call(&house.ann, Method::POST, "/workspaces/mine/edits", json!({"edits": [edit]})).await;
+        let mut answer = answer.json();
+        answer["error"]["requestId"] = Value::Null;
+        answers.push(answer.to_string().replace(name, "NAME"));
+    }
+    assert_eq!(answers[0], answers[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reason_of_a_refused_merge_names_no_path_that_is_hidden_from_the_caller() {
+    let house = House::new().await;
+    let only = |agent: &str, path: &str, level: &str| {
+        format!("[[rule]]\nagents = [\"{agent}\"]\npaths = [\"{path}\"]\nlevel = \"{level}\"\n")
+    };
+    let fork = json!({"workspaceIds": ["bobs"]});
+    house.ok(&house.bob, Method::POST, "/workspaces/main/fork", fork).await;
+    let edit = json!({"edits": [{"write": {"path": "shut/file", "text": "x"}}], "message": "edit"});
+    house.ok(&house.bob, Method::POST, "/workspaces/bobs/commit-edits", edit).await;
+    house.policy(&format!("default = \"RW\"\n{}{}", only("ann", "shut", "none"), only("bob", "shut", "R"))).await;
+    for (path, body) in [
+        ("/workspaces/main/merge", json!({"sources": ["workspaces/bobs"]})),
+        ("/workspaces/bobs/publish", json!({"submission": {"target": "workspaces/main"}})),
+    ] {
+        let answer = house.call(&house.ann, Method::POST, path, body).await;
+        assert!(!reason(&answer).contains("shut"), "{path}: {}", reason(&answer));
+    }
+}

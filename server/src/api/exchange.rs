@@ -1,6 +1,5 @@
 //! Imports and exports, for the API.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +22,7 @@ use super::transfer::bridge::{Arriving, Pieces, STALL_MAX, arriving};
 use super::{Answers, Api, Sender, Watched, actor};
 use crate::calls::Kind;
 use crate::error::{Error, Result};
-use crate::host_path::host_path;
+use crate::host_path::{host_path, open_file};
 use crate::messages::Phase;
 use crate::service::Service;
 
@@ -182,7 +181,7 @@ fn import(
         }
         Source::Zip(zip) => {
             let path = host_path(&zip.path)?;
-            let file = File::open(&path).map_err(Error::io(format!("read {}", path.display())))?;
+            let file = open_file(&path)?;
             Ok(import_zip(store, &file, ZipImport { onto, dry_run, words, ..ZipImport::default() }, progress)?)
         }
         Source::Git(git) => {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, Step, actor, page_size};
-use crate::call_log::workspace_id;
+use crate::call_log::{restricted_agent, workspace_id};
 use crate::caller::{MergeState, MergeWatch, Origin};
 use crate::calls::Kind;
 use crate::error::{Error, Result};
@@ -36,8 +36,24 @@ pub(super) fn visible_merge(service: &Service, mut merge: v1::Merge) -> Result<O
         merge.notices.retain(|notice| is_shown(&notice.path));
         let clashes = merge.sources.iter_mut().flat_map(|source| &mut source.clashes);
         clashes.for_each(|clash| clash.paths.retain(is_shown));
+        // The reason may name paths that only the agent of the source can see.
+        if !is_own_merge(service, &merge)? && !service.context.permissions.is_reviewer()? {
+            merge.reason.clear();
+        }
     }
     Ok(Some(merge))
+}
+
+/// Returns whether all sources of a merge are workspaces of the caller's agent.
+fn is_own_merge(service: &Service, merge: &v1::Merge) -> Result<bool> {
+    let Some(caller) = restricted_agent() else { return Ok(true) };
+    for source in &merge.sources {
+        let name = amalgam_proto::workspace_id(&source.workspace)?;
+        if service.context.workspaces.find(&name)?.is_none_or(|found| found.agent != caller) {
+            return Ok(false);
+        }
+    }
+    Ok(!merge.sources.is_empty())
 }
 
 /// How far a submission is, for the wire.

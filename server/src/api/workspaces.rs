@@ -86,6 +86,20 @@ fn agent_of_caller(service: &Service, asked: &str) -> Result<String> {
     }
 }
 
+/// Refuses to remove or rename the workspace of another agent to a caller whom the policy restricts: names of workspaces are paths to
+/// all their files.
+fn judge_name(service: &Service, name: &WorkspaceName) -> Result<()> {
+    let Some(caller) = restricted_agent() else { return Ok(()) };
+    let owner = service.context.workspaces.find(name)?.map(|found| found.agent);
+    if owner.is_none_or(|owner| owner == caller) || service.context.permissions.guard(&[&caller])?.is_unrestricted() {
+        return Ok(());
+    }
+    let message = format!(
+        "{caller} may not remove or rename {name}, which is no workspace of its own: the policy restricts {caller}; a key with the scope `admin` may"
+    );
+    Err(Error::new(Reason::Forbidden, message).with("agent", caller))
+}
+
 /// Refuses a restore that makes changes which the policy does not permit to the caller.
 fn judge_restore(service: &Service, name: &WorkspaceName, to: SnapshotId, paths: &[TreePath]) -> Result<()> {
     let context = &service.context;
@@ -236,6 +250,7 @@ impl WorkspaceService for Api {
             let act = service.context.act_for(&actor, &request)?;
             if service.context.done_before(&act)?.is_none() {
                 service.directories.check_etag(&from, &request.etag)?;
+                judge_name(service, &from)?;
                 service.directories.rename_workspace(&from, &to, &act)?;
             }
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.views.workspace_message(&to)?) })
@@ -277,7 +292,10 @@ impl WorkspaceService for Api {
             let act = service.context.act_for(&actor, &request)?;
             let done = match service.context.done_before(&act)? {
                 Some(done) => done,
-                None => service.directories.delete_workspace(&name, &request.etag, &act)?,
+                None => {
+                    judge_name(service, &name)?;
+                    service.directories.delete_workspace(&name, &request.etag, &act)?
+                }
             };
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use amalgam_engine::content::read_at;
+use amalgam_engine::content::{hole_at, read_at};
 use amalgam_engine::object::Node;
 use amalgam_engine::{Change, DiffOptions, Entry, RootId, Store, TreePath, What, WorkingTree, diff_roots};
 use amalgam_materializer::{
@@ -159,6 +159,12 @@ fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
     }
     let mut offset = 0;
     while offset < *length {
+        // A file may be a hole of many exabytes.
+        let hole = hole_at(store, content, *size, offset)?.min(hole_at(store, there, *length, offset)?);
+        if hole > 0 {
+            offset += hole;
+            continue;
+        }
         let block = usize::try_from(length - offset).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut expected, mut found) = (vec![0; block], vec![0; block]);
         read_at(store, content, *size, offset, &mut expected)?;

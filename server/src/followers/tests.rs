@@ -255,6 +255,12 @@ fn a_directory_and_an_archive_are_followed_like_a_workspace() {
     pass(10);
     house.look();
     assert_eq!(house.read("try", "packed"), "2, and longer\n");
+    // A pipe in the place of the archive fails at once: nobody writes into it.
+    std::fs::remove_file(&archive).expect("removed");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &archive, rustix::fs::Mode::from(0o600)).expect("made");
+    pass(10);
+    house.look();
+    assert_eq!(house.read("try", "packed"), "2, and longer\n");
     let wrong = house.follow(v1::follow_source_request::Source::Archive(path(&archive)), "event", 0);
     assert_eq!(wrong.expect_err("an archive has no events").reason(), Reason::Invalid);
 }

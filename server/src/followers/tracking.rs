@@ -1,6 +1,5 @@
 //! Brings the workspaces that hold the files of outside sources up to date: captures of directories, imports of git branches and archives.
 
-use std::fs::File;
 use std::path::Path;
 
 use amalgam_engine::OperationContext;
@@ -14,6 +13,7 @@ use amalgam_proto::v1;
 use super::Followers;
 use super::origin::{FileVersion, Origin};
 use crate::error::{Error, Result};
+use crate::host_path::open_file;
 use crate::messages::path_bytes;
 
 /// The start of the names of workspaces that hold the files of outside sources.
@@ -113,7 +113,7 @@ impl Followers {
     fn read_archive(&self, path: &Path, act: &OperationContext, progress: &Progress) -> Result<Imported> {
         use std::io::{Read as _, Seek as _};
         let failed = || Error::io(format!("read {}", path.display()));
-        let mut file = File::open(path).map_err(failed())?;
+        let mut file = open_file(path)?;
         let mut start = Vec::new();
         file.by_ref().take(4).read_to_end(&mut start).map_err(failed())?;
         file.rewind().map_err(failed())?;

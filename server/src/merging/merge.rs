@@ -151,7 +151,8 @@ impl Merging {
         contents: &RuleMerger,
         act: &OperationContext,
     ) -> Result<MergeOptions> {
-        let mut options = MergeOptions { time: act.time, ..MergeOptions::default() };
+        let moves = self.context.permissions.moves()?;
+        let mut options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
         if !rules.has_groups() {
             return Ok(options);
         }

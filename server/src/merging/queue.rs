@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_engine::merge::{MergeContents, Regenerate as _};
+use amalgam_engine::merge::{AdmitMove, MergeContents, Regenerate as _};
 use amalgam_engine::operation::remove_reference;
 use amalgam_engine::queue::{
     EntryOutcome, Folded, MergePolicy, QueueEntry, QueueOptions, RefusedChange, Regenerated, TestVerdict, Unreadable,
@@ -28,7 +28,7 @@ use crate::context::Marks;
 use crate::directory::Released;
 use crate::error::{Error, Result};
 use crate::merge_rules::PROJECT_FILE;
-use crate::permissions::refused;
+use crate::permissions::{moves_of, refused};
 
 /// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
 const FOLDS_MAX: usize = 1_000;
@@ -81,6 +81,10 @@ impl MergePolicy for FoldJudge<'_> {
             true => merge_units(&self.rules, &self.merging.context.store, base, [ours, theirs]),
             false => Ok(Vec::new()),
         }
+    }
+
+    fn moves(&self) -> Option<Arc<dyn AdmitMove>> {
+        self.policy.as_ref().map(moves_of)
     }
 
     fn admit(&self, entry: &QueueEntry, change: &Change) -> amalgam_engine::Result<Option<String>> {

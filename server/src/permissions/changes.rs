@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 
 /// The most refusals that a message lists.
 const LISTED_MAX: usize = 10;
+/// The most refusals of one difference that are logged and become events.
+const LOGGED_MAX: usize = 1_000;
 
 /// Returns why the agents of a guard may not make a change, or `None` if they may.
 pub(crate) fn refused(guard: &Guard, change: &Change) -> Option<Refusal> {
@@ -27,16 +29,61 @@ pub(crate) fn refused(guard: &Guard, change: &Change) -> Option<Refusal> {
     }
 }
 
-/// Returns the changes between two trees that the agents of a guard may not make.
-fn refusals(store: &Store, guard: &Guard, before: Option<RootId>, after: Option<RootId>) -> Result<Vec<Refusal>> {
-    if guard.is_open() || before == after {
-        return Ok(Vec::new());
+/// The refused changes of a difference: some of them, and how many there are. A small tree can have millions of paths.
+#[derive(Default)]
+struct Refusals {
+    first: Option<Refusal>,
+    /// The first refusals that may be shown.
+    shown: Vec<Refusal>,
+    shown_count: usize,
+    /// Refusals of paths that are hidden from the agent.
+    hidden_count: usize,
+}
+
+impl Refusals {
+    /// Judges each difference between two trees, and logs refusals.
+    fn find(store: &Store, guard: &Guard, before: Option<RootId>, after: Option<RootId>) -> Result<Self> {
+        let mut found = Self::default();
+        if guard.is_open() || before == after {
+            return Ok(found);
+        }
+        for change in diff_roots(store, before, after, DiffOptions::default())? {
+            if let Some(refusal) = refused(guard, &change?) {
+                found.add(guard, refusal);
+            }
+        }
+        Ok(found)
     }
-    let mut found = Vec::new();
-    for change in diff_roots(store, before, after, DiffOptions::default())? {
-        found.extend(refused(guard, &change?));
+
+    fn add(&mut self, guard: &Guard, refusal: Refusal) {
+        if self.shown_count + self.hidden_count < LOGGED_MAX {
+            log_refusal(guard, &refusal);
+        }
+        if self.first.is_none() {
+            self.first = Some(refusal.clone());
+        }
+        if refusal.level == Level::Hidden {
+            self.hidden_count += 1;
+            return;
+        }
+        self.shown_count += 1;
+        if self.shown.len() < LISTED_MAX {
+            self.shown.push(refusal);
+        }
     }
-    Ok(found)
+
+    /// Describes the refusals. Paths that are hidden from the agent are only counted.
+    fn message(&self) -> String {
+        let mut listed: Vec<String> = self.shown.iter().map(Refusal::to_string).collect();
+        let more = self.shown_count - self.shown.len();
+        if more > 0 {
+            listed.push(format!("and {more} more"));
+        }
+        if let Some(first) = self.first.as_ref().filter(|_| self.hidden_count > 0) {
+            listed.push(format!("{} of paths that {} cannot see", changes(self.hidden_count), first.agent));
+        }
+        listed.join("; ")
+    }
 }
 
 impl Permissions {
@@ -47,38 +94,22 @@ impl Permissions {
         before: Option<RootId>,
         after: Option<RootId>,
     ) -> Result<Option<String>> {
-        let found = refusals(&self.store, guard, before, after)?;
-        found.iter().for_each(|refusal| log_refusal(guard, refusal));
-        Ok((!found.is_empty()).then(|| format!("the policy does not permit it: {}", refusal_message(&found))))
+        let found = Refusals::find(&self.store, guard, before, after)?;
+        Ok(found.first.is_some().then(|| format!("the policy does not permit it: {}", found.message())))
     }
 
     /// Refuses to bring a workspace from one tree to another if the agents of a guard may not make each change.
     pub(crate) fn judge(&self, guard: &Guard, before: Option<RootId>, after: Option<RootId>, what: &str) -> Result<()> {
-        let found = refusals(&self.store, guard, before, after)?;
-        match found.first() {
+        let found = Refusals::find(&self.store, guard, before, after)?;
+        match &found.first {
             None => Ok(()),
             Some(first) => {
-                found.iter().for_each(|refusal| log_refusal(guard, refusal));
-                let message = format!("the policy does not permit {what}: {}", refusal_message(&found));
+                let message = format!("the policy does not permit {what}: {}", found.message());
                 let shown = if first.level == Level::Hidden { String::new() } else { lossy(&first.path) };
                 Err(Error::new(Reason::Forbidden, message).with("agent", first.agent.as_str()).with("path", shown))
             }
         }
     }
-}
-
-/// Describes refusals. Paths that are hidden from the agent are only counted.
-fn refusal_message(refusals: &[Refusal]) -> String {
-    let (hidden, shown): (Vec<_>, Vec<_>) = refusals.iter().partition(|refusal| refusal.level == Level::Hidden);
-    let mut listed: Vec<String> = shown.iter().take(LISTED_MAX).map(|refusal| refusal.to_string()).collect();
-    let more = shown.len().saturating_sub(LISTED_MAX);
-    if more > 0 {
-        listed.push(format!("and {more} more"));
-    }
-    if !hidden.is_empty() {
-        listed.push(format!("{} of paths that {} cannot see", changes(hidden.len()), hidden[0].agent));
-    }
-    listed.join("; ")
 }
 
 fn changes(count: usize) -> String {

@@ -149,7 +149,7 @@ const METHODS: &[(&str, Handling)] = &[
     ("StateService/GetState", Guarded),
     ("StateService/ListStates", Guarded),
     ("StateService/SetState", Guarded),
-    ("StoreService/MeasureStore", Guarded),
+    ("StoreService/MeasureStore", ShowsAll),
     ("StoreService/VerifyStore", Admin),
     ("TransferService/ForgetTombstone", Admin),
     ("TransferService/GetHave", ShowsAll),

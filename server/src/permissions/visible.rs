@@ -1,7 +1,9 @@
 //! Trees as agents see them: without the paths that are hidden from them.
 
+use std::sync::Arc;
+
 use amalgam_engine::{EntryKind, Pin, RootId, TreePath, WorkingTree};
-use amalgam_policy::Guard;
+use amalgam_policy::{AgentPolicy, Guard};
 use amalgam_view::TreePermissions;
 
 use super::{Permissions, VISIBLE_TREES_MAX};
@@ -33,17 +35,25 @@ impl Permissions {
         }
         let (seen, pin) = tree.freeze().hold()?;
         let mut cached = self.current()?;
-        if cached.visible.len() >= VISIBLE_TREES_MAX {
-            cached.visible.clear();
+        // The policy may have moved while the tree was computed: it is remembered only for the rules that it was computed by.
+        let is_current = |agent: &Arc<AgentPolicy>| {
+            cached.agents.get(agent.agent()).is_some_and(|current| Arc::ptr_eq(current, agent))
+        };
+        if guard.agents().iter().all(is_current) {
+            if cached.visible.len() >= VISIBLE_TREES_MAX {
+                cached.visible.clear();
+            }
+            cached.visible.insert(key, seen);
         }
-        cached.visible.insert(key, seen);
         Ok(VisibleTree { root: seen, pin: Some(pin) })
     }
 }
 
-/// Returns the paths that are hidden from the agents of a guard, without those below others.
+/// Returns the paths that are hidden from the agents of a guard, without those below others. Fails if it has to visit more paths than
+/// the store's limit.
 pub(crate) fn hidden_paths(tree: &WorkingTree, guard: &Guard) -> Result<Vec<TreePath>> {
     let (mut hidden, mut waiting) = (Vec::new(), vec![TreePath::root()]);
+    let (mut visited, mut held) = (tree.store().path_count(), tree.store().held_path_count());
     if !guard.hides() {
         return Ok(hidden);
     }
@@ -53,8 +63,10 @@ pub(crate) fn hidden_paths(tree: &WorkingTree, guard: &Guard) -> Result<Vec<Tree
     while let Some(directory) = waiting.pop() {
         for item in tree.list(&directory)? {
             let (name, stat) = item?;
+            visited.add(1)?;
             let path = directory.join(&name);
             if !permissions.is_visible(&path, stat.kind, stat.links)? {
+                held.add(1)?;
                 hidden.push(path);
             } else if stat.kind == EntryKind::Directory && !is_uniform(&path) {
                 waiting.push(path);
@@ -62,4 +74,54 @@ pub(crate) fn hidden_paths(tree: &WorkingTree, guard: &Guard) -> Result<Vec<Tree
         }
     }
     Ok(hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::backend::Memory;
+    use amalgam_engine::workspace::Workspaces;
+    use amalgam_engine::{OperationContext, Store, StoreOptions, Time};
+
+    use super::*;
+
+    fn rule(path: &str) -> String {
+        format!("default = \"RW\"\n[[rule]]\npaths = [\"{path}\"]\nlevel = \"none\"\n")
+    }
+
+    #[test]
+    fn a_tree_that_was_computed_by_an_earlier_policy_is_not_remembered() {
+        let store = Store::in_memory();
+        let permissions = Permissions::new(&store, &Workspaces::of(&store));
+        let act = OperationContext::new("root", Time::EPOCH);
+        let mut tree = WorkingTree::new(&store);
+        tree.write("a", b"1").expect("written");
+        tree.write("b", b"2").expect("written");
+        let (root, _pin) = tree.freeze().hold().expect("stored");
+        permissions.set(&rule("a"), &act).expect("set");
+        let before = permissions.guard(&["ann"]).expect("a guard");
+        permissions.set(&rule("b"), &act).expect("set");
+        // A call that began before the change ends after it.
+        permissions.visible_tree(root, &before).expect("computed");
+        let now = permissions.guard(&["ann"]).expect("a guard");
+        let seen = permissions.visible_tree(root, &now).expect("computed");
+        let seen = WorkingTree::open_root(&store, seen.root).expect("opened");
+        assert!(seen.exists("a").expect("read"));
+        assert!(!seen.exists("b").expect("read"), "the rule of the present policy hides it");
+    }
+
+    #[test]
+    fn a_tree_with_too_many_paths_is_refused() {
+        let options = StoreOptions { paths_max: 10, ..StoreOptions::default() };
+        let store = Store::new(Arc::new(Memory::default()), &options);
+        let permissions = Permissions::new(&store, &Workspaces::of(&store));
+        permissions.set(&rule("x"), &OperationContext::new("root", Time::EPOCH)).expect("set");
+        let guard = permissions.guard(&["ann"]).expect("a guard");
+        let mut tree = WorkingTree::new(&store);
+        for number in 0..10 {
+            tree.write(format!("f{number}"), b"").expect("written");
+        }
+        assert!(hidden_paths(&tree, &guard).expect("as many as may be").is_empty());
+        tree.write("f10", b"").expect("written");
+        assert!(hidden_paths(&tree, &guard).is_err());
+    }
 }

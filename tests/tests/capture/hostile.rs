@@ -1,7 +1,7 @@
 //! Directories that change while they are captured, that cannot be read, that lead elsewhere.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use amalgam_tests::model::contents;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::process::Uid;
 
-use crate::kit::{World, path, settle};
+use crate::kit::{World, path, set_mtime, settle};
 
 /// Does something again and again while something else runs.
 fn while_running(mut again: impl FnMut(u64) + Send, run: impl FnOnce(&AtomicU64)) {
@@ -215,4 +215,20 @@ fn another_file_system_is_an_empty_directory() {
             contents(&captured.tree).expect("read").paths.into_keys().map(|path| path.to_string()).collect();
         assert_eq!(paths, ["(root)", "bound", "mounted", "plain", "plain/file"]);
     }
+}
+
+#[test]
+fn a_sparse_file_whose_time_changed_is_compared_by_its_data() {
+    let world = World::new();
+    let sparse = fs::File::create(world.at("sparse")).expect("made");
+    sparse.set_len(4 << 40).expect("long");
+    sparse.write_all_at(b"data", 3 << 40).expect("written");
+    let mut index = world.index();
+    world.capture(&mut index);
+    set_mtime(&world.at("sparse"), 1_000_000);
+    let found = world.changes(&mut index);
+    assert!(found.modified.is_empty() && found.notices.is_empty());
+    assert!((1..1 << 20).contains(&found.counts.bytes_read), "{}", found.counts.bytes_read);
+    sparse.write_all_at(b"date", 3 << 40).expect("written");
+    assert_eq!(world.changes(&mut index).modified, [path("sparse")]);
 }

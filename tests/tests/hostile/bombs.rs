@@ -107,8 +107,16 @@ fn a_file_of_2_to_the_60_bytes() {
         assert_eq!(tree.read("file").map_err(|error| error.kind()), Err(ErrorKind::Invalid));
         assert_eq!(tree.hole_at("file", size / 3).expect("asked"), 0);
 
+        assert_eq!(tree.loose("file").expect("a file").data_at(5).expect("asked"), size - 5, "the search has a limit");
+
         tree.write_at("file", size / 2, b"edited").expect("write");
         assert_eq!(&tree.read_at("file", size / 2 - 1, 8).expect("read")[1..7], b"edited");
+
+        let stored = WorkingTree::open_root(&store, id).expect("open").loose("file").expect("a file");
+        let edited = tree.loose("file").expect("a file");
+        assert_eq!(edited.shared_at(&stored, 7).expect("asked"), size / 2 - 7);
+        assert_eq!(edited.shared_at(&stored, size / 2 + 5).expect("asked"), 0);
+        assert_eq!(edited.shared_at(&stored, size / 2 + 6).expect("asked"), size / 2 - 6);
     });
 }
 

@@ -256,6 +256,18 @@ fn a_changed_policy_invalidates_what_became_visible_hidden_or_fixed() {
 }
 
 #[test]
+fn a_refused_write_invalidates_the_data_of_the_mount_that_it_came_from() {
+    let kit = kit(&rules("RW", &[("a/file", "R")]));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&told);
+    let origin = kit.view.watch(Arc::new(move |one| sink.lock().push(one)));
+    let caller = amalgam_view::Caller { origin: Some(origin), ..kit.caller.clone() };
+    let ino = kit.ino("a/file");
+    assert_eq!(errno(kit.view.write(&caller, ino, 0, b"from a shared mapping")), EACCES);
+    assert_eq!(*told.lock(), [Invalidation::Contents(ino)]);
+}
+
+#[test]
 fn a_handle_to_a_hidden_file_is_stale_or_refused() {
     let kit = kit(&rules("RW", &[]));
     kit.view.keep_handles().expect("handles");

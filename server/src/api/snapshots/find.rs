@@ -159,6 +159,7 @@ pub(super) fn lines(
     }
     let mut search = LineSearch { service, matcher, sender, waiting: Vec::new() };
     let mut open: Vec<_> = top.map(|top| (TreePath::root(), top)).into_iter().collect();
+    let mut count = service.context.store.path_count();
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
             if is_wanted(&path, &wanted) {
@@ -169,6 +170,7 @@ pub(super) fn lines(
         let mut below = Vec::new();
         for item in list_directory(&service.context.store, contents)? {
             let (name, entry) = item?;
+            count.add(1)?;
             let path = path.join(&name);
             let leads_to_wanted =
                 is_wanted(&path, &wanted) || wanted.iter().any(|wanted| wanted.below(&path).is_some());
