@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from amalgam import Amalgam, AsyncAmalgam, Sandbox, errors
+from amalgam import Amalgam, AsyncAmalgam, Sandbox, Workspace, errors
 
 from .conftest import Relay, Server
 
@@ -317,3 +317,24 @@ def test_the_asynchronous_client_reaches_a_port_too(server: Server, sandbox: San
                 return (await plain.get(f"http://{await same.get_host(8125)}/")).status_code
 
     assert asyncio.run(reach()) == 502
+
+
+def test_attempts_run_in_sandboxes_and_the_best_one_is_kept(runner: Amalgam) -> None:
+    ws = runner.workspaces.create(f"explored-{uuid.uuid4().hex[:8]}")
+    ws.files.write("start", "5")
+    ws.commit("start")
+
+    def run(fork: Workspace, sandbox: Sandbox) -> int:
+        number = int(fork.name.rsplit("-", 1)[1])
+        done = sandbox.commands.run(f"echo $(($(cat start) * {number})) | tee result; id -u; exit {number % 2}")
+        assert done.stdout == f"{5 * number}\n1000\n"
+        return done.exit_code
+
+    def score(fork: Workspace, code: int) -> float:
+        return float(fork.files.read_text("result")) - 100 * code
+
+    best = ws.explore(count=3, run=run, score=score, parallel=2, sandbox={"image": "host", "name": "explored"})
+    assert (best.result, best.score, len(best.others)) == (0, 10.0, 2)
+    assert best.snapshot is not None
+    assert best.workspace.files.read_text("result") == "10\n"
+    assert not [one for one in runner.sandboxes.list() if one.info.name == "explored"]
