@@ -114,6 +114,7 @@ impl Sandboxes {
             network: record.config["network"].as_str().and_then(Network::of_word).unwrap_or(Network::None),
             is_read_only: record.config["readOnly"] == true,
             source: Source::Existing(record.workspace.clone()),
+            home_from: String::new(),
             metadata: metadata_of(&record),
         };
         if let Err(status) = self.begin(slot, &record, plan).await {

@@ -38,6 +38,7 @@ pub(super) fn sandbox_message(record: &SandboxRecord) -> v1::Sandbox {
         reason: record.reason.clone(),
         owns_workspace: super::owns_workspace(record),
         metadata: super::metadata_of(record),
+        home: text(&config["home"]),
     }
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amalgam import Amalgam, AsyncAmalgam, Sandbox, errors
+from amalgam import Amalgam, AsyncAmalgam, Sandbox, Workspace, errors
 
 from .conftest import Relay, Server
 
@@ -288,3 +288,24 @@ def test_a_command_runs_on_a_fork_and_its_changes_are_merged(runner: Amalgam, na
     assert not late.merged
     with pytest.raises(errors.NotFoundError):
         runner.sandboxes.run_on_fork("nothing-" + name, "true")
+
+
+def test_attempts_run_in_sandboxes_and_the_best_one_is_kept(runner: Amalgam) -> None:
+    ws = runner.workspaces.create(f"explored-{uuid.uuid4().hex[:8]}")
+    ws.files.write("start", "5")
+    ws.commit("start")
+
+    def run(fork: Workspace, sandbox: Sandbox) -> int:
+        number = int(fork.name.rsplit("-", 1)[1])
+        done = sandbox.commands.run(f"echo $(($(cat start) * {number})) | tee result; id -u; exit {number % 2}")
+        assert done.stdout == f"{5 * number}\n1000\n"
+        return done.exit_code
+
+    def score(fork: Workspace, code: int) -> float:
+        return float(fork.files.read_text("result")) - 100 * code
+
+    best = ws.explore(count=3, run=run, score=score, parallel=2, sandbox={"image": "host", "name": "explored"})
+    assert (best.result, best.score, len(best.others)) == (0, 10.0, 2)
+    assert best.snapshot is not None
+    assert best.workspace.files.read_text("result") == "10\n"
+    assert not [one for one in runner.sandboxes.list() if one.info.name == "explored"]

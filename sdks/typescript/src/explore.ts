@@ -1,6 +1,7 @@
 /** Attempts in forks of a workspace, of which the best is kept. */
 import { ExploreError } from "./errors.js";
 import type { Snapshot } from "./models.js";
+import type { Sandbox, SandboxOptions } from "./sandboxes.js";
 import type { CallOptions } from "./transport.js";
 import type { Workspace } from "./workspace.js";
 
@@ -20,12 +21,10 @@ export interface Attempt<R> {
   others: Attempt<R>[];
 }
 
-/** Options of an exploration. */
-export interface ExploreOptions<R> extends CallOptions {
+/** What all explorations have. */
+interface CommonOptions<R> extends CallOptions {
   /** How many forks. */
   count: number;
-  /** Works in a fork, and returns any result. Its uncommitted changes are committed after it. */
-  run: (fork: Workspace) => Promise<R> | R;
   /** Judges a fork and the result of `run`; the highest score is the best. */
   score: (fork: Workspace, result: R) => Promise<number> | number;
   /** How many attempts run at once; all of them if unset. */
@@ -34,15 +33,46 @@ export interface ExploreOptions<R> extends CallOptions {
   keepAll?: boolean;
 }
 
+/** Options of an exploration. */
+export interface ExploreOptions<R> extends CommonOptions<R> {
+  /** Works in a fork, and returns any result. Its uncommitted changes are committed after it. */
+  run: (fork: Workspace) => Promise<R> | R;
+  sandbox?: undefined;
+}
+
+/** Options of an exploration in sandboxes. */
+export interface SandboxExploreOptions<R> extends CommonOptions<R> {
+  /** Works in a fork by its sandbox, and returns any result. The changes are committed after it. */
+  run: (fork: Workspace, sandbox: Sandbox) => Promise<R> | R;
+  /** Starts a sandbox for each fork, which ends after `run`: a template, or the options of `Workspace.sandbox`. */
+  sandbox: string | (SandboxOptions & { image?: string });
+}
+
+/** Runs an attempt in a fork, and in a sandbox of it if one is asked for. */
+async function work<R>(fork: Workspace, options: ExploreOptions<R> | SandboxExploreOptions<R>): Promise<R> {
+  if (options.sandbox === undefined) return options.run(fork);
+  const given = typeof options.sandbox === "string" ? { image: options.sandbox } : options.sandbox;
+  const sandbox = await fork.sandbox(given);
+  try {
+    return await options.run(fork, sandbox);
+  } finally {
+    // Its end commits what its commands changed.
+    await sandbox[Symbol.asyncDispose]();
+  }
+}
+
 /** Forks a workspace, runs a function in each fork, and keeps the fork with the highest score. */
-export async function explore<R>(workspace: Workspace, options: ExploreOptions<R>): Promise<Attempt<R>> {
+export async function explore<R>(
+  workspace: Workspace,
+  options: ExploreOptions<R> | SandboxExploreOptions<R>,
+): Promise<Attempt<R>> {
   const calling = { signal: options.signal, timeoutMs: options.timeoutMs };
   const forks = await workspace.fork({ ...calling, count: options.count });
   const attempts = await runEach(forks, options.parallel ?? options.count, async (fork) => {
     const tried: Attempt<R> = { workspace: fork, score: Number.NEGATIVE_INFINITY, others: [] };
     try {
       options.signal?.throwIfAborted();
-      tried.result = await options.run(fork);
+      tried.result = await work(fork, options);
       const commit = await fork.commit("attempt", { ...calling, kind: "step" });
       if (commit.snapshot) tried.snapshot = commit.snapshot;
       const score = await options.score(fork, tried.result);

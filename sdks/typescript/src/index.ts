@@ -19,7 +19,7 @@ export { Episode, Episodes, type StepNumber } from "./episodes.js";
 export * as errors from "./errors.js";
 export { AmalgamError } from "./errors.js";
 export { Events, Subscription } from "./events.js";
-export type { Attempt, ExploreOptions } from "./explore.js";
+export type { Attempt, ExploreOptions, SandboxExploreOptions } from "./explore.js";
 export { Files, type RangeOptions, type ReadOptions } from "./files.js";
 export type * as api from "./generated/api.js";
 export { History } from "./history.js";

@@ -1,7 +1,7 @@
 /** One workspace: a named line of work with files, a head and a history. */
 import type { Edit } from "./edits.js";
 import { InvalidArgumentError } from "./errors.js";
-import { type Attempt, type ExploreOptions, explore } from "./explore.js";
+import { type Attempt, type ExploreOptions, explore, type SandboxExploreOptions } from "./explore.js";
 import { Files } from "./files.js";
 import type { Submission } from "./generated/api.js";
 import { History } from "./history.js";
@@ -332,7 +332,7 @@ export class Workspace {
    * Forks this workspace, runs a function in each fork, and keeps the fork with the highest score. Throws `ExploreError`
    * if all attempts failed.
    */
-  async explore<R>(options: ExploreOptions<R>): Promise<Attempt<R>> {
+  async explore<R>(options: ExploreOptions<R> | SandboxExploreOptions<R>): Promise<Attempt<R>> {
     return explore(this, options);
   }
 }

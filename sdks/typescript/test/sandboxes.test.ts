@@ -188,3 +188,21 @@ test("a command runs on a fork and its changes are merged", { skip }, async () =
   const failed = await client.sandboxes.runOnFork(ws.name, "exit 4", { keep: true });
   assert.deepEqual([failed.exitCode, failed.isMerged, failed.isKept], [4, false, true]);
 });
+
+test("attempts run in sandboxes, and the best one is kept", { skip }, async () => {
+  const ws = await client.workspaces.create(newName());
+  await ws.files.write("start", "5");
+  await ws.commit("start");
+  const best = await ws.explore({
+    count: 3,
+    sandbox: { image: "host", name: "explored" },
+    run: async (fork, sandbox) => {
+      const number = Number(fork.name.split("-").at(-1));
+      return (await sandbox.commands.run(`echo $(($(cat start) * ${number})) > result; exit ${number % 2}`)).exitCode;
+    },
+    score: async (fork, code) => Number(await fork.files.readText("result")) - 100 * code,
+  });
+  assert.deepEqual([best.result, best.score, best.others.length], [0, 10, 2]);
+  const left = await collect(client.sandboxes.list());
+  assert.deepEqual(left.filter(({ info }) => info.name === "explored"), []);
+});

@@ -77,7 +77,9 @@ impl Index {
         if let Some(before) = self.target_heads.get(name).copied() {
             self.target_moved(reader, name, before, record.and_then(|record| record.head), time)?;
         }
-        let open = record.filter(|record| record.target.is_some() || record.base.is_some());
+        let is_tracked =
+            |record: &&Workspace| !record.name.is_hidden() && (record.target.is_some() || record.base.is_some());
+        let open = record.filter(is_tracked);
         let Some(record) = open else {
             self.remove(name);
             return Ok(());

@@ -35,6 +35,8 @@ export interface SandboxInfo {
   readonly provider: string;
   /** Why it is in the state `error` or `stopped`. */
   readonly reason: string;
+  /** The hidden workspace with its home and `/tmp`, which fork with the sandbox. */
+  readonly home: string;
 }
 
 /** The result of deleting several sandboxes. */
@@ -132,6 +134,7 @@ export function sandboxInfo(value: api.Sandbox): SandboxInfo {
     })),
     provider: value.provider ?? "",
     reason: value.reason ?? "",
+    home: short(value.home),
   };
 }
 

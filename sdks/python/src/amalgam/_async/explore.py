@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import AmalgamError, ExploreError
 from ..models import Snapshot
@@ -35,17 +35,26 @@ class AsyncAttempt(Generic[R]):
 async def explore(
     workspace: AsyncWorkspace,
     count: int,
-    run: Callable[[AsyncWorkspace], Awaitable[R]],
+    run: Callable[..., Awaitable[R]],
     score: Callable[[AsyncWorkspace, R], Awaitable[float]],
     parallel: int | None,
     keep_all: bool,
+    sandbox: str | Mapping[str, Any] | None = None,
 ) -> AsyncAttempt[R]:
     """Forks a workspace, runs a function in each fork, and keeps the fork with the highest score."""
+    options = {"image": sandbox} if isinstance(sandbox, str) else sandbox
+
+    async def work(fork: AsyncWorkspace) -> R:
+        if options is None:
+            return await run(fork)
+        # Its end commits what its commands changed.
+        async with await fork.sandbox(**options) as started:
+            return await run(fork, started)
 
     async def attempt(fork: AsyncWorkspace) -> AsyncAttempt[R]:
         tried: AsyncAttempt[R] = AsyncAttempt(fork)
         try:
-            tried.result = await run(fork)
+            tried.result = await work(fork)
             tried.snapshot = (await fork.commit("attempt", kind="step")).snapshot
             tried.score = float(await score(fork, tried.result))
             if math.isnan(tried.score):

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from .._call import (
     Empty,
@@ -565,6 +565,7 @@ class AsyncWorkspace:
         )
         await self._transport.send(call)
 
+    @overload
     async def explore(
         self,
         *,
@@ -573,15 +574,42 @@ class AsyncWorkspace:
         score: Callable[[AsyncWorkspace, R], Awaitable[float]],
         parallel: int | None = None,
         keep_all: bool = False,
+        sandbox: None = None,
+    ) -> AsyncAttempt[R]: ...
+
+    @overload
+    async def explore(
+        self,
+        *,
+        count: int,
+        run: Callable[[AsyncWorkspace, AsyncSandbox], Awaitable[R]],
+        score: Callable[[AsyncWorkspace, R], Awaitable[float]],
+        parallel: int | None = None,
+        keep_all: bool = False,
+        sandbox: str | Mapping[str, Any],
+    ) -> AsyncAttempt[R]: ...
+
+    async def explore(
+        self,
+        *,
+        count: int,
+        run: Callable[..., Awaitable[R]],
+        score: Callable[[AsyncWorkspace, R], Awaitable[float]],
+        parallel: int | None = None,
+        keep_all: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
     ) -> AsyncAttempt[R]:
         """Forks this workspace, runs a function in each fork, and keeps the fork with the highest score.
 
         Args:
             count: How many forks.
-            run: Works in a fork, and returns any result. Its uncommitted changes are committed after it.
+            run: Works in a fork, and returns any result. Its uncommitted changes are committed after it. With
+                ``sandbox`` it gets the fork and its sandbox.
             score: Judges a fork and the result of ``run``; the highest score is the best.
             parallel: How many attempts run at once; all of them if unset.
             keep_all: Keep the other forks, too.
+            sandbox: Start a sandbox for each fork, which ends after ``run``: a template, or the arguments of
+                :meth:`sandbox`.
 
         Returns:
             The best attempt; ``others`` has the other ones, with their errors.
@@ -590,7 +618,7 @@ class AsyncWorkspace:
             ExploreError: All attempts failed.
 
         """
-        return await explore(self, count, run, score, parallel, keep_all)
+        return await explore(self, count, run, score, parallel, keep_all, sandbox)
 
 
 def _commit_fields(

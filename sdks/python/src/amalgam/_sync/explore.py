@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import AmalgamError, ExploreError
 from ..models import Snapshot
@@ -36,17 +36,26 @@ class Attempt(Generic[R]):
 def explore(
     workspace: Workspace,
     count: int,
-    run: Callable[[Workspace], R],
+    run: Callable[..., R],
     score: Callable[[Workspace, R], float],
     parallel: int | None,
     keep_all: bool,
+    sandbox: str | Mapping[str, Any] | None = None,
 ) -> Attempt[R]:
     """Forks a workspace, runs a function in each fork, and keeps the fork with the highest score."""
+    options = {"image": sandbox} if isinstance(sandbox, str) else sandbox
+
+    def work(fork: Workspace) -> R:
+        if options is None:
+            return run(fork)
+        # Its end commits what its commands changed.
+        with fork.sandbox(**options) as started:
+            return run(fork, started)
 
     def attempt(fork: Workspace) -> Attempt[R]:
         tried: Attempt[R] = Attempt(fork)
         try:
-            tried.result = run(fork)
+            tried.result = work(fork)
             tried.snapshot = (fork.commit("attempt", kind="step")).snapshot
             tried.score = float(score(fork, tried.result))
             if math.isnan(tried.score):

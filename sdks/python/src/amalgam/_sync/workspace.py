@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from .._call import (
     Empty,
@@ -566,6 +566,7 @@ class Workspace:
         )
         self._transport.send(call)
 
+    @overload
     def explore(
         self,
         *,
@@ -574,15 +575,42 @@ class Workspace:
         score: Callable[[Workspace, R], float],
         parallel: int | None = None,
         keep_all: bool = False,
+        sandbox: None = None,
+    ) -> Attempt[R]: ...
+
+    @overload
+    def explore(
+        self,
+        *,
+        count: int,
+        run: Callable[[Workspace, Sandbox], R],
+        score: Callable[[Workspace, R], float],
+        parallel: int | None = None,
+        keep_all: bool = False,
+        sandbox: str | Mapping[str, Any],
+    ) -> Attempt[R]: ...
+
+    def explore(
+        self,
+        *,
+        count: int,
+        run: Callable[..., R],
+        score: Callable[[Workspace, R], float],
+        parallel: int | None = None,
+        keep_all: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
     ) -> Attempt[R]:
         """Forks this workspace, runs a function in each fork, and keeps the fork with the highest score.
 
         Args:
             count: How many forks.
-            run: Works in a fork, and returns any result. Its uncommitted changes are committed after it.
+            run: Works in a fork, and returns any result. Its uncommitted changes are committed after it. With
+                ``sandbox`` it gets the fork and its sandbox.
             score: Judges a fork and the result of ``run``; the highest score is the best.
             parallel: How many attempts run at once; all of them if unset.
             keep_all: Keep the other forks, too.
+            sandbox: Start a sandbox for each fork, which ends after ``run``: a template, or the arguments of
+                :meth:`sandbox`.
 
         Returns:
             The best attempt; ``others`` has the other ones, with their errors.
@@ -591,7 +619,7 @@ class Workspace:
             ExploreError: All attempts failed.
 
         """
-        return explore(self, count, run, score, parallel, keep_all)
+        return explore(self, count, run, score, parallel, keep_all, sandbox)
 
 
 def _commit_fields(

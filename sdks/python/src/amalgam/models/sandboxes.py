@@ -52,6 +52,8 @@ class SandboxInfo:
     """How the sandbox sees its workspace, for example ``fuse``."""
     reason: str = ""
     """Why it is in the state ``error`` or ``stopped``."""
+    home: str = ""
+    """The hidden workspace with its home and ``/tmp``, which fork with the sandbox."""
 
     @classmethod
     def from_json(cls, value: Json) -> SandboxInfo:
@@ -71,6 +73,7 @@ class SandboxInfo:
             limits=tuple(EnforcedLimit.from_json(one) for one in value.get("limits", ())),
             provider=value.get("provider", ""),
             reason=value.get("reason", ""),
+            home=short(value.get("home", "")),
         )
 
 
