@@ -79,7 +79,8 @@ impl Commands {
     fn start(&self, request: RunCommandRequest) -> std::io::Result<()> {
         let cwd = if request.cwd.is_empty() { WORKSPACE } else { request.cwd.as_str() };
         let mut command = Command::new(SHELL);
-        command.arg("-c").arg(&request.command).current_dir(cwd);
+        // Shells show the name that the caller gave, although `/tmp` may be a link.
+        command.arg("-c").arg(&request.command).current_dir(cwd).env("PWD", cwd);
         for name in OWN_VARIABLES {
             command.env_remove(name);
         }

@@ -60,7 +60,8 @@ impl Terminals {
         let shell = named.unwrap_or(if std::path::Path::new(SHELLS[0]).exists() { SHELLS[0] } else { SHELLS[1] });
         let cwd = if request.cwd.is_empty() { WORKSPACE } else { request.cwd.as_str() };
         let id = request.pty_id.clone();
-        let mut command = Command::new(shell).args(&request.args).current_dir(cwd).env("TERM", "xterm-256color");
+        let mut command = Command::new(shell).args(&request.args).current_dir(cwd);
+        command = command.env("TERM", "xterm-256color").env("PWD", cwd);
         for name in crate::OWN_VARIABLES {
             command = command.env_remove(name);
         }

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use amalgam_sandbox::agent_v1::ResourceUsage;
 
-/// Directories of the sandbox that are in memory.
-const OWN_DIRECTORIES: [&str; 2] = ["/tmp", "/sandbox"];
+/// The mounts of the sandbox. They have the quota as their size.
+const MOUNTS: [&str; 2] = ["/workspace", "/sandbox"];
+/// The kind of their file systems, to the kernel.
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
 
 /// Measures the sandbox again and again.
 #[derive(Default)]
@@ -40,7 +42,7 @@ impl Meter {
         ResourceUsage {
             cpu_percent,
             memory_bytes: pages * rustix::param::page_size() as u64,
-            disk_bytes: OWN_DIRECTORIES.iter().filter_map(|path| used_bytes(path)).sum(),
+            disk_bytes: MOUNTS.iter().filter_map(|path| used_bytes(path)).sum(),
             processes,
             received_bytes,
             sent_bytes,
@@ -56,6 +58,8 @@ fn parse(stat: &str) -> Option<(u64, u64, u64)> {
 }
 
 fn used_bytes(path: &str) -> Option<u64> {
+    // Before the mount, the directory is one of the host.
+    rustix::fs::statfs(path).ok().filter(|found| found.f_type == FUSE)?;
     let space = rustix::fs::statvfs(path).ok()?;
     Some(space.f_blocks.saturating_sub(space.f_bfree) * space.f_frsize)
 }

@@ -70,6 +70,16 @@ pub(crate) async fn answer(state: &State, calls: &Calls, head: &Parts, body: Bod
     }
 }
 
+/// What a sandbox is created from.
+#[derive(Debug, Default)]
+struct Origin {
+    template: String,
+    /// The snapshot of the workspace; empty for none.
+    from: String,
+    /// The snapshot of the home; empty for none.
+    home_from: String,
+}
+
 impl Control<'_> {
     async fn create(&self, body: Body) -> Answer {
         let request: NewSandbox = read(body).await?;
@@ -96,7 +106,7 @@ impl Control<'_> {
 
     async fn create_new(&self, request: NewSandbox) -> Result<v1::Sandbox, Refusal> {
         let asked = if request.template_id.is_empty() { BASE_TEMPLATE } else { &request.template_id };
-        let (template, from) = self.template(asked).await?;
+        let Origin { template, from, home_from } = self.template(asked).await?;
         let notes = Notes {
             template: asked.to_owned(),
             is_paused_on_timeout: request.auto_pause.unwrap_or(false),
@@ -106,6 +116,7 @@ impl Control<'_> {
         let message = v1::CreateSandboxRequest {
             template,
             from,
+            home_from,
             envs: request.env_vars.unwrap_or_default(),
             timeout_seconds: seconds(request.timeout.unwrap_or(TIMEOUT_SECONDS.into()))?.max(1),
             // Older clients send it always.
@@ -118,18 +129,21 @@ impl Control<'_> {
     }
 
     /// The template and the snapshot of a name: a template of the server, `base`, or a snapshot that a client made.
-    async fn template(&self, asked: &str) -> Result<(String, String), Refusal> {
+    async fn template(&self, asked: &str) -> Result<Origin, Refusal> {
         let name = asked.split_once(':').map_or(asked, |(name, _)| name);
         let found = self.caller.sandboxes().get_template(v1::GetTemplateRequest { name: asked.to_owned() }).await;
         match found {
-            Ok(_) => return Ok((asked.to_owned(), String::new())),
+            Ok(_) => return Ok(Origin { template: asked.to_owned(), ..Origin::default() }),
             Err(status) if status.code() != Code::NotFound => return Err(status.into()),
-            Err(_) if name == BASE_TEMPLATE => return Ok((HOST_TEMPLATE.to_owned(), String::new())),
+            Err(_) if name == BASE_TEMPLATE => {
+                return Ok(Origin { template: HOST_TEMPLATE.to_owned(), ..Origin::default() });
+            }
             Err(_) => {}
         }
         let missing = || Refusal::not_found(format!("template {} was not found", asked.escape_debug()));
         let snapshot = self.find_snapshot(name).await?.ok_or_else(missing)?;
-        Ok((snapshot.template, snapshot.revision))
+        let home_from = self.find_home(&snapshot).await?;
+        Ok(Origin { template: snapshot.template, from: snapshot.revision, home_from })
     }
 
     async fn info(&self, id: &str) -> Answer {

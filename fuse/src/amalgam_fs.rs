@@ -436,7 +436,7 @@ impl Filesystem for AmalgamFs {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let space = self.view.disk_space();
+        let space = self.view.file_space();
         let blocks = |bytes: u64| bytes / BLOCK_BYTES;
         let (all, free, usable) = (blocks(space.total_bytes), blocks(space.free_bytes), blocks(space.usable_bytes()));
         // The number of files is limited by the space alone.

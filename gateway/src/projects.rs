@@ -266,6 +266,19 @@ impl Projects {
         }
     }
 
+    /// The projects whose stores are open, with their stores.
+    pub(crate) fn all_opened(&self) -> Vec<(ProjectName, Arc<OpenStore>)> {
+        match &self.inner.place {
+            Place::Local(store) => {
+                ProjectName::new(DEFAULT_PROJECT.to_owned()).map(|name| (name, Arc::clone(store))).into_iter().collect()
+            }
+            Place::Data { .. } => {
+                let slots = self.inner.slots.lock();
+                slots.iter().filter_map(|(name, slot)| Some((name.clone(), slot.store.read().clone()?))).collect()
+            }
+        }
+    }
+
     /// The store that is served as project `default`, if something else opened it.
     pub(crate) fn local_store(&self) -> Option<&Arc<OpenStore>> {
         match &self.inner.place {

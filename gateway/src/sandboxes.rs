@@ -4,6 +4,7 @@ mod activity;
 mod allow_list;
 mod creation;
 mod events;
+mod home;
 mod hop_headers;
 mod lifecycle;
 mod log;
@@ -43,6 +44,7 @@ use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
 pub use allow_list::HostRule;
+use home::{Keep, has_home, mounts_of};
 pub(crate) use metrics::SandboxMetrics;
 use port_token::PortTokens;
 use runtimes::RuntimeSlot;
@@ -248,8 +250,10 @@ impl Sandboxes {
             // Uncommitted work stays with the workspace.
             warn!(sandbox = record.id, %status, "the workspace of a sandbox was not committed");
         }
-        if let Err(status) = calls.unmount(&directory.join(creation::WORKSPACE)).await {
-            warn!(sandbox = record.id, %status, "the workspace of a sandbox was not unmounted");
+        for (place, _, part) in mounts_of(record) {
+            if let Err(status) = calls.unmount(&directory.join(part)).await {
+                warn!(sandbox = record.id, ?place, %status, "the workspace or the home of a sandbox was not unmounted");
+            }
         }
         if record.config["root"].is_string()
             && let Err(status) = calls.unmount(&directory.join(creation::ROOT)).await
@@ -278,7 +282,7 @@ impl Sandboxes {
     }
 
     /// Ends a sandbox and forgets it.
-    pub(crate) async fn delete(&self, project: &ProjectName, id: &str, is_kept: bool) -> Result<(), Status> {
+    pub(crate) async fn delete(&self, project: &ProjectName, id: &str, keep: Keep) -> Result<(), Status> {
         let record = self.find(project, id).await?;
         let catalog = &self.inner.catalog;
         if record.state != SandboxState::Stopped {
@@ -288,8 +292,11 @@ impl Sandboxes {
             }
             self.end(&record, "deleted").await?;
         }
-        if !is_kept && owns_workspace(&record) {
-            let calls = self.store_calls(&record).await?;
+        let calls = self.store_calls(&record).await?;
+        if keep != Keep::WorkspaceAndHome && has_home(&record) {
+            calls.delete_home(&record.workspace).await?;
+        }
+        if keep == Keep::Nothing && owns_workspace(&record) {
             match calls.delete(&record.workspace).await {
                 Err(status) if status.code() != tonic::Code::NotFound => return Err(status),
                 _ => {}
@@ -404,7 +411,7 @@ fn remove_files(directory: &std::path::Path) {
     for part in [creation::LINK, creation::FILES, creation::OUTPUT] {
         let _ = std::fs::remove_dir_all(directory.join(part));
     }
-    for part in [creation::WORKSPACE, creation::ROOT] {
+    for part in [creation::WORKSPACE, creation::HOME, creation::ROOT] {
         let _ = std::fs::remove_dir(directory.join(part));
     }
     let _ = std::fs::remove_file(directory.join(log::FILE));

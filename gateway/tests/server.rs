@@ -19,6 +19,8 @@ mod events;
 mod files;
 #[path = "server/git.rs"]
 mod git;
+#[path = "server/homes.rs"]
+mod homes;
 #[path = "server/hostile.rs"]
 mod hostile;
 #[path = "server/landed.rs"]

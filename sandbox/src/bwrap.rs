@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::runtime::{Network, StartSpec};
+use crate::runtime::{HOME, Network, StartSpec};
 
 /// The program.
 pub(crate) const BWRAP: &str = "bwrap";
@@ -33,12 +33,18 @@ const SYSTEM: [&str; 13] = [
 ];
 /// Files of a sandbox with a network.
 const NETWORK: [&str; 3] = ["/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services"];
-/// The home of the sandbox's user.
-pub(crate) const HOME: &str = "/sandbox";
 /// The id of the user and the group in the sandbox.
 const USER: &str = "1000";
-/// The most that `/tmp` and the home hold, each. They are in memory.
+/// The most that a directory in memory holds.
 pub(crate) const TMPFS_BYTES_MAX: &str = "1073741824";
+/// Where `/tmp` leads: into the home, so that both are one mount. See [`crate::runtime::TEMPORARY_DIRECTORY`].
+const TMP_TARGET: &str = "sandbox/.tmp";
+/// Directories of programs of the system.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The directory of programs that were installed into the home. It comes first in `PATH`.
+pub(crate) const HOME_PROGRAMS: &str = "/sandbox/.local/bin";
+/// Where `npm install -g` installs: into the home, as `pip install --user` does. The home forks with the sandbox.
+pub(crate) const NPM_PREFIX: (&str, &str) = ("NPM_CONFIG_PREFIX", "/sandbox/.local");
 
 /// Files that name the user, made in the runtime's directory of a sandbox.
 pub(crate) const ETC: [(&str, &str); 3] = [
@@ -98,9 +104,8 @@ pub(crate) fn words(spec: &StartSpec, agent: &Path, filters: &[OwnedFd], root: &
     add(&["--as-pid-1", "--info-fd", "1"].map(plain));
     // Files of /proc/sys belong to root, so a root without capabilities could write them.
     add(&["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"].map(plain));
-    for directory in ["/tmp", HOME, "/dev/shm"] {
-        add(&["--size", TMPFS_BYTES_MAX, "--tmpfs", directory].map(plain));
-    }
+    add(&["--size", TMPFS_BYTES_MAX, "--tmpfs", "/dev/shm"].map(plain));
+    add(&["--symlink", TMP_TARGET, "/tmp"].map(plain));
     if spec.root.is_none() {
         for path in SYSTEM {
             add(&["--ro-bind-try", path, path].map(plain));
@@ -127,10 +132,12 @@ pub(crate) fn words(spec: &StartSpec, agent: &Path, filters: &[OwnedFd], root: &
     // Below a mount that comes later nothing may be written: it would not be in the workspace.
     let bind = plain(if spec.is_read_only || spec.is_mounted_later { "--ro-bind" } else { "--bind" });
     add(&[bind, spec.workspace.as_os_str(), plain("/workspace")]);
+    let bind = plain(if spec.is_mounted_later { "--ro-bind" } else { "--bind" });
+    add(&[bind, spec.home.as_os_str(), plain(HOME)]);
     add(&["--remount-ro", "/", "--chdir", "/workspace"].map(plain));
     let pids = OsString::from(spec.limits.pids.to_string());
-    add(&["--setenv", "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"].map(plain));
-    for (name, value) in [("HOME", HOME), ("LANG", "C.UTF-8"), ("USER", "sandbox"), ("SHELL", "/bin/sh")] {
+    add(&[plain("--setenv"), plain("PATH"), &OsString::from(format!("{HOME_PROGRAMS}:{PATH}"))]);
+    for (name, value) in [("HOME", HOME), ("LANG", "C.UTF-8"), ("USER", "sandbox"), ("SHELL", "/bin/sh"), NPM_PREFIX] {
         add(&["--setenv", name, value].map(plain));
     }
     add(&[plain("--setenv"), plain("SANDBOX_ID"), OsStr::new(&spec.id)]);
@@ -155,6 +162,7 @@ mod tests {
             root: None,
             files: "/f".into(),
             workspace: "/w".into(),
+            home: "/h".into(),
             is_read_only: true,
             is_mounted_later: false,
             secret: Secret::generate().expect("random"),
@@ -165,6 +173,7 @@ mod tests {
         let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[]);
         assert!(!all(&spec).iter().any(|word| word == spec.secret.reveal() || word == "--share-net"));
         assert!(all(&spec).windows(3).any(|three| three == ["--ro-bind", "/w", "/workspace"]));
+        assert!(all(&spec).windows(3).any(|three| three == ["--bind", "/h", HOME]), "the home can be written");
         spec.network = Network::Host;
         assert!(all(&spec).iter().any(|word| word == "--share-net"));
     }

@@ -34,7 +34,7 @@ use crate::error::{Result, SandboxError};
 use crate::limits::{Enforced, Limits, Means};
 use crate::process;
 use crate::propagation;
-use crate::runtime::{MountAccess, Runtime, StartSpec, Started, Template};
+use crate::runtime::{MountAccess, MountPlace, Runtime, StartSpec, Started, Template};
 use container::{Common, SANDBOX_LABEL, SERVER_LABEL};
 
 /// How long the engine may take to answer a call. It is slow while many containers start.
@@ -370,9 +370,9 @@ impl Runtime for DockerRuntime {
         }
     }
 
-    fn sees_workspace(&self, handle: &str) -> bool {
+    fn sees_mount(&self, handle: &str, place: MountPlace) -> bool {
         let pid = process_of(handle).and_then(process::living);
-        pid.is_some_and(|pid| propagation::sees_workspace(pid.as_raw_nonzero().get()))
+        pid.is_some_and(|pid| propagation::sees_mount(pid.as_raw_nonzero().get(), place.path()))
     }
 
     fn is_alive(&self, handle: &str) -> bool {

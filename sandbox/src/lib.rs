@@ -7,7 +7,7 @@
 //! - [`SandboxState`]: the states of a sandbox and the changes between them.
 //! - [`Limits`]: resources, and what enforces each.
 //!
-//! Absent: stores and workspaces. A sandbox gets a directory to show at `/workspace`, and whoever starts it decides what is there.
+//! Absent: stores and workspaces. A sandbox gets directories to show at `/workspace` and as its home, and the caller decides what is there.
 
 /// The messages between the server and an agent.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
@@ -40,7 +40,9 @@ pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};
 pub use link::{Link, LinkOptions, LinkStream, OnOutgoing, PROXY_PORT, Usage};
 pub use local::{HOST_TEMPLATE, LocalOptions, LocalRuntime};
 pub use output::{Chunk, Part, Stream};
-pub use runtime::{MountAccess, Network, Progress, Runtime, StartSpec, Started, Template};
+pub use runtime::{
+    MountAccess, MountPlace, Network, Progress, Runtime, StartSpec, Started, TEMPORARY_DIRECTORY, Template,
+};
 pub use secret::{Secret, SecretHash};
 pub use state::SandboxState;
 pub use terminal::{Terminal, TerminalSize};

@@ -11,7 +11,7 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Processes and threads.
     pub pids: u64,
-    /// The size of the workspace.
+    /// The bytes that the workspace may hold beside its last snapshot, and those that the home may hold.
     pub disk_bytes: u64,
     /// The names of the limits that the caller asked for.
     pub asked: Vec<&'static str>,
@@ -39,7 +39,7 @@ pub struct Enforced {
     pub limit: &'static str,
     /// The value.
     pub value: String,
-    /// `cgroup`, `rlimit`, or `none`.
+    /// `cgroup`, `rlimit`, `quota` or `none`.
     pub by: &'static str,
 }
 
@@ -65,13 +65,13 @@ impl Limits {
             Enforced { limit: "cpu", value: self.cpus.to_string(), by: by_cgroup(means.cpu_cgroup) },
             Enforced { limit: "memory", value: self.memory_bytes.to_string(), by: by_cgroup(means.memory_cgroup) },
             Enforced { limit: "pids", value: self.pids.to_string(), by: pids },
-            Enforced { limit: "disk", value: self.disk_bytes.to_string(), by: "none" },
+            // The server mounts workspace and home with this quota.
+            Enforced { limit: "disk", value: self.disk_bytes.to_string(), by: "quota" },
         ];
         let lacking = enforced.iter().find(|one| one.by == "none" && self.asked.contains(&one.limit));
         match lacking {
             Some(one) if !self.is_best_effort => {
                 let why = match one.limit {
-                    "disk" => "workspaces have no quota of their own yet",
                     "pids" => "the server runs as root, whose processes the kernel does not count, and has no cgroup",
                     _ => "the server has no delegated cgroup (systemd: Delegate=yes and DelegateSubgroup=server)",
                 };
@@ -137,7 +137,8 @@ mod tests {
         assert!(matches!(asked.enforce(none), Err(SandboxError::NotEnforced { limit: "memory", .. })));
         assert!(asked.enforce(Means { memory_cgroup: true, ..none }).is_ok());
         let best = Limits { is_best_effort: true, ..asked };
-        assert!(best.enforce(none).expect("started without it").iter().all(|one| one.by == "none"));
+        let by: Vec<_> = best.enforce(none).expect("started without it").iter().map(|one| one.by).collect();
+        assert_eq!(by, ["none", "none", "none", "quota"]);
         let defaults = Limits::default().enforce(Means { pids_rlimit: true, ..none }).expect("nothing was asked for");
         assert_eq!(defaults[2].by, "rlimit");
     }

@@ -1,6 +1,6 @@
 //! Sandboxes on this machine by bubblewrap: no root, no Docker.
 //!
-//! A sandbox sees the host's `/usr` read-only, its workspace, and a home, a `/tmp` and a `/dev/shm` of its own in memory. Its user,
+//! A sandbox sees the host's `/usr` read-only, its workspace, a home with its `/tmp`, and a `/dev/shm` of its own in memory. Its user,
 //! mounts, processes, IPC, host name and (unless the server allows otherwise) network are its own; it has no capability and gets none.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::error::{Result, SandboxError};
 use crate::limits::{Enforced, Limits};
 use crate::process::{self, living};
 use crate::propagation;
-use crate::runtime::{Network, Runtime, StartSpec, Started, Template};
+use crate::runtime::{MountPlace, Network, Runtime, StartSpec, Started, Template};
 use crate::seccomp;
 
 /// The template with the programs of the host.
@@ -164,8 +164,8 @@ impl Runtime for LocalRuntime {
         }
     }
 
-    fn sees_workspace(&self, handle: &str) -> bool {
-        living(handle).is_some_and(|pid| propagation::sees_workspace(pid.as_raw_nonzero().get()))
+    fn sees_mount(&self, handle: &str, place: MountPlace) -> bool {
+        living(handle).is_some_and(|pid| propagation::sees_mount(pid.as_raw_nonzero().get(), place.path()))
     }
 
     fn is_alive(&self, handle: &str) -> bool {

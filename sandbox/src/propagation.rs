@@ -55,14 +55,14 @@ pub(crate) fn release(directory: &Path) {
     }
 }
 
-/// Whether a process sees a FUSE mount at `/workspace` that it can write, without devices and set-user-ID programs.
-pub(crate) fn sees_workspace(pid: i32) -> bool {
+/// Whether a process sees a FUSE mount at a path that it can write, without devices and set-user-ID programs.
+pub(crate) fn sees_mount(pid: i32, path: &str) -> bool {
     let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-    sees_workspace_in(&table)
+    sees_mount_in(&table, path)
 }
 
-fn sees_workspace_in(table: &str) -> bool {
-    let last = table.lines().rfind(|line| line.split(' ').nth(4) == Some("/workspace"));
+fn sees_mount_in(table: &str, path: &str) -> bool {
+    let last = table.lines().rfind(|line| line.split(' ').nth(4) == Some(path));
     last.is_some_and(|line| {
         let options = line.split(' ').nth(5).unwrap_or_default();
         let has = |word: &str| options.split(',').any(|option| option == word);
@@ -87,12 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_is_seen_when_the_last_mount_there_is_fuse() {
+    fn a_mount_is_seen_when_the_last_one_there_is_fuse() {
         let below = "99 86 8:1 /p /workspace ro,nosuid,nodev - ext4 /dev/a rw\n";
         let above = |options: &str| format!("65 99 0:44 / /workspace {options} master:2 - fuse.amalgam amalgam rw\n");
-        assert!(!sees_workspace_in(below));
-        assert!(sees_workspace_in(&(below.to_owned() + &above("rw,nosuid,nodev"))));
-        assert!(!sees_workspace_in(&(below.to_owned() + &above("rw,nosuid"))), "devices");
-        assert!(!sees_workspace_in(&above("ro,nosuid,nodev")), "the mount itself, instead of the directory below it");
+        let sees = |table: &str| sees_mount_in(table, "/workspace");
+        assert!(!sees(below));
+        assert!(sees(&(below.to_owned() + &above("rw,nosuid,nodev"))));
+        assert!(!sees_mount_in(&(below.to_owned() + &above("rw,nosuid,nodev")), "/sandbox"), "another path");
+        assert!(!sees(&(below.to_owned() + &above("rw,nosuid"))), "devices");
+        assert!(!sees(&above("ro,nosuid,nodev")), "the mount itself, instead of the directory below it");
     }
 }

@@ -12,6 +12,10 @@ use crate::secret::Secret;
 
 /// The file with the agent's secret, in the directory of its link.
 const SECRET_FILE: &str = "secret";
+/// The home of the sandbox's user.
+pub(crate) const HOME: &str = "/sandbox";
+/// The directory in the home for temporary files. The local runtime shows it at `/tmp`.
+pub const TEMPORARY_DIRECTORY: &str = ".tmp";
 
 /// Starts and ends sandboxes.
 #[tonic::async_trait]
@@ -67,8 +71,8 @@ pub trait Runtime: Send + Sync {
     /// Takes back what [`Runtime::carries_mounts`] did, when no sandbox is left.
     fn release(&self, directory: &Path);
 
-    /// Whether a sandbox sees its workspace.
-    fn sees_workspace(&self, handle: &str) -> bool;
+    /// Whether a sandbox sees the mount of its workspace or its home.
+    fn sees_mount(&self, handle: &str, place: MountPlace) -> bool;
 
     /// Whether a sandbox has processes.
     fn is_alive(&self, handle: &str) -> bool;
@@ -101,6 +105,25 @@ impl Network {
     /// The network of a word.
     pub fn of_word(word: &str) -> Option<Self> {
         [Self::None, Self::Host, Self::Bridge].into_iter().find(|network| network.word() == word)
+    }
+}
+
+/// A place in a sandbox where the server mounts a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountPlace {
+    /// The workspace that the sandbox works in.
+    Workspace,
+    /// The hidden workspace with the home and `/tmp`.
+    Home,
+}
+
+impl MountPlace {
+    /// Returns its path in the sandbox.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Workspace => "/workspace",
+            Self::Home => HOME,
+        }
     }
 }
 
@@ -145,10 +168,12 @@ pub struct StartSpec {
     pub files: PathBuf,
     /// The directory to show at `/workspace`.
     pub workspace: PathBuf,
+    /// The directory to show as the home.
+    pub home: PathBuf,
     /// Whether the workspace is shown for reading only.
     pub is_read_only: bool,
-    /// Whether the workspace is mounted at its directory after the start, by a runtime that carries mounts. Until then the sandbox sees an
-    /// empty directory, for reading only.
+    /// Whether workspace and home are mounted at their directories after the start, by a runtime that carries mounts. Until then the sandbox
+    /// sees empty directories, for reading only.
     pub is_mounted_later: bool,
     /// What the agent registers with.
     pub secret: Secret,

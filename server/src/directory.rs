@@ -18,6 +18,7 @@ mod watch;
 mod writing;
 mod written_tree;
 
+pub(crate) use attach::Uncommitted;
 pub(crate) use merged::{PreviewedHead, Released};
 pub(crate) use watch::{Watches, WriteWatch};
 

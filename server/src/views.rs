@@ -19,6 +19,7 @@ mod merged;
 mod mounting;
 mod on_demand;
 mod private;
+mod quota;
 mod replica;
 mod revert;
 mod tree_changes;
@@ -55,6 +56,7 @@ pub(crate) use book::{ExportRecord, Mode};
 pub(crate) use handover::answer as answer_handover;
 pub(crate) use mounting::mode_message;
 pub(crate) use on_demand::ViewUse;
+use quota::QuotaMeasurement;
 use replica::Replica;
 pub(crate) use revert::ViewRevert;
 use tree_changes::TreeChanges;
@@ -114,6 +116,8 @@ struct LiveView {
     behind: Mutex<Option<SnapshotId>>,
     /// The state in which there was no room for a checkpoint that would have made room.
     full_at: Mutex<Option<StateVersion>>,
+    /// The last measurement for the quota.
+    measured: Mutex<Option<QuotaMeasurement>>,
     /// The shared copy of the journal, in a store that several nodes have open.
     replica: Option<Replica>,
 }
@@ -344,6 +348,7 @@ impl Views {
             edits: RwLock::default(),
             behind: Mutex::default(),
             full_at: Mutex::default(),
+            measured: Mutex::default(),
             replica,
         });
         state.open.insert(id, Arc::clone(&live));
@@ -464,6 +469,18 @@ impl Views {
              them, and `amalgam commit` there keeps them"
         );
         Err(Error::new(Reason::Mounted, message))
+    }
+
+    /// Readies a workspace to be removed with changes that are in no snapshot. Refuses one that is mounted, exported or used by calls.
+    pub(crate) fn discard_live(&self, workspace: &WorkspaceName, what: &str) -> Result<()> {
+        self.refuse_exported(workspace, what)?;
+        let Some(id) = self.find_view(workspace)? else { return Ok(()) };
+        self.await_ended_mounts(id)?;
+        self.refuse_shown(id, workspace, what)?;
+        let locked = self.lock_view(id)?;
+        self.refuse_shown(id, workspace, what)?;
+        drop(locked);
+        self.close_view_if_unused(id, Duration::ZERO)
     }
 
     fn refuse_shown(&self, id: u64, workspace: &WorkspaceName, what: &str) -> Result<()> {
@@ -588,7 +605,7 @@ impl Views {
         self.inner.state.lock().mounts.values().any(|mounted| is_of_it(&mounted.shows)) || self.is_expected(id)
     }
 
-    /// Forgets the view of a workspace that goes. Nothing in it is uncommitted.
+    /// Forgets the view of a workspace that goes, with changes in it that are in no snapshot.
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
         if let Some(trees) = &self.context.live_trees {
             trees.forget(workspace.as_str())?;
@@ -597,7 +614,8 @@ impl Views {
         self.close_view_if_unused(id, Duration::ZERO)?;
         self.refuse_shown(id, workspace, "what it has cannot be put away")?;
         self.inner.book.change(|pages| drop(pages.views.remove(&id)))?;
-        // It holds numbers and times only; leftovers do no harm.
+        self.drop_checkpoint(id)?;
+        // Leftovers do no harm: the next view has another number.
         let _ = amalgam_materializer::remove_tree(&self.view_directory(id));
         self.remove_local(id)
     }

@@ -38,6 +38,8 @@ pub(crate) struct FileSystem {
     /// The agents on whose behalf the view is used.
     pub(crate) guard: Arc<Guard>,
     pub(crate) options: Arc<ViewOptions>,
+    /// Limit of uncommitted bytes.
+    pub(crate) quota_bytes: Option<u64>,
     pub(crate) watchers: Arc<Watchers>,
 }
 
@@ -88,8 +90,10 @@ impl FileSystem {
 
     /// Refuses a write of so many bytes that would exceed the quota.
     pub(crate) fn ensure_quota(&self, bytes: u64) -> Result<()> {
-        match (self.options.quota_bytes, &self.journal) {
-            (Some(max), Some(journal)) if journal.uncommitted_bytes() + bytes > max => Err(Error::Quota { max }),
+        match (self.quota_bytes, &self.journal) {
+            (Some(max), Some(journal)) if journal.uncommitted_bytes().saturating_add(bytes) > max => {
+                Err(Error::Quota { max })
+            }
             _ => Ok(()),
         }
     }

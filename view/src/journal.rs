@@ -288,6 +288,13 @@ impl Journal {
         self.checkpointed_bytes + self.bytes().saturating_sub(self.covered_bytes)
     }
 
+    /// Replaces the count of bytes that went into the base by checkpoints. Of a base that is a commit nothing is uncommitted.
+    pub(crate) fn set_checkpointed_bytes(&mut self, bytes: u64) {
+        if !self.is_at_head {
+            self.checkpointed_bytes = bytes;
+        }
+    }
+
     /// Returns whether the base should move even if the store must be synced for it.
     pub(crate) fn is_long(&self) -> bool {
         self.earlier.len() > EARLIER_FILES_MAX || self.bytes() > LONG_BYTES

@@ -16,7 +16,7 @@
 //! | `namespace`, `listing`, `file_data`, `metadata` | the operations of POSIX, as functions on the locked state |
 //! | `edit_group` | groups of edits by path, all or none |
 //! | `permission` | permissions of agents by policy |
-//! | `commit`, `tree_switch`, `restore`, `writeback`, `prefetch` | commits and checkpoints; restores; syncs; reads |
+//! | `commit`, `quota`, `tree_switch`, `restore`, `writeback`, `prefetch` | commits and checkpoints; limits; restores; syncs; reads |
 //! | `file_system` | the locked state: tree, inodes, journal, local entries |
 //! | `inodes`, `handles`, `path_cache`, `saved_inodes` | the inode table with attribute cache, and the file handles |
 //! | `journal` | edits, replay, preallocated disk space |
@@ -47,6 +47,7 @@ mod options;
 mod path_cache;
 mod permission;
 mod prefetch;
+mod quota;
 mod restore;
 mod saved_inodes;
 mod tree_switch;
@@ -70,7 +71,7 @@ pub use listing::ListedEntry;
 pub use local_entries::LocalEntry;
 pub use locks::{Lock, LockKind};
 pub use metadata::XattrSet;
-pub use options::{Clock, DiskSpace, MeasureDisk, ShowConflict, ViewOptions};
+pub use options::{Clock, DiskSpace, MeasureDisk, Quota, ShowConflict, ViewOptions};
 pub use permission::TreePermissions;
 pub use prefetch::{PendingRead, ReadOutcome};
 pub use tree_switch::{Captured, Restored};

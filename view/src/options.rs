@@ -35,6 +35,15 @@ impl DiskSpace {
     }
 }
 
+/// A limit of uncommitted bytes, and how much of it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The limit.
+    pub max_bytes: u64,
+    /// Bytes that were written since the last commit, without those that a measured checkpoint has given back.
+    pub used_bytes: u64,
+}
+
 /// Options of a view.
 #[derive(Clone)]
 pub struct ViewOptions {
@@ -42,7 +51,8 @@ pub struct ViewOptions {
     pub owner: Owner,
     /// The clock of the view.
     pub clock: Clock,
-    /// Limit of bytes that may be written between two commits. Removing written bytes does not make room.
+    /// Limit of bytes that may be written between two commits. Removed bytes make room once a checkpoint was measured: see
+    /// [`View::set_checkpointed_bytes`](crate::View::set_checkpointed_bytes). [`View::set_quota`](crate::View::set_quota) replaces it.
     pub quota_bytes: Option<u64>,
     /// Journal size from which a checkpoint is due, so that recovery stays quick.
     pub checkpoint_bytes: u64,

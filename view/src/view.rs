@@ -103,6 +103,7 @@ impl View {
             journal,
             local: LocalEntries::default(),
             guard: Arc::clone(&options.guard),
+            quota_bytes: options.quota_bytes,
             options: Arc::clone(&options),
             watchers: Arc::clone(&watchers),
         };

@@ -1,5 +1,7 @@
 //! `amalgam explore`: one command in many forks, and the best result back.
 
+mod sandboxed;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use super::fork::{fork, free_names, say_copies};
 use super::isolated_command::{IsolatedCommand, last_number, shell_command};
 use super::mount::{MountArgs, mount_or_else};
 use super::restore::{json_line, say_restored};
+use super::sandbox_calls::SandboxCalls;
 use super::work_folders::{self, FolderLogs, REMOVE_ENDED, UncommittedChanges, WorkFolder, clean_up};
 use crate::attached::AttachedDirectory;
 use crate::connect::Client;
@@ -27,12 +30,14 @@ use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
+use sandboxed::SandboxPlan;
 
 /// Run a command in many forks at once and keep the best result
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each attempt runs in its own directory, mounted where possible, with AMALGAM_ATTEMPT set to its number. An attempt whose
-command exits with a code other than 0 has failed and cannot win. With --score, the score of an attempt is the last
+Each attempt runs in its own directory, mounted where possible, with AMALGAM_ATTEMPT set to its number. With --sandbox,
+each runs in a sandbox of its own, apart from this machine, and so does CMD of --score. An attempt whose command exits with
+a code other than 0 has failed and cannot win. With --score, the score of an attempt is the last
 number that CMD prints in its directory; the highest wins. Of equal scores, and without --score, the successful attempt
 with the lowest number wins. The best result is restored into this directory; `amalgam undo` takes it back. If no
 attempt succeeds, nothing changes.
@@ -41,6 +46,7 @@ Ctrl-C ends the attempts and removes their forks; `amalgam ws rm --ended` does s
 
 Examples:
   amalgam explore -n 8 -- ./fix.sh
+  amalgam explore -n 4 --sandbox -- make test
   amalgam explore -n 8 --jobs 2 --score './bench | tail -1' -- my-agent --seed-from-env")]
 pub struct Explore {
     /// Number of attempts, at most 1000
@@ -56,6 +62,9 @@ pub struct Explore {
     /// Keep the forks and their directories
     #[arg(long)]
     keep: bool,
+    /// Run each attempt in a sandbox, from a template of `amalgam sandbox templates` [default: host]
+    #[arg(long, value_name = "TEMPLATE", num_args = 0..=1, require_equals = true, default_missing_value = "host")]
+    sandbox: Option<String>,
     #[command(flatten)]
     backend: BackendArgs,
     /// The command
@@ -129,11 +138,18 @@ impl Explore {
         counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
     ) -> Outcome {
-        self.prepare(session, client, place, folder, counts, attempts).await?;
+        let plan = match &self.sandbox {
+            Some(template) => Some(sandbox_plan(session, client, folder, template).await?),
+            None => None,
+        };
+        self.fork(client, place, folder, attempts).await?;
+        if plan.is_none() {
+            self.prepare(session, client, place, counts, attempts).await?;
+        }
         let around = folder.path();
-        self.work(&mut session.output, around, attempts).await?;
-        for attempt in attempts.iter_mut() {
-            attempt.result = Some(self.capture(&session.output, client, attempt).await?);
+        self.work(&mut session.output, around, attempts, plan.as_ref()).await?;
+        for attempt in attempts.iter_mut().filter(|attempt| attempt.result.is_none()) {
+            attempt.result = Some(capture(&session.output, client, &attempt.directory, self.about(attempt)).await?);
         }
         let best = best(attempts).map(|attempt| attempt.number);
         table(&mut session.output, attempts, best)?;
@@ -144,21 +160,14 @@ impl Explore {
         }
     }
 
-    /// Forks, and writes the files of each.
-    async fn prepare(
+    /// Forks the workspace, once for each attempt.
+    async fn fork(
         &self,
-        session: &mut Session,
         client: &mut Client,
         place: &AttachedDirectory,
         folder: &mut WorkFolder,
-        counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
     ) -> Result<(), CliError> {
-        let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
-        self.backend.say(session, chosen.word(), &chosen.why)?;
-        if chosen.is_fallback {
-            say_copies(&mut session.output, &chosen.why, self.number as usize, counts)?;
-        }
         let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
         folder.expect(&names)?;
         folder.note_made(&fork(client, place.workspace_id(), &names, None).await?)?;
@@ -168,13 +177,31 @@ impl Explore {
             workspace,
             directory: String::new(),
             path: around.join(number.to_string()),
-            mounted: chosen.backend == Backend::Fuse,
+            mounted: false,
             log: around.join(format!("{number}.log")),
             code: None,
             score: None,
             result: None,
         }));
+        Ok(())
+    }
+
+    /// Mounts the forks, or writes their files.
+    async fn prepare(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        place: &AttachedDirectory,
+        counts: Option<&v1::Counts>,
+        attempts: &mut [Attempt],
+    ) -> Result<(), CliError> {
+        let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
+        self.backend.say(session, chosen.word(), &chosen.why)?;
+        if chosen.is_fallback {
+            say_copies(&mut session.output, &chosen.why, self.number as usize, counts)?;
+        }
         for attempt in attempts {
+            attempt.mounted = chosen.backend == Backend::Fuse;
             if attempt.mounted {
                 let (output, options) = (&mut session.output, MountArgs::default());
                 let (name, path) = (&attempt.workspace, &attempt.path);
@@ -201,16 +228,26 @@ impl Explore {
     }
 
     /// Runs the command in all of them, some at a time.
-    async fn work(&self, output: &mut Output, around: &Path, attempts: &mut [Attempt]) -> Result<(), CliError> {
+    async fn work(
+        &self,
+        output: &mut Output,
+        around: &Path,
+        attempts: &mut [Attempt],
+        plan: Option<&SandboxPlan>,
+    ) -> Result<(), CliError> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let places = Arc::new(Semaphore::new(self.jobs.unwrap_or(processors).max(1)));
         let mut running = JoinSet::new();
         for attempt in attempts.iter().cloned() {
             let (places, words, score) = (places.clone(), self.command.clone(), self.score.clone());
-            let around = around.to_string_lossy().into_owned();
+            let (around, plan, command) = (around.to_string_lossy().into_owned(), plan.cloned(), self.command_text());
             running.spawn(async move {
                 let _turn = places.acquire_owned().await.expect("nobody closes it");
-                one(attempt, &words, score.as_deref(), around).await
+                let score = score.as_deref();
+                match plan {
+                    Some(plan) => plan.run(attempt, &words, score, |attempt| about(attempt, &command)).await,
+                    None => one(attempt, &words, score, around).await,
+                }
             });
         }
         while let Some(done) = running.join_next().await {
@@ -222,20 +259,35 @@ impl Explore {
         Ok(())
     }
 
-    async fn capture(
-        &self,
-        output: &Output,
-        client: &mut Client,
-        attempt: &Attempt,
-    ) -> Result<v1::CaptureResult, CliError> {
+    fn command_text(&self) -> String {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        let mut metadata = HashMap::from([("attempt".to_owned(), attempt.number.to_string())]);
-        metadata.extend(attempt.code.map(|code| ("exit_code".to_owned(), code.to_string())));
-        metadata.extend(attempt.score.map(|score| ("score".to_owned(), score.to_string())));
-        let message = format!("attempt {}: {}", attempt.number, words.join(" "));
-        let about = SnapshotInfo { message, metadata, labels: Vec::new() };
-        capture(output, client, &attempt.directory, about).await
+        words.join(" ")
     }
+
+    fn about(&self, attempt: &Attempt) -> SnapshotInfo {
+        about(attempt, &self.command_text())
+    }
+}
+
+/// Message and metadata of the snapshot of an attempt.
+fn about(attempt: &Attempt, command: &str) -> SnapshotInfo {
+    let mut metadata = HashMap::from([("attempt".to_owned(), attempt.number.to_string())]);
+    metadata.extend(attempt.code.map(|code| ("exit_code".to_owned(), code.to_string())));
+    metadata.extend(attempt.score.map(|score| ("score".to_owned(), score.to_string())));
+    let message = format!("attempt {}: {command}", attempt.number);
+    SnapshotInfo { message, metadata, labels: Vec::new() }
+}
+
+/// Readies attempts in sandboxes, whose name is that of the folder.
+async fn sandbox_plan(
+    session: &mut Session,
+    client: &Client,
+    folder: &mut WorkFolder,
+    template: &str,
+) -> Result<SandboxPlan, CliError> {
+    let sandboxes = SandboxCalls::connect(session).await?.client;
+    let name = folder.note_sandboxes()?;
+    Ok(SandboxPlan { sandboxes, workspaces: client.workspaces.clone(), template: template.to_owned(), name })
 }
 
 /// Runs one attempt and scores it. One that failed has no score.
@@ -340,6 +392,9 @@ fn say_kept(session: &mut Session, attempts: &[Attempt]) -> Result<(), CliError>
     let names: Vec<_> = attempts.iter().map(|attempt| attempt.workspace.as_str()).collect();
     let how = match attempts.iter().any(|attempt| attempt.mounted) {
         true => format!("`amalgam umount` and `amalgam ws rm {}` remove them", names.join(" ")),
+        false if attempts.iter().all(|attempt| attempt.directory.is_empty()) => {
+            format!("`amalgam ws rm {}` removes them", names.join(" "))
+        }
         false => format!("`amalgam ws rm --dir {}` removes them", names.join(" ")),
     };
     session.output.remark(format!("the forks are kept; {how}"))

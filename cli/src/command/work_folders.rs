@@ -20,6 +20,7 @@ use super::capture::{SnapshotInfo, capture};
 use super::delete_directory::{Keep, delete_directory};
 use super::isolated_command::new_folder;
 use super::mounts::mounts;
+use super::sandbox_calls::{SandboxCalls, failure};
 use super::umount::unmount;
 use super::workspaces::workspaces;
 use crate::connect::Client;
@@ -36,10 +37,14 @@ pub const FOLDER_VARIABLE: &str = "AMALGAM_WORK_FOLDER";
 const NOTE_FILE: &str = "note.json";
 /// Attempts to kill the processes of a folder: one that was just being started may be missed.
 const KILL_ATTEMPTS_MAX: usize = 10;
+/// No more sandboxes of a folder run at the same time.
+const SANDBOXES_MAX: i32 = 100;
 
 /// A folder of a command that runs.
 pub struct WorkFolder {
     path: PathBuf,
+    /// Whether sandboxes are started for it.
+    has_sandboxes: bool,
     /// Holds the lock.
     note: File,
 }
@@ -89,7 +94,7 @@ impl WorkFolder {
         let note = File::options().read(true).write(true).create_new(true).open(&apart).map_err(failed)?;
         flock(&note, FlockOperation::NonBlockingLockExclusive).map_err(|error| failed(error.into()))?;
         fs::rename(&apart, path.join(NOTE_FILE)).map_err(failed)?;
-        let mut folder = Self { path, note };
+        let mut folder = Self { path, has_sandboxes: false, note };
         folder.write(&[])?;
         Ok(folder)
     }
@@ -97,6 +102,13 @@ impl WorkFolder {
     /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Notes that sandboxes are about to be started for this folder. Returns the name that they have to get.
+    pub fn note_sandboxes(&mut self) -> Result<String, CliError> {
+        self.has_sandboxes = true;
+        self.write(&[])?;
+        Ok(sandbox_name(&self.path))
     }
 
     /// Notes that workspaces are about to be made.
@@ -120,30 +132,37 @@ impl WorkFolder {
     }
 
     fn write(&mut self, made: &[CreatedWorkspace]) -> Result<(), CliError> {
-        write_note(&mut self.note, made).map_err(|error| CliError::machine(self.path.display(), &error))
+        let written = write_note(&mut self.note, made, self.has_sandboxes);
+        written.map_err(|error| CliError::machine(self.path.display(), &error))
     }
 }
 
-fn write_note(note: &mut File, made: &[CreatedWorkspace]) -> io::Result<()> {
+/// The name of all sandboxes of a folder.
+fn sandbox_name(folder: &Path) -> String {
+    format!("forks/{}", folder.file_name().unwrap_or_default().to_string_lossy())
+}
+
+fn write_note(note: &mut File, made: &[CreatedWorkspace], has_sandboxes: bool) -> io::Result<()> {
     let workspaces: Vec<_> = made.iter().map(|made| json!({"name": made.name, "created": made.created})).collect();
-    let text = format!("{}\n", json!({ "workspaces": workspaces }));
+    let text = format!("{}\n", json!({ "workspaces": workspaces, "sandboxes": has_sandboxes }));
     note.rewind()?;
     note.write_all(text.as_bytes())?;
     note.set_len(text.len() as u64)
 }
 
-/// Reads the workspaces of a note; none if it cannot be read.
-fn read_note(note: &mut File) -> Vec<CreatedWorkspace> {
+/// Reads the workspaces of a note, and whether it has sandboxes; none if it cannot be read.
+fn read_note(note: &mut File) -> (Vec<CreatedWorkspace>, bool) {
     let mut text = String::new();
     if note.rewind().and_then(|()| note.read_to_string(&mut text)).is_err() {
-        return Vec::new();
+        return (Vec::new(), false);
     }
     let note: Value = serde_json::from_str(&text).unwrap_or_default();
     let made = |made: &Value| {
         let created = made["created"].as_str().map(str::to_owned);
         Some(CreatedWorkspace { name: made["name"].as_str()?.to_owned(), created })
     };
-    note["workspaces"].as_array().into_iter().flatten().filter_map(made).collect()
+    let made = note["workspaces"].as_array().into_iter().flatten().filter_map(made).collect();
+    (made, note["sandboxes"] == true)
 }
 
 /// When a workspace was made, as a note has it.
@@ -164,7 +183,7 @@ pub fn abandoned(home: &Path) -> Vec<AbandonedFolder> {
 fn locked(path: &Path) -> Option<AbandonedFolder> {
     let mut note = File::options().read(true).write(true).open(path.join(NOTE_FILE)).ok()?;
     flock(&note, FlockOperation::NonBlockingLockExclusive).ok()?;
-    Some(AbandonedFolder { path: path.to_owned(), made: read_note(&mut note), _note: note })
+    Some(AbandonedFolder { path: path.to_owned(), made: read_note(&mut note).0, _note: note })
 }
 
 /// Describes the leftovers of killed commands; `None` if there are none.
@@ -200,7 +219,10 @@ pub async fn clean_up(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         note => note.map_err(failed)?,
     };
-    let made = read_note(&mut note);
+    let (made, has_sandboxes) = read_note(&mut note);
+    if has_sandboxes {
+        end_sandboxes(session, &sandbox_name(folder)).await?;
+    }
     let mut client = session.client().await?;
     let mut removed = Vec::new();
     for workspace in workspaces(&mut client, "").await? {
@@ -210,7 +232,7 @@ pub async fn clean_up(
         }
     }
     if logs == FolderLogs::Keep {
-        write_note(&mut note, &[]).map_err(failed)?;
+        write_note(&mut note, &[], false).map_err(failed)?;
         return Ok(removed);
     }
     if let Some(mount) = mount_below(folder) {
@@ -219,6 +241,19 @@ pub async fn clean_up(
     }
     remove_tree(folder).map_err(failed)?;
     Ok(removed)
+}
+
+/// Ends the sandboxes of a name. Their workspaces stay: they were not made for them.
+async fn end_sandboxes(session: &mut Session, name: &str) -> Result<(), CliError> {
+    let mut calls = SandboxCalls::connect(session).await?.client;
+    let name_prefix = name.to_owned();
+    let request = v1::ListSandboxesRequest { page: 1, limit: SANDBOXES_MAX, state: String::new(), name_prefix };
+    let listed = calls.list_sandboxes(request).await.map_err(failure)?.into_inner();
+    for sandbox in listed.items.into_iter().filter(|sandbox| sandbox.name == name) {
+        let request = v1::DeleteSandboxRequest { id: sandbox.id, keep_workspace: false };
+        calls.delete_sandbox(request).await.map_err(failure)?;
+    }
+    Ok(())
 }
 
 /// Whether a workspace was made for a folder. Another command may have taken a name that became free.

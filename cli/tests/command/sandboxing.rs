@@ -318,3 +318,38 @@ fn a_snapshot_is_a_template() {
     run("amalgam sandbox rm small other copy -q");
     server.stop();
 }
+
+#[test]
+fn attempts_of_explore_run_in_sandboxes_and_leave_none_behind() {
+    if !can_sandbox() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run("echo 5 > n; amalgam init --workspace main");
+    let attempt =
+        "echo $(( $(cat n) * AMALGAM_ATTEMPT )) > result; id -u; echo x > ~/y; exit $(( AMALGAM_ATTEMPT / 3 ))";
+    let said = scratch
+        .run(&format!("amalgam explore -n 3 --jobs 2 --sandbox --score 'cat result' --json -- sh -c '{attempt}'"));
+    let attempts: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .filter(|line| line["type"] == "attempt")
+        .collect();
+    let found: Vec<_> = attempts.iter().map(|one| (one["exit_code"].clone(), one["score"].clone())).collect();
+    assert_eq!(found, [(0.into(), 5.0.into()), (0.into(), 10.0.into()), (1.into(), Value::Null)], "{said}");
+    assert!(attempts[1]["best"] == true && attempts[1]["added"] == 1, "{said}");
+    assert_eq!(scratch.run("cat result"), "10\n");
+    let left = "amalgam sandbox ls -q; amalgam ws --json | grep -c try; true";
+    assert_eq!(scratch.run(left), "0\n");
+    // An interrupted one ends its sandboxes.
+    let line = "exec amalgam explore -n 1 --sandbox=host -- sleep 1000";
+    let child = scratch.shell(line).stderr(Stdio::piped()).spawn().expect("started");
+    crate::watching::until("its sandbox runs", || scratch.run("amalgam sandbox ls").contains("running"));
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).expect("a number")).expect("not 0");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+    let done = child.wait_with_output().expect("ended");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(130), "{said}");
+    assert!(said.contains("its forks were removed"), "{said}");
+    assert_eq!(scratch.run(left), "0\n");
+}

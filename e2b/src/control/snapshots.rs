@@ -1,6 +1,6 @@
-//! Snapshots of sandboxes: a commit of the workspace under a label, from which sandboxes are created.
+//! Snapshots of sandboxes: commits of the workspace and of the home under a label each, from which sandboxes are created.
 //!
-//! The name of the label holds the id of the snapshot, its sandbox and its template.
+//! The name of the workspace's label holds the id of the snapshot, its sandbox and its template.
 
 use amalgam_proto::v1;
 use data_encoding::{BASE32_NOPAD, HEXLOWER};
@@ -16,6 +16,8 @@ use crate::refusal::{Refusal, json_answer, refuse_memory};
 
 /// Labels of snapshots begin so.
 const LABELS: &str = "e2b-snapshots/";
+/// Labels of the homes of snapshots begin so.
+const HOME_LABELS: &str = "e2b-homes/";
 /// Ids of snapshots without a name begin so.
 const UNNAMED: &str = "snap-";
 const NAME_BYTES_MAX: usize = 64;
@@ -40,7 +42,7 @@ impl Snapshot {
         let mut parts = path.strip_prefix(LABELS)?.split('/');
         let (id, sandbox, template) = (parts.next()?, parts.next()?, parts.next()?);
         let template = String::from_utf8(HEXLOWER.decode(template.as_bytes()).ok()?).ok()?;
-        let revision = label.snapshot.strip_prefix("snapshots/").unwrap_or(&label.snapshot).to_owned();
+        let revision = plain_id(&label.snapshot);
         Some(Self { id: id.to_owned(), sandbox: sandbox.to_owned(), template, revision, label: label.name.clone() })
     }
 
@@ -73,6 +75,15 @@ impl Control<'_> {
         Ok(self.snapshots(&format!("{LABELS}{id}/")).await?.into_iter().next())
     }
 
+    /// The snapshot of the home that belongs to a snapshot, as people write it; empty if it has none.
+    pub(super) async fn find_home(&self, snapshot: &Snapshot) -> Result<String, Refusal> {
+        let prefix = format!("{HOME_LABELS}{}", snapshot.id);
+        let request = v1::ListLabelsRequest { prefix: prefix.clone(), ..v1::ListLabelsRequest::default() };
+        let listed = self.caller.snapshots().list_labels(request).await?.into_inner();
+        let found = listed.labels.iter().find(|label| label.name.strip_prefix("labels/") == Some(prefix.as_str()));
+        Ok(found.map_or_else(String::new, |label| plain_id(&label.snapshot)))
+    }
+
     async fn snapshots(&self, prefix: &str) -> Result<Vec<Snapshot>, Refusal> {
         let (mut found, mut page_token) = (Vec::new(), String::new());
         loop {
@@ -101,15 +112,35 @@ impl Control<'_> {
             Some(name) => name.to_owned(),
             None => new_id()?,
         };
+        let home = self.commit_home(&sandbox, &snapshot_id).await?;
         let revision = self.commit(&sandbox, &snapshot_id).await?;
         // A name belongs to the newest snapshot.
         if let Some(before) = self.find_snapshot(&snapshot_id).await? {
-            self.delete_label(&before.label).await?;
+            self.delete_snapshot_labels(&before).await?;
+        }
+        if let Some(revision) = home {
+            let label_id = format!("{HOME_LABELS}{snapshot_id}");
+            let request = v1::SetLabelRequest { label_id, revision, ..v1::SetLabelRequest::default() };
+            self.caller.snapshots().set_label(request).await?;
         }
         let label_id = Snapshot::label_id(&snapshot_id, &sandbox);
         let request = v1::SetLabelRequest { label_id, revision, ..v1::SetLabelRequest::default() };
         self.caller.snapshots().set_label(request).await?;
         Ok(json_answer(StatusCode::CREATED, &shown(&snapshot_id)))
+    }
+
+    /// Commits the home of a sandbox. Returns its snapshot; nothing for a sandbox without a home of its own.
+    async fn commit_home(&self, sandbox: &v1::Sandbox, snapshot_id: &str) -> Result<Option<String>, Refusal> {
+        if sandbox.home.is_empty() {
+            return Ok(None);
+        }
+        let request = v1::CommitWorkspaceRequest {
+            name: sandbox.home.clone(),
+            message: format!("snapshot {snapshot_id} of the home of sandbox {}", sandbox.id),
+            ..v1::CommitWorkspaceRequest::default()
+        };
+        let committed = self.caller.workspaces().commit_workspace(request).await?.into_inner();
+        Ok(committed.snapshot.map(|snapshot| plain_id(&snapshot.name)))
     }
 
     /// Commits the workspace of a sandbox. Returns its snapshot.
@@ -135,7 +166,7 @@ impl Control<'_> {
                 committed.snapshot.ok_or_else(nothing)?
             }
         };
-        Ok(snapshot.name.strip_prefix("snapshots/").unwrap_or(&snapshot.name).to_owned())
+        Ok(plain_id(&snapshot.name))
     }
 
     pub(super) async fn list_snapshots(&self) -> Answer {
@@ -154,8 +185,15 @@ impl Control<'_> {
         let name = id.split_once(':').map_or(id, |(name, _)| name);
         let missing = || Refusal::not_found(format!("snapshot {} was not found", id.escape_debug()));
         let found = self.find_snapshot(name).await?.ok_or_else(missing)?;
-        self.delete_label(&found.label).await?;
+        self.delete_snapshot_labels(&found).await?;
         no_content()
+    }
+
+    async fn delete_snapshot_labels(&self, snapshot: &Snapshot) -> Result<(), Refusal> {
+        if !self.find_home(snapshot).await?.is_empty() {
+            self.delete_label(&format!("labels/{HOME_LABELS}{}", snapshot.id)).await?;
+        }
+        self.delete_label(&snapshot.label).await
     }
 
     async fn delete_label(&self, name: &str) -> Result<(), Refusal> {
@@ -163,6 +201,11 @@ impl Control<'_> {
         self.caller.snapshots().delete_label(request).await?;
         Ok(())
     }
+}
+
+/// The id in the name of a snapshot.
+fn plain_id(name: &str) -> String {
+    name.strip_prefix("snapshots/").unwrap_or(name).to_owned()
 }
 
 fn new_id() -> Result<String, Refusal> {

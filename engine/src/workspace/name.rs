@@ -12,6 +12,8 @@ const ASIDE_PREFIX: &str = "aside/";
 /// Maximum number of a deleted workspace.
 pub(super) const DELETED_NUMBER_MAX: u64 = 1 << 53;
 const NAME_BYTES_MAX: usize = 200;
+/// Names of hidden workspaces start with it.
+const HIDDEN: char = '.';
 /// Characters with a meaning in revisions.
 const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\\', '"', '\''];
 
@@ -33,6 +35,11 @@ impl WorkspaceName {
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns whether the workspace is hidden: its name starts with a dot. Lists leave it out unless their prefix starts with one.
+    pub fn is_hidden(&self) -> bool {
+        self.0.starts_with(HIDDEN)
     }
 
     /// Returns the reference of its head.
@@ -122,6 +129,13 @@ mod tests {
         }
         for name in ["main", "agent/7", "näme", "a.b-c_d", &"x".repeat(200)] {
             assert!(WorkspaceName::new(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_starts_with_a_dot_is_hidden() {
+        for (name, is_hidden) in [(".homes/main", true), (".x", true), ("main", false), ("a/.b", false)] {
+            assert_eq!(WorkspaceName::new(name).expect("a name").is_hidden(), is_hidden, "{name}");
         }
     }
 

@@ -140,6 +140,15 @@ impl Catalog {
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
+    /// The workspaces of the sandboxes of a project, in whatever state.
+    pub async fn sandbox_workspaces(&self, project: &ProjectName) -> Result<Vec<String>> {
+        let rows = sqlx::query("SELECT workspace FROM sandboxes WHERE project = $1")
+            .bind(project.as_str())
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(|row| Ok(row.try_get("workspace")?)).collect()
+    }
+
     /// The number of sandboxes of each project in each state.
     pub async fn count_sandboxes(&self) -> Result<Vec<(ProjectName, SandboxState, i64)>> {
         let rows = sqlx::query("SELECT project, state, COUNT(*) AS found FROM sandboxes GROUP BY project, state")

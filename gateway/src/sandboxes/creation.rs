@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_sandbox::{
-    Enforced, Limits, Link, LinkOptions, Network, PROXY_PORT, Progress, SandboxError, SandboxState, Secret, SecretHash,
-    Secrets, StartSpec, parse_bytes, parse_cpus,
+    Enforced, Limits, Link, LinkOptions, MountPlace, Network, PROXY_PORT, Progress, SandboxError, SandboxState, Secret,
+    SecretHash, Secrets, StartSpec, parse_bytes, parse_cpus,
 };
 use serde_json::json;
 use tonic::Status;
 use tracing::{info, warn};
 
 use super::allow_list::HostRule;
+use super::home::{Keep, has_home, home_id, home_name};
 use super::runtimes::{Choice, RuntimeSlot};
 use super::templates::no_snapshot;
 use super::workspace::StoreCalls;
@@ -26,6 +27,8 @@ use crate::project::ProjectName;
 
 /// The mount of the workspace, the directory of the socket, and that of the runtime, below the directory of a sandbox.
 pub(super) const WORKSPACE: &str = "workspace";
+/// The mount of the home.
+pub(super) const HOME: &str = "home";
 pub(super) const LINK: &str = "link";
 /// The mount of the root directory of a template.
 pub(super) const ROOT: &str = "root";
@@ -56,6 +59,8 @@ pub(super) struct Plan {
     pub(super) network: Network,
     pub(super) is_read_only: bool,
     pub(super) source: Source,
+    /// The snapshot or workspace whose contents the home gets; empty for none.
+    pub(super) home_from: String,
     pub(super) metadata: HashMap<String, String>,
     /// The hosts that it may reach.
     pub(super) allowed_hosts: Vec<HostRule>,
@@ -128,6 +133,7 @@ impl Plan {
             network,
             is_read_only: request.read_only,
             source,
+            home_from: request.home_from,
             metadata: request.metadata,
             allowed_hosts,
         })
@@ -253,8 +259,8 @@ impl Sandboxes {
                 let reason = status.message().to_owned();
                 self.announce(events::ERROR, &SandboxRecord { state: SandboxState::Error, reason, ..record.clone() })
                     .await;
-                let is_kept = !super::owns_workspace(&record);
-                if let Err(error) = self.delete(&owner.project, &record.id, is_kept).await {
+                let keep = if super::owns_workspace(&record) { Keep::Nothing } else { Keep::WorkspaceAndHome };
+                if let Err(error) = self.delete(&owner.project, &record.id, keep).await {
                     warn!(sandbox = record.id, %error, "the rest of a sandbox was not removed");
                 }
                 Err(status)
@@ -286,6 +292,7 @@ impl Sandboxes {
             let message = format!("sandbox {} works in {workspace}; fork it", other.id);
             return Err(Failure::new(Reason::AlreadyExists, message).into_status());
         }
+        let home = home_name(&workspace);
         let limits: Vec<_> =
             enforced.iter().map(|one| json!({"limit": one.limit, "value": one.value, "by": one.by})).collect();
         let now = self.now();
@@ -315,6 +322,7 @@ impl Sandboxes {
                 "root": choice.root,
                 "metadata": plan.metadata,
                 "allowedHosts": plan.allowed_hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "home": home,
             }),
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
@@ -339,9 +347,10 @@ impl Sandboxes {
         super::recovery::write_variables(&directory, &plan.envs).map_err(failed)?;
         let calls = self.store_calls(record).await?;
         calls.update(&record.workspace).await?;
+        calls.ensure_home(&record.workspace, &plan.home_from).await?;
         let is_mounted_later = record.config["outlivesServer"] == true;
         if !is_mounted_later {
-            calls.mount(&record.workspace, &directory.join(WORKSPACE), runtime.mount_access(false)).await?;
+            self.mount_all(&calls, runtime.as_ref(), record, plan.limits.disk_bytes).await?;
         }
         let root = record.config["root"].as_str();
         if let Some(revision) = root {
@@ -358,6 +367,7 @@ impl Sandboxes {
             root: root.map(|_| directory.join(ROOT)),
             files: directory.join(FILES),
             workspace: directory.join(WORKSPACE),
+            home: directory.join(HOME),
             is_read_only: plan.is_read_only,
             is_mounted_later,
             secret,
@@ -372,10 +382,14 @@ impl Sandboxes {
                 return Err(sandbox_status(&error));
             }
         };
+        let disk_bytes = plan.limits.disk_bytes;
         let living =
             Living { link: link.clone(), handle: started.handle.clone(), envs: plan.envs, limits: plan.limits };
         self.inner.living.lock().insert(record.id.clone(), living);
-        catalog.set_sandbox_handle(&record.id, &started.handle, &record.config).await?;
+        // One that an earlier version of the server started has no home in its record.
+        let mut config = record.config.clone();
+        config["home"] = home_name(&record.workspace).into();
+        catalog.set_sandbox_handle(&record.id, &started.handle, &config).await?;
         let ready = tokio::select! {
             ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
             () = runtime.ended(&started.handle) => false,
@@ -389,12 +403,13 @@ impl Sandboxes {
             return Err(sandbox_status(&SandboxError::NotStarted(message)));
         }
         if is_mounted_later {
-            // The agent runs, so the sandbox has its empty directory: an earlier mount would be taken in its place, read-only.
-            calls.mount(&record.workspace, &directory.join(WORKSPACE), runtime.mount_access(true)).await?;
-        }
-        if is_mounted_later && !runtime.sees_workspace(&started.handle) {
-            let message = "the sandbox does not see the mount of its workspace".to_owned();
-            return Err(sandbox_status(&SandboxError::NotStarted(message)));
+            // The agent runs, so the sandbox has its empty directories: an earlier mount would be taken in their place, read-only.
+            self.mount_all(&calls, runtime.as_ref(), record, disk_bytes).await?;
+            let places = [MountPlace::Workspace, MountPlace::Home];
+            if !places.into_iter().all(|place| runtime.sees_mount(&started.handle, place)) {
+                let message = "the sandbox does not see the mounts of its workspace and its home".to_owned();
+                return Err(sandbox_status(&SandboxError::NotStarted(message)));
+            }
         }
         catalog.set_sandbox_state(&record.id, SandboxState::Running, "", self.now()).await?;
         self.spawn_watch(record, started.handle);
@@ -445,7 +460,7 @@ impl Sandboxes {
         })
     }
 
-    /// Copies the workspace of a running sandbox, and starts a sandbox on each copy.
+    /// Copies the workspace and the home of a running sandbox, and starts a sandbox on each copy.
     pub(super) async fn fork(
         &self,
         owner: &Owner,
@@ -459,9 +474,8 @@ impl Sandboxes {
         };
         let record = self.find(&owner.project, &request.id).await?;
         let living = self.running(&owner.project, &request.id).await?;
-        let names: Result<Vec<_>, Status> = (0..count).map(|_| Ok(workspace_id(&new_sandbox_id()?))).collect();
         let calls = self.calls_of(owner).await?;
-        let mut forked = calls.fork(&record.workspace, names?).await?.into_iter();
+        let mut forked = fork_places(&calls, &record, count).await?.into_iter();
         let left_seconds = (record.expires.0 - self.now().0) / NANOSECONDS;
         let mut started = Vec::new();
         let mut failed = None;
@@ -476,6 +490,7 @@ impl Sandboxes {
                 network: record.config["network"].as_str().and_then(Network::of_word).unwrap_or(Network::None),
                 is_read_only: record.config["readOnly"] == true,
                 source: Source::Forked(workspace.clone()),
+                home_from: String::new(),
                 metadata: super::metadata_of(&record),
                 allowed_hosts: super::allowed_hosts_of(&record),
             };
@@ -483,7 +498,7 @@ impl Sandboxes {
                 Ok(record) => started.push(record),
                 Err(status) => {
                     // It may be gone with its sandbox already.
-                    let _ = calls.delete(&workspace).await;
+                    drop_places(&calls, &workspace).await;
                     failed = Some(status);
                     break;
                 }
@@ -491,13 +506,35 @@ impl Sandboxes {
         }
         let Some(status) = failed else { return Ok(started) };
         for workspace in forked {
-            let _ = calls.delete(&workspace).await;
+            drop_places(&calls, &workspace).await;
         }
         for record in started {
-            let _ = self.delete(&owner.project, &record.id, false).await;
+            let _ = self.delete(&owner.project, &record.id, Keep::Nothing).await;
         }
         Err(status)
     }
+}
+
+/// Forks the workspace of a sandbox and its home. Returns the names of the new workspaces.
+async fn fork_places(calls: &StoreCalls, record: &SandboxRecord, count: i32) -> Result<Vec<String>, Status> {
+    let ids: Vec<_> = (0..count).map(|_| Ok(workspace_id(&new_sandbox_id()?))).collect::<Result<_, Status>>()?;
+    // A home without a workspace is swept, so the workspaces come first.
+    let forked = calls.fork(&record.workspace, ids.clone()).await?;
+    if has_home(record)
+        && let Err(status) = calls.fork(&home_name(&record.workspace), ids.iter().map(|id| home_id(id)).collect()).await
+    {
+        for workspace in &forked {
+            drop_places(calls, workspace).await;
+        }
+        return Err(status);
+    }
+    Ok(forked)
+}
+
+/// Deletes a forked workspace and its home. They may be gone with their sandbox already.
+async fn drop_places(calls: &StoreCalls, workspace: &str) {
+    let _ = calls.delete_home(workspace).await;
+    let _ = calls.delete(workspace).await;
 }
 
 /// Whether a reason says that the caller asked for something that there is not.
@@ -525,7 +562,7 @@ fn new_sandbox_id() -> Result<String, Status> {
 }
 
 fn make_directories(directory: &Path) -> std::io::Result<()> {
-    for part in [LINK, FILES, WORKSPACE, ROOT] {
+    for part in [LINK, FILES, WORKSPACE, HOME, ROOT] {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join(part))?;
     }
     Ok(())

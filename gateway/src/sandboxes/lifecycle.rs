@@ -103,6 +103,8 @@ impl Sandboxes {
             Failure::new(Reason::Unsupported, message).into_status()
         })?;
         slot.probe().await?;
+        // A server that has started since shares the directory of the mounts only now.
+        slot.carries_mounts(&parts.options);
         let record = self.reserve_again(parts, owner, &request.id, lifetime_seconds).await?;
         let plan = Plan {
             name: record.name.clone(),
@@ -114,6 +116,7 @@ impl Sandboxes {
             network: record.config["network"].as_str().and_then(Network::of_word).unwrap_or(Network::None),
             is_read_only: record.config["readOnly"] == true,
             source: Source::Existing(record.workspace.clone()),
+            home_from: String::new(),
             metadata: metadata_of(&record),
             allowed_hosts: allowed_hosts_of(&record),
         };

@@ -39,6 +39,7 @@ pub(super) fn sandbox_message(record: &SandboxRecord) -> v1::Sandbox {
         owns_workspace: super::owns_workspace(record),
         metadata: super::metadata_of(record),
         allowed_hosts: super::allowed_hosts_of(record).iter().map(ToString::to_string).collect(),
+        home: text(&config["home"]),
     }
 }
 

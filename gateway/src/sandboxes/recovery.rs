@@ -14,6 +14,7 @@ use tonic::Status;
 use tracing::{info, warn};
 
 use super::creation::READY_WITHIN;
+use super::home::mounts_of;
 use super::{Living, Sandboxes, events, remove_files, sandbox_status};
 use crate::catalog::SandboxRecord;
 
@@ -48,6 +49,9 @@ impl Sandboxes {
         }
         self.remove_leftovers().await;
         self.sweep_runtimes().await;
+        if let Err(status) = self.sweep_homes().await {
+            warn!(%status, "homes of sandboxes that are gone were not looked for");
+        }
     }
 
     /// Takes over a sandbox whose processes run.
@@ -63,14 +67,16 @@ impl Sandboxes {
         // Opening the store mounts again what the earlier process had mounted, with its uncommitted work.
         let calls = self.store_calls(record).await?;
         let directory = self.directory(&record.id)?;
-        if !runtime.sees_workspace(&record.handle) {
-            // The store has not mounted it again, or the mount did not get there.
-            let _ = calls.unmount(&directory.join(super::creation::WORKSPACE)).await;
-            let access = runtime.mount_access(true);
-            calls.mount(&record.workspace, &directory.join(super::creation::WORKSPACE), access).await?;
-        }
-        if !runtime.sees_workspace(&record.handle) {
-            return Err(gone("it does not see its workspace"));
+        let disk_bytes = limits_of(record).disk_bytes;
+        for (place, name, part) in mounts_of(record) {
+            if !runtime.sees_mount(&record.handle, place) {
+                // The store has not mounted it again, or the mount did not get there.
+                let _ = calls.unmount(&directory.join(part)).await;
+                calls.mount(&name, &directory.join(part), runtime.mount_access(true), disk_bytes).await?;
+            }
+            if !runtime.sees_mount(&record.handle, place) {
+                return Err(gone("it does not see its workspace or its home"));
+            }
         }
         let link =
             self.listen(record, &directory, record.credential.clone()).map_err(|error| sandbox_status(&error))?;

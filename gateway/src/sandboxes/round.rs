@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::Sandboxes;
 use super::creation::{Owner, Plan, check_secrets};
+use super::home::Keep;
 use super::messages::Event;
 use super::service::command_spec;
 use super::streams::command_stream;
@@ -113,7 +114,7 @@ impl Sandboxes {
         teller.stage("run").await;
         let ran = self.run_to_end(owner, &record.id, request, teller).await;
         teller.stage("end").await;
-        let ended = self.delete(&owner.project, &record.id, true).await;
+        let ended = self.delete(&owner.project, &record.id, Keep::Workspace).await;
         teller.sandbox_id.clear();
         let ran = ran?;
         ended.map(|()| ran)

@@ -12,6 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::creation::{LIFETIME_SECONDS_MAX, Owner, Plan, check_envs, check_secrets};
+use super::home::Keep;
 use super::messages::{Event, command_message, sandbox_message, stats_message};
 use super::port_token::PortToken;
 use super::ports::port_of;
@@ -165,7 +166,7 @@ impl SandboxService for Sandboxes {
     async fn delete_sandbox(&self, request: Request<v1::DeleteSandboxRequest>) -> Answer<v1::DeleteSandboxResponse> {
         let project = project_of(&request)?;
         let request = request.into_inner();
-        self.delete(&project, &request.id, request.keep_workspace).await?;
+        self.delete(&project, &request.id, Keep::of_request(request.keep_workspace)).await?;
         Ok(Response::new(v1::DeleteSandboxResponse {}))
     }
 
@@ -180,7 +181,7 @@ impl SandboxService for Sandboxes {
         }
         let mut response = v1::BatchDeleteSandboxesResponse::default();
         for id in request.ids {
-            match self.delete(&project, &id, request.keep_workspace).await {
+            match self.delete(&project, &id, Keep::of_request(request.keep_workspace)).await {
                 Ok(()) => response.succeeded.push(id),
                 Err(status) => response.failed.push(v1::FailedDeletion { id, error: status.message().to_owned() }),
             }

@@ -8,6 +8,7 @@ use amalgam_sandbox::SandboxState;
 use tonic::Status;
 use tracing::warn;
 
+use super::home::Keep;
 use super::lifecycle::PAUSED;
 use super::{Sandboxes, creation, events};
 use crate::project::ProjectName;
@@ -38,7 +39,8 @@ impl Sandboxes {
         Ok(counts)
     }
 
-    /// Ends expired sandboxes, forgets those that have ended and are not paused, and removes directories that belong to none. Workspaces are kept.
+    /// Ends expired sandboxes, forgets those that have ended and are not paused, and removes directories and homes that belong to none.
+    /// Workspaces are kept, and so are their homes.
     pub(crate) async fn sweep(&self) -> Result<Swept, Status> {
         let mut swept = Swept::default();
         let Ok(parts) = self.parts() else { return Ok(swept) };
@@ -53,7 +55,7 @@ impl Sandboxes {
         for record in ended.into_iter().filter(|record| record.reason != PAUSED) {
             let directory = self.directory(&record.id)?;
             let bytes = tokio::task::spawn_blocking(move || bytes_below(&directory)).await.unwrap_or(0);
-            match self.delete(&record.project, &record.id, true).await {
+            match self.delete(&record.project, &record.id, Keep::WorkspaceAndHome).await {
                 Ok(()) => (swept.sandboxes, swept.bytes) = (swept.sandboxes + 1, swept.bytes + bytes),
                 Err(status) => warn!(sandbox = record.id, %status, "a sandbox that has ended was not forgotten"),
             }
@@ -76,6 +78,7 @@ impl Sandboxes {
                 Err(error) => return Err(not_removed(&error)),
             }
         }
+        self.sweep_homes().await?;
         Ok(swept)
     }
 }
@@ -99,7 +102,7 @@ fn directories_in(directory: &Path) -> Vec<String> {
 /// Removes a directory that no sandbox has, unless something is mounted in it. Returns how many bytes its files had.
 fn remove_orphan(place: &Path) -> std::io::Result<Option<u64>> {
     // A directory in which something is mounted is on another device, and cannot be removed; the mount point itself must be empty.
-    for part in [creation::WORKSPACE, creation::ROOT] {
+    for part in [creation::WORKSPACE, creation::HOME, creation::ROOT] {
         match std::fs::remove_dir(place.join(part)) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

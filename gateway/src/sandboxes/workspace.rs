@@ -91,6 +91,20 @@ impl StoreCalls {
         Ok(found.workspace.unwrap_or_default().name)
     }
 
+    /// The names of the workspaces that begin so, without `workspaces/` in the beginning.
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<String>, Status> {
+        let mut message = v1::ListWorkspacesRequest { prefix: prefix.to_owned(), ..Default::default() };
+        let mut names = Vec::new();
+        loop {
+            let page = self.workspaces().list_workspaces(self.request(message.clone())).await?.into_inner();
+            names.extend(page.workspaces.into_iter().map(|workspace| workspace.name));
+            if page.next_page_token.is_empty() {
+                return Ok(names);
+            }
+            message.page_token = page.next_page_token;
+        }
+    }
+
     /// Copies a workspace as it is now, with work that is in no snapshot.
     pub(super) async fn fork(&self, name: &str, ids: Vec<String>) -> Result<Vec<String>, Status> {
         let message = v1::ForkWorkspaceRequest {
@@ -199,11 +213,18 @@ impl StoreCalls {
         follows.update_follower(self.request(message)).await.map(drop)
     }
 
-    /// Mounts a workspace at a directory of the host.
-    pub(super) async fn mount(&self, name: &str, path: &Path, access: MountAccess) -> Result<(), Status> {
+    /// Mounts a workspace at a directory of the host. Writes beyond the quota fail.
+    pub(super) async fn mount(
+        &self,
+        name: &str,
+        path: &Path,
+        access: MountAccess,
+        quota_bytes: u64,
+    ) -> Result<(), Status> {
         let (shown_uid, shown_gid) = access.shown_owner.unwrap_or_default();
         let allow_other = access.allows_others;
-        let options = v1::MountOptions { allow_other, shown_uid, shown_gid, ..v1::MountOptions::default() };
+        let options =
+            v1::MountOptions { allow_other, shown_uid, shown_gid, quota_bytes, ..v1::MountOptions::default() };
         let message = v1::MountRequest {
             path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
             mode: v1::MountMode::ReadWrite.into(),
@@ -260,12 +281,22 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Deletes a workspace. It can be undeleted for a while.
+    /// Deletes a workspace. It can be undeleted for a while. One with changes in no snapshot is refused.
     pub(super) async fn delete(&self, name: &str) -> Result<(), Status> {
+        self.delete_as(v1::DeleteWorkspaceRequest { name: name.to_owned(), ..Default::default() }).await
+    }
+
+    /// Deletes a workspace with its changes in no snapshot.
+    pub(super) async fn discard(&self, name: &str) -> Result<(), Status> {
+        let (name, discard_uncommitted) = (name.to_owned(), true);
+        self.delete_as(v1::DeleteWorkspaceRequest { name, discard_uncommitted, ..Default::default() }).await
+    }
+
+    async fn delete_as(&self, message: v1::DeleteWorkspaceRequest) -> Result<(), Status> {
         let mut tries = 0;
         loop {
-            let message = v1::DeleteWorkspaceRequest { name: name.to_owned(), ..v1::DeleteWorkspaceRequest::default() };
-            let Err(status) = self.workspaces().delete_workspace(self.request(message)).await else { return Ok(()) };
+            let request = self.request(message.clone());
+            let Err(status) = self.workspaces().delete_workspace(request).await else { return Ok(()) };
             // The kernel takes a mount away some moments after the last process in it has ended.
             if !is_mounted(&status) || tries == DELETE_TRIES_MAX {
                 return Err(status);

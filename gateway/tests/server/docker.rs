@@ -209,7 +209,7 @@ async fn docker_sandbox_that_is_hostile_reaches_nothing_and_disturbs_nobody() {
         assert_ne!(done["exitCode"], 0, "{command}: {done}");
     }
     assert_eq!(site.run(&id, "ls -A /sys/class/net; busybox wc -l < /proc/net/route").await["stdout"], "lo\n1\n");
-    // The volume of the image, the home and /tmp are in memory, and programs in them can be run.
+    // Programs in the volume of the image and in /tmp, which are in memory, and in the home can be run.
     let done = site
         .run(&id, "for d in /data /tmp $HOME; do busybox cp /bin/busybox $d/busybox && $d/busybox true || exit 1; done")
         .await;

@@ -257,3 +257,29 @@ async fn a_sandbox_is_reached_only_with_a_key_of_its_project_and_only_while_it_r
     assert_eq!(site.server.e2b(Method::DELETE, &path, &key, "").await.status, 404);
     site.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_has_the_home_of_its_sandbox_and_new_sandboxes_get_it() {
+    let mut site = Site::start_in(setup(), |_| {}).await;
+    let client = Client::create(&site.server, &site.key).await;
+    site.run(&client.id, "echo work > note; echo packages > ~/note; echo temporary > /tmp/note").await;
+    let headers = [("x-api-key", site.key.as_str())];
+    let path = format!("/sandboxes/{}/snapshots", client.id);
+    let made = site.server.e2b(Method::POST, &path, &headers, "{\"name\": \"ready\"}").await;
+    assert_eq!(made.status, 201, "{:?}", made.bytes);
+    site.run(&client.id, "echo later > ~/note").await;
+    let create = async |template: &str| {
+        let body = json!({"templateID": template}).to_string();
+        site.server.e2b(Method::POST, "/v2/sandboxes", &headers, body).await
+    };
+    let second = create("ready").await;
+    assert_eq!(second.status, 201, "{:?}", second.bytes);
+    let id = second.json()["sandboxID"].as_str().unwrap().to_owned();
+    assert_eq!(site.run(&id, "cat note ~/note /tmp/note").await["stdout"], "work\npackages\ntemporary\n");
+    let deleted = site.server.e2b(Method::DELETE, "/templates/ready", &headers, "").await;
+    assert_eq!(deleted.status, 204, "{:?}", deleted.bytes);
+    assert_eq!(create("ready").await.status, 404);
+    let labels = site.call(Method::GET, "/labels?prefix=e2b-", Value::Null).await.json();
+    assert_eq!(labels["labels"].as_array().map_or(0, Vec::len), 0, "{labels}");
+    site.server.stop().await;
+}

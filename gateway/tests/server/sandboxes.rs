@@ -181,7 +181,7 @@ async fn a_paused_sandbox_is_started_again_with_its_id_files_and_variables() {
     let mut site = Site::start().await;
     let body = json!({"template": "host", "envs": {"COLOUR": "blue"}, "metadata": {"user": "ann"}});
     let id = site.create(body).await;
-    site.run(&id, "echo kept > note; echo lost > /tmp/note").await;
+    site.run(&id, "echo kept > note; echo there > /tmp/note; echo home > ~/note").await;
     let at = |what: &str| format!("/sandboxes/{id}/{what}");
     assert_eq!(site.call(Method::POST, &at("resume"), Value::Null).await.json()["error"]["name"], "SANDBOX_NOT_READY");
     let paused = site.call(Method::POST, &at("pause"), Value::Null).await;
@@ -194,8 +194,8 @@ async fn a_paused_sandbox_is_started_again_with_its_id_files_and_variables() {
     let resumed = site.call(Method::POST, &at("resume"), json!({"timeoutSeconds": 100})).await.json();
     assert_eq!((&resumed["id"], &resumed["state"]), (&id.as_str().into(), &"running".into()), "{resumed}");
     assert_eq!(resumed["metadata"], json!({"user": "ann"}));
-    let found = site.run(&id, "cat note; echo $COLOUR; cat /tmp/note 2>/dev/null || echo gone").await;
-    assert_eq!(found["stdout"], "kept\nblue\ngone\n", "{found}");
+    let found = site.run(&id, "cat note; echo $COLOUR; cat /tmp/note ~/note").await;
+    assert_eq!(found["stdout"], "kept\nblue\nthere\nhome\n", "{found}");
     // It ends on time although expired ones are looked for each minute.
     let set = site.call(Method::POST, &at("timeout"), json!({"seconds": 1})).await;
     assert_eq!(set.status, 200, "{:?}", set.bytes);
@@ -204,7 +204,7 @@ async fn a_paused_sandbox_is_started_again_with_its_id_files_and_variables() {
     assert!(ended["reason"].as_str().unwrap().starts_with("expired") && began.elapsed() < Duration::from_secs(20));
     let resumed = site.call(Method::POST, &at("resume"), Value::Null).await;
     assert_eq!(resumed.status, 200, "{:?}", resumed.bytes);
-    assert_eq!(site.run(&id, "cat note").await["stdout"], "kept\n");
+    assert_eq!(site.run(&id, "cat note ~/note").await["stdout"], "kept\nhome\n");
     for seconds in [-1, 86_401] {
         assert_eq!(site.call(Method::POST, &at("timeout"), json!({"seconds": seconds})).await.status, 400);
     }
@@ -264,17 +264,12 @@ async fn a_hostile_sandbox_reaches_nothing_of_the_host() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_are_enforced_or_the_sandbox_is_not_started() {
     let mut site = Site::start().await;
-    let disk = json!({"template": "host", "resources": {"disk": "1g"}});
-    let refused = site.call(Method::POST, "/sandboxes", disk.clone()).await;
-    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["name"]), (409, &"LIMIT_NOT_ENFORCED".into()));
-    let mut best = disk;
-    best["bestEffort"] = true.into();
-    best["resources"]["pids"] = 40.into();
+    let best = json!({"template": "host", "resources": {"disk": "1g", "pids": 40}, "bestEffort": true});
     let id = site.create(best).await;
     let limits = site.get(&id).await["limits"].clone();
     let by =
         |name: &str| limits.as_array().unwrap().iter().find(|one| one["limit"] == name).unwrap()["enforcedBy"].clone();
-    assert_eq!(by("disk"), "none");
+    assert_eq!(by("disk"), "quota");
     if by("pids") != "none" {
         // A fork bomb: most of its forks fail, and the sandbox goes on.
         let bomb = "i=0; while [ $i -lt 200 ]; do sleep 300 & i=$((i+1)); done; echo all";

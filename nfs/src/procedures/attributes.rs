@@ -93,7 +93,7 @@ pub(super) fn access(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
 
 pub(super) fn disk_space(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
     from.end()?;
-    let space = request.open.view.disk_space();
+    let space = request.open.view.file_space();
     let (files, free_files) = (space.total_bytes / BLOCK_BYTES, space.usable_bytes() / BLOCK_BYTES);
     Ok(request.now(&FSSTAT3res::Ok(FSSTAT3resok {
         obj_attributes: request.post(request.ino),

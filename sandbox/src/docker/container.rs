@@ -8,9 +8,9 @@ use bollard::models::{
     MountBindOptions, MountBindOptionsPropagationEnum, MountType,
 };
 
-use crate::bwrap::{AGENT, HOME, LINK, SECRETS, SECRETS_BYTES_MAX, TMPFS_BYTES_MAX};
+use crate::bwrap::{AGENT, HOME_PROGRAMS, LINK, NPM_PREFIX, PATH, SECRETS, SECRETS_BYTES_MAX, TMPFS_BYTES_MAX};
 use crate::error::{Result, SandboxError};
-use crate::runtime::{Network, StartSpec};
+use crate::runtime::{HOME, Network, StartSpec, TEMPORARY_DIRECTORY};
 
 /// The label with the id of the server that a container belongs to.
 pub(super) const SERVER_LABEL: &str = "dev.amalgam.server";
@@ -94,7 +94,7 @@ fn integer(number: f64) -> i64 {
 
 /// The directories and files of the host that the sandbox sees. Never the socket of the engine.
 fn mounts(spec: &StartSpec, common: Common<'_>) -> Result<Vec<Mount>> {
-    // The next server mounts the workspace again; the container gets that mount, and the host gets none of the container's.
+    // The next server mounts workspace and home again; the container gets these mounts, and the host gets none of the container's.
     let propagation = match spec.is_mounted_later {
         true => MountBindOptionsPropagationEnum::RSLAVE,
         false => MountBindOptionsPropagationEnum::RPRIVATE,
@@ -106,6 +106,7 @@ fn mounts(spec: &StartSpec, common: Common<'_>) -> Result<Vec<Mount>> {
         bind(common.agent, AGENT, true, rprivate)?,
         bind(&spec.link, LINK, true, rprivate)?,
         bind(&spec.workspace, "/workspace", is_read_only, propagation)?,
+        bind(&spec.home, HOME, spec.is_mounted_later, propagation)?,
     ])
 }
 
@@ -136,10 +137,10 @@ fn tmpfs(uid: u32, gid: u32, image: &ImageConfig) -> HashMap<String, String> {
     for volume in image.volumes.iter().flatten() {
         all.insert(volume.clone(), format!("{sized},mode=0755,uid={uid},gid={gid}"));
     }
-    // A volume there would hide the agent.
-    all.retain(|path, _| Path::new(path).is_absolute() && !AGENT.starts_with(path.as_str()) && path != "/workspace");
+    // A volume there would hide the agent, the workspace or the home.
+    let is_own = |path: &str| AGENT.starts_with(path) || path == "/workspace" || path == HOME;
+    all.retain(|path, _| Path::new(path).is_absolute() && !is_own(path));
     all.insert("/tmp".to_owned(), format!("{sized},mode=1777"));
-    all.insert(HOME.to_owned(), format!("{sized},mode=0755,uid={uid},gid={gid}"));
     let secrets = format!("rw,noexec,nosuid,nodev,size={SECRETS_BYTES_MAX},mode=0700,uid={uid},gid={gid}");
     all.insert(SECRETS.to_owned(), secrets);
     all
@@ -150,11 +151,15 @@ fn environment(id: &str, image: &ImageConfig) -> Vec<String> {
     let has = |name: &str| image.env.iter().flatten().any(|one| one.split('=').next() == Some(name));
     let mut all = vec![
         format!("HOME={HOME}"),
+        // An image has a `/tmp` of its own, which stays in memory.
+        format!("TMPDIR={HOME}/{TEMPORARY_DIRECTORY}"),
         "USER=sandbox".to_owned(),
         format!("SANDBOX_ID={id}"),
         format!("AMALGAM_LINK={LINK}"),
     ];
-    for (name, value) in [("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")] {
+    let path = image.env.iter().flatten().find_map(|one| one.strip_prefix("PATH="));
+    all.push(format!("PATH={HOME_PROGRAMS}:{}", path.unwrap_or(PATH)));
+    for (name, value) in [("LANG", "C.UTF-8"), ("SHELL", "/bin/sh"), NPM_PREFIX] {
         if !has(name) {
             all.push(format!("{name}={value}"));
         }
@@ -194,6 +199,7 @@ mod tests {
             root: None,
             files: "/s/files".into(),
             workspace: "/s/workspace".into(),
+            home: "/s/home".into(),
             is_read_only: false,
             is_mounted_later: true,
             secret: Secret::generate().expect("random"),
@@ -222,7 +228,7 @@ mod tests {
         assert_eq!((host.readonly_rootfs, host.privileged), (Some(true), Some(false)));
         assert_eq!(host.network_mode.as_deref(), Some("none"));
         let mounts = host.mounts.expect("mounts");
-        assert_eq!(mounts.len(), 3);
+        assert_eq!(mounts.len(), 4);
         assert!(mounts.iter().all(|mount| mount.read_only == Some(true)), "nothing below a mount that comes later");
         let workspace = mounts.iter().find(|mount| mount.target.as_deref() == Some("/workspace")).expect("mounted");
         let propagation = workspace.bind_options.as_ref().and_then(|options| options.propagation);
@@ -234,7 +240,7 @@ mod tests {
         let image = ImageConfig {
             labels: Some(owned(&[(ROOT_LABEL, WRITABLE)])),
             volumes: Some(vec!["/data".to_owned(), "/run".to_owned(), "/workspace".to_owned(), "relative".to_owned()]),
-            env: Some(vec!["LANG=de_DE.UTF-8".to_owned()]),
+            env: Some(vec!["LANG=de_DE.UTF-8".to_owned(), "PATH=/opt/bin".to_owned()]),
             ..ImageConfig::default()
         };
         let body = body(&spec(), common(None), &image).expect("a container");
@@ -242,8 +248,10 @@ mod tests {
         assert_eq!(host.readonly_rootfs, Some(false));
         let mut places: Vec<_> = host.tmpfs.expect("in memory").into_keys().collect();
         places.sort();
-        assert_eq!(places, ["/data", SECRETS, HOME, "/tmp"]);
-        assert!(!body.env.expect("variables").iter().any(|one| one.starts_with("LANG=")));
+        assert_eq!(places, ["/data", SECRETS, "/tmp"]);
+        let variables = body.env.expect("variables");
+        assert!(!variables.iter().any(|one| one.starts_with("LANG=")));
+        assert!(variables.contains(&"PATH=/sandbox/.local/bin:/opt/bin".to_owned()), "{variables:?}");
     }
 
     #[test]

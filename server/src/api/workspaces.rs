@@ -1,7 +1,7 @@
 //! Workspaces, for the API.
 
 use amalgam_engine::lean::hold_tree;
-use amalgam_engine::workspace::{ForkOptions, NewWorkspace, Taken, WorkspaceName, with_paths_of};
+use amalgam_engine::workspace::{ForkOptions, NewWorkspace, Taken, Workspace, WorkspaceName, with_paths_of};
 use amalgam_engine::{SnapshotId, TreePath};
 use amalgam_proto::v1::workspace_service_server::WorkspaceService;
 use amalgam_proto::{Reason, v1};
@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 use super::{Api, actor, page_size};
 use crate::call_log::{restricted_agent, workspace_id};
 use crate::calls::Kind;
+use crate::directory::Uncommitted;
 use crate::error::{Error, Result};
 use crate::messages::operation_message;
 use crate::service::Service;
@@ -36,6 +37,25 @@ fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorks
         None => request.agent.clone(),
     };
     Ok(ForkOptions { from: start, agent, project: request.project.clone(), target })
+}
+
+/// A page of the workspaces whose names start so. Hidden ones are among them only if the prefix names hidden ones.
+fn list_visible(
+    service: &Service,
+    prefix: &str,
+    mut after: Option<WorkspaceName>,
+    limit: usize,
+) -> Result<Vec<Workspace>> {
+    let mut found = Vec::new();
+    loop {
+        let page = service.context.workspaces.list(prefix, after.as_ref(), limit - found.len())?;
+        after = page.last().map(|last| last.name.clone());
+        let is_last = found.len() + page.len() < limit;
+        found.extend(page.into_iter().filter(|one| !one.name.is_hidden() || prefix.starts_with('.')));
+        if is_last || found.len() == limit {
+            return Ok(found);
+        }
+    }
 }
 
 /// Whether a fork only writes references: no live tree or directory has to be recorded first.
@@ -159,7 +179,7 @@ impl WorkspaceService for Api {
                 token => Some(WorkspaceName::new(token)?),
             };
             let limit = page_size(request.page_size)?;
-            let found = service.context.workspaces.list(&request.prefix, after.as_ref(), limit)?;
+            let found = list_visible(service, &request.prefix, after, limit)?;
             let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
             let workspaces =
                 found.iter().map(|found| service.views.workspace_message(&found.name)).collect::<Result<_>>()?;
@@ -290,11 +310,12 @@ impl WorkspaceService for Api {
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
             let act = service.context.act_for(&actor, &request)?;
+            let uncommitted = if request.discard_uncommitted { Uncommitted::Discard } else { Uncommitted::Refuse };
             let done = match service.context.done_before(&act)? {
                 Some(done) => done,
                 None => {
                     judge_name(service, &name)?;
-                    service.directories.delete_workspace(&name, &request.etag, &act)?
+                    service.directories.delete_workspace(&name, &request.etag, uncommitted, &act)?
                 }
             };
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })

@@ -15,6 +15,15 @@ use crate::host_path::{canonical, host_path};
 use crate::messages::path_bytes;
 use crate::registry::Record;
 
+/// What happens to changes in no snapshot when a workspace is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uncommitted {
+    /// The workspace is not deleted.
+    Refuse,
+    /// They are lost.
+    Discard,
+}
+
 impl Directories {
     /// Makes a directory belong to a workspace, a new one or one that is there.
     pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &OperationContext) -> Result<Record> {
@@ -386,11 +395,15 @@ impl Directories {
         &self,
         name: &WorkspaceName,
         etag: &str,
+        uncommitted: Uncommitted,
         act: &OperationContext,
     ) -> Result<Operation> {
         let _turn = self.context.registry.turn();
         self.states.check_etag(name, etag)?;
-        self.views.refuse_live(name, "it cannot be removed")?;
+        match uncommitted {
+            Uncommitted::Refuse => self.views.refuse_live(name, "it cannot be removed")?,
+            Uncommitted::Discard => self.views.discard_live(name, "it cannot be removed")?,
+        }
         let done = self.context.workspaces.delete(name, act)?;
         self.views.forget_view(name)?;
         self.let_go_of(name)?;

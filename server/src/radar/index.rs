@@ -80,7 +80,10 @@ impl Index {
             self.target_moved(reader, name, before, record.and_then(|record| record.head), time)?;
         }
         let is_copy = name.as_str().starts_with(REMOTE_PREFIX);
-        let open = record.filter(|record| !is_copy && (record.target.is_some() || record.base.is_some()));
+        let is_tracked = |record: &&Workspace| {
+            !is_copy && !record.name.is_hidden() && (record.target.is_some() || record.base.is_some())
+        };
+        let open = record.filter(is_tracked);
         let Some(record) = open else {
             self.remove(name);
             return Ok(());

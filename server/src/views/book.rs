@@ -96,6 +96,12 @@ pub(super) struct RecordedOptions {
     local: Vec<RecordedPath>,
     shown_uid: u32,
     shown_gid: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    quota_bytes: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A path in a tree, which need not be text.
@@ -115,6 +121,7 @@ impl RecordedOptions {
             local,
             shown_uid: asked.shown_uid,
             shown_gid: asked.shown_gid,
+            quota_bytes: asked.quota_bytes,
         }
     }
 
@@ -128,6 +135,7 @@ impl RecordedOptions {
             local,
             shown_uid: self.shown_uid,
             shown_gid: self.shown_gid,
+            quota_bytes: self.quota_bytes,
         }
     }
 

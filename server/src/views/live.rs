@@ -301,7 +301,7 @@ impl Views {
         let (change, fold) = (&change, folding.as_ref());
         let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, fold };
         let done = view.commit_request(&request)?;
-        self.drop_checkpoint(locked)?;
+        self.drop_checkpoint(locked.id)?;
         Ok((done.snapshot, done.is_new))
     }
 
@@ -363,9 +363,9 @@ impl Views {
     }
 
     /// The journal rests on a commit now.
-    pub(super) fn drop_checkpoint(&self, locked: &LockedView) -> Result<()> {
+    pub(super) fn drop_checkpoint(&self, id: u64) -> Result<()> {
         let act = OperationContext::new(KEEPER, self.context.now()).buffered();
-        let name = checkpoint_reference(locked.id);
+        let name = checkpoint_reference(id);
         Ok(operation::remove_reference(&self.context.store, &name, &act, "drop a checkpoint").map(drop)?)
     }
 

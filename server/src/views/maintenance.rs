@@ -109,6 +109,7 @@ impl Views {
                 self.checkpoint(&locked)?;
             }
         }
+        self.measure_quota(id, &live)?;
         self.make_room(id, &live)
     }
 

@@ -110,6 +110,9 @@ impl Views {
                 self.await_private_end(&workspace)?;
                 let locked = self.open_for_mount(&workspace)?;
                 self.place_local(&locked, asked, LocalPathKind::Link)?;
+                if let Some(quota_bytes) = asked.map(|asked| asked.quota_bytes).filter(|bytes| *bytes > 0) {
+                    locked.live.view.set_quota(Some(quota_bytes));
+                }
                 let (view, shows) = (locked.live.view.clone(), MountedTree::Live(locked.id));
                 let (workspace, mode) = (workspace.to_string(), Mode::ReadWrite);
                 Ok(Showable { view, shows, workspace, mode, locked: Some(locked) })

@@ -256,7 +256,7 @@ impl Views {
         };
         if state == head {
             unless_full(view.finish_restore(head).map_err(Error::from))?;
-            unless_full(self.drop_checkpoint(locked))?;
+            unless_full(self.drop_checkpoint(locked.id))?;
         } else {
             unless_full(self.checkpoint(locked))?;
         }
@@ -433,7 +433,7 @@ impl Views {
         self.record_late_edits(locked, &before, live.root(), act)?;
         if state == head {
             view.finish_restore(head)?;
-            self.drop_checkpoint(locked)?;
+            self.drop_checkpoint(locked.id)?;
         } else {
             // The journal has a reference of its own, independent of the workspace.
             self.checkpoint(locked)?;

@@ -196,6 +196,33 @@ fn a_checkpoint_is_no_commit_to_a_quota() {
 }
 
 #[test]
+fn a_measured_checkpoint_gives_removed_bytes_back() {
+    let (store, scratch) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+    let kit = Kit::at(&store, scratch.path(), options());
+    assert!(kit.view.quota().is_none());
+    kit.view.set_quota(Some(100_000));
+    kit.file("f", &[1; 60_000]);
+    let space = kit.view.file_space();
+    assert!(space.total_bytes == 100_000 && (30_000..40_000).contains(&space.free_bytes), "{space:?}");
+    kit.unlink("f").expect("unlink");
+    let checkpoint = || {
+        let reference = RefName::new("view/main").expect("a name");
+        kit.view.checkpoint(&reference, &OperationContext::new("test", now())).expect("checkpoint");
+    };
+    checkpoint();
+    let g = kit.file("g", b"");
+    assert_eq!(errno(kit.view.write(&kit.caller, g, 0, &[2; 60_000])), EDQUOT, "bytes count as they were written");
+    checkpoint();
+    kit.view.set_checkpointed_bytes(0);
+    kit.write(g, 0, &[2; 60_000]);
+    assert_eq!(errno(kit.view.write(&kit.caller, g, 60_000, &[2; 60_000])), EDQUOT);
+    // After a commit nothing is uncommitted, whatever was measured before.
+    kit.commit();
+    kit.view.set_checkpointed_bytes(90_000);
+    kit.write(g, 0, &[3; 60_000]);
+}
+
+#[test]
 fn a_copy_that_is_refused_on_its_way_says_how_much_was_copied() {
     const MIB: usize = 1 << 20;
     let scratch = tempfile::tempdir().expect("a directory");

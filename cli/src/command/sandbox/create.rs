@@ -51,7 +51,7 @@ pub struct CreateOptions {
     /// Memory, as in 512m or 2g
     #[arg(long, value_name = "SIZE", default_value = "", hide_default_value = true)]
     memory: String,
-    /// Size of the workspace, as in 10g
+    /// Bytes that workspace and home may hold beside their last snapshot, each, as in 10g
     #[arg(long, value_name = "SIZE", default_value = "", hide_default_value = true)]
     disk: String,
     /// Processes and threads
@@ -111,7 +111,7 @@ impl Create {
         let sandbox = made.sandbox.unwrap_or_default();
         session.output.emit(&sandbox_json(&sandbox))?;
         session.output.say(&sandbox.id)?;
-        for limit in sandbox.limits.iter().filter(|limit| limit.enforced_by == "none" && limit.limit != "disk") {
+        for limit in sandbox.limits.iter().filter(|limit| limit.enforced_by == "none") {
             session.output.remark(format!("nothing enforces the limit `{}` on this machine", limit.limit))?;
         }
         let then = text::wall_clock(text::timestamp(sandbox.expires_at.as_ref()));

@@ -128,7 +128,8 @@ async fn run_in(
     let made = calls.client.create_sandbox(create).await.map_err(failure)?.into_inner();
     let id = made.sandbox.unwrap_or_default().id;
     let ran = run_command(session, calls, v1::StreamCommandRequest { sandbox_id: id.clone(), ..request }).await;
-    let request = v1::DeleteSandboxRequest { id, keep_workspace: true };
+    // The fork is no workspace of the sandbox's own, so it stays; the home goes.
+    let request = v1::DeleteSandboxRequest { id, keep_workspace: false };
     let ended = calls.client.delete_sandbox(request).await.map_err(failure);
     let exit = ran?;
     ended.map(|_| exit)

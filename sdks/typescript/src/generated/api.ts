@@ -427,6 +427,8 @@ export interface CreateSandboxRequest {
   envs?: Record<string, string>;
   /** A snapshot or workspace whose contents a new workspace gets. Without `workspace` and `from` the new workspace is empty. */
   from?: string;
+  /** A snapshot or workspace whose contents the home gets. Without it the home is the one that an earlier sandbox left with `workspace`, or empty. */
+  homeFrom?: string;
   /** Notes about the sandbox, which the answers of other calls repeat: 64 at most, with 16 KiB together. */
   metadata?: Record<string, string>;
   /** A name, for people. */
@@ -586,7 +588,7 @@ export interface DirectoryEdit {
 /** Disk use of a sandbox. */
 export interface DiskStats {
   limit?: number;
-  /** Bytes in its home and its `/tmp`. */
+  /** Bytes in its workspace and its home, beside the last snapshot of each. */
   usage?: number;
 }
 
@@ -615,7 +617,7 @@ export interface EditFileResponse {
 
 /** A limit and what enforces it. */
 export interface EnforcedLimit {
-  /** `cgroup`, `rlimit`, or `none`. */
+  /** `cgroup`, `rlimit`, `quota`, or `none`. */
   enforcedBy?: string;
   /** `cpu`, `memory`, `pids` or `disk`. */
   limit?: string;
@@ -2130,7 +2132,7 @@ export interface ResolveConflictsResponse {
 export interface ResourceConfig {
   /** CPUs: `2` (also if empty), `0.5`. */
   cpu?: string;
-  /** The size of the workspace: `10g` (also if empty). */
+  /** The bytes that the workspace may hold beside its last snapshot, and those of the home: `10g` each (also if empty). */
   disk?: string;
   /** Memory: `2g` (also if empty), `512m`. */
   memory?: string;
@@ -2317,6 +2319,8 @@ export interface Sandbox {
   createdAt?: string | null;
   /** When it is ended, and its workspace committed and kept. */
   expiresAt?: string | null;
+  /** The hidden workspace with its home and its `/tmp`, `workspaces/.homes/{workspace}`. It forks with the sandbox. */
+  home?: string;
   /** `sbx-...`. */
   id?: string;
   /** What enforces each limit. */
@@ -3261,7 +3265,7 @@ export interface Operations {
   /** Takes a workspace away. */
   DeleteWorkspace: {
     path: { name: string };
-    query: { etag?: string; requestId?: string };
+    query: { etag?: string; requestId?: string; discardUncommitted?: boolean };
     body: undefined;
     answer: DeleteWorkspaceResponse;
   };
@@ -3342,7 +3346,7 @@ export interface Operations {
     body: ForgetResolutionsRequest;
     answer: ForgetResolutionsResponse;
   };
-  /** Copies the workspace of a running sandbox, without pausing it, and starts a sandbox on each copy. */
+  /** Copies the workspace, the home and the `/tmp` of a running sandbox, without pausing it, and starts a sandbox on each copy. */
   ForkSandbox: {
     path: { id: string };
     query: object;
@@ -3895,7 +3899,7 @@ export interface Operations {
     body: RestoreWorkspaceRequest;
     answer: RestoreWorkspaceResponse;
   };
-  /** Starts a stopped sandbox again, with the same id, on the same workspace. */
+  /** Starts a stopped sandbox again, with the same id, on the same workspace and with the same home and `/tmp`. */
   ResumeSandbox: {
     path: { id: string };
     query: object;

@@ -37,6 +37,8 @@ export interface SandboxInfo {
   readonly reason: string;
   /** The hosts that it may reach, by the proxy of the server. */
   readonly allowedHosts: readonly string[];
+  /** The hidden workspace with its home and `/tmp`, which fork with the sandbox. */
+  readonly home: string;
 }
 
 /** The result of deleting several sandboxes. */
@@ -144,6 +146,7 @@ export function sandboxInfo(value: api.Sandbox): SandboxInfo {
     provider: value.provider ?? "",
     reason: value.reason ?? "",
     allowedHosts: value.allowedHosts ?? [],
+    home: short(value.home),
   };
 }
 

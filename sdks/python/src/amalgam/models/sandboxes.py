@@ -54,6 +54,8 @@ class SandboxInfo:
     """Why it is in the state ``error`` or ``stopped``."""
     allowed_hosts: tuple[str, ...] = ()
     """The hosts that it may reach, by the proxy of the server."""
+    home: str = ""
+    """The hidden workspace with its home and ``/tmp``, which fork with the sandbox."""
 
     @classmethod
     def from_json(cls, value: Json) -> SandboxInfo:
@@ -74,6 +76,7 @@ class SandboxInfo:
             provider=value.get("provider", ""),
             reason=value.get("reason", ""),
             allowed_hosts=tuple(value.get("allowedHosts", ())),
+            home=short(value.get("home", "")),
         )
 
 

@@ -1,0 +1,195 @@
+//! The home of a sandbox: a hidden workspace with its home directory and its `/tmp`, beside the workspace that it works in.
+//!
+//! Its name follows from that of the workspace, so the next sandbox in the workspace finds it. It is committed by forks only, and removed
+//! with its sandbox or when its workspace is gone.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use amalgam_proto::{Failure, Reason};
+use amalgam_sandbox::{MountPlace, Runtime, TEMPORARY_DIRECTORY};
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
+use tonic::{Code, Status};
+use tracing::{info, warn};
+
+use super::workspace::StoreCalls;
+use super::{Sandboxes, creation};
+use crate::catalog::SandboxRecord;
+use crate::project::ProjectName;
+
+/// Names of homes begin so. The dot hides them from lists.
+const PREFIX: &str = ".homes/";
+const WORKSPACES: &str = "workspaces/";
+/// The longest name of a workspace.
+const NAME_BYTES_MAX: usize = 200;
+
+/// The actor that deletes homes without a workspace.
+const SWEEPER: &str = "amalgam";
+
+/// What stays of a sandbox that is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Nothing that was made for it.
+    Nothing,
+    /// The workspace; the home goes.
+    Workspace,
+    /// The workspace, and the home for the next sandbox in it.
+    WorkspaceAndHome,
+}
+
+impl Keep {
+    /// What a caller asks for.
+    pub(crate) fn of_request(keep_workspace: bool) -> Self {
+        if keep_workspace { Self::WorkspaceAndHome } else { Self::Nothing }
+    }
+}
+
+/// The id of the home of a workspace, without `workspaces/`.
+pub(super) fn home_id(workspace: &str) -> String {
+    let id = workspace.strip_prefix(WORKSPACES).unwrap_or(workspace);
+    match PREFIX.len() + id.len() <= NAME_BYTES_MAX {
+        true => format!("{PREFIX}{id}"),
+        false => format!("{PREFIX}{}", HEXLOWER.encode(&Sha256::digest(id.as_bytes()))),
+    }
+}
+
+/// The name of the home of a workspace, `workspaces/{workspace}`.
+pub(super) fn home_name(workspace: &str) -> String {
+    format!("{WORKSPACES}{}", home_id(workspace))
+}
+
+/// Whether a sandbox has its home in a workspace. One that an earlier version of the server started has it in memory.
+pub(super) fn has_home(record: &SandboxRecord) -> bool {
+    record.config["home"].is_string()
+}
+
+/// The mounts of a sandbox: where it sees them, what is mounted, and the directory of the sandbox's own where it is mounted.
+pub(super) fn mounts_of(record: &SandboxRecord) -> Vec<(MountPlace, String, &'static str)> {
+    let mut mounts = vec![(MountPlace::Workspace, record.workspace.clone(), creation::WORKSPACE)];
+    if has_home(record) {
+        mounts.push((MountPlace::Home, home_name(&record.workspace), creation::HOME));
+    }
+    mounts
+}
+
+impl StoreCalls {
+    /// Makes the home of a workspace, with the contents of a snapshot or a workspace if one is named. Without one, a home that is there
+    /// already stays as it is.
+    pub(super) async fn ensure_home(&self, workspace: &str, from: &str) -> Result<(), Status> {
+        match self.create(&home_id(workspace), from).await {
+            Err(status) if from.is_empty() && is_there(&status) => Ok(()),
+            made => made.map(drop),
+        }
+    }
+
+    /// Deletes the home of a workspace, if there is one.
+    pub(super) async fn delete_home(&self, workspace: &str) -> Result<(), Status> {
+        match self.discard(&home_name(workspace)).await {
+            Err(status) if status.code() == Code::NotFound => Ok(()),
+            done => done,
+        }
+    }
+}
+
+fn is_there(status: &Status) -> bool {
+    Failure::of_status(status).is_some_and(|failure| failure.reason == Reason::AlreadyExists)
+}
+
+impl Sandboxes {
+    /// Mounts the workspace of a sandbox and its home.
+    pub(super) async fn mount_all(
+        &self,
+        calls: &StoreCalls,
+        runtime: &dyn Runtime,
+        record: &SandboxRecord,
+        disk_bytes: u64,
+    ) -> Result<(), Status> {
+        let directory = self.directory(&record.id)?;
+        let access = runtime.mount_access(record.config["outlivesServer"] == true);
+        let home = home_name(&record.workspace);
+        let (workspace_at, home_at) = (directory.join(creation::WORKSPACE), directory.join(creation::HOME));
+        tokio::try_join!(
+            calls.mount(&record.workspace, &workspace_at, access, disk_bytes),
+            calls.mount(&home, &home_at, access, disk_bytes),
+        )?;
+        let made = tokio::task::spawn_blocking(move || make_temporary_directory(&home_at)).await;
+        if let Ok(Err(error)) = made {
+            warn!(sandbox = record.id, %error, "a sandbox has no directory for temporary files");
+        }
+        Ok(())
+    }
+
+    /// Deletes homes whose workspaces are gone, in the stores that are open. Returns how many.
+    pub(super) async fn sweep_homes(&self) -> Result<i64, Status> {
+        let mut deleted = 0;
+        for (project, store) in self.inner.projects.all_opened() {
+            deleted += self.sweep_homes_of(&project, &StoreCalls::new(store, SWEEPER)).await?;
+        }
+        Ok(deleted)
+    }
+
+    async fn sweep_homes_of(&self, project: &ProjectName, calls: &StoreCalls) -> Result<i64, Status> {
+        let homes = calls.list(PREFIX).await?;
+        if homes.is_empty() {
+            return Ok(0);
+        }
+        // Read after the list: a sandbox has its record before its home.
+        let used: Vec<_> = self.inner.catalog.sandbox_workspaces(project).await?;
+        let mut deleted = 0;
+        for home in homes {
+            let id = home.strip_prefix(WORKSPACES).and_then(|id| id.strip_prefix(PREFIX)).unwrap_or_default();
+            let is_used = used.iter().any(|workspace| home_name(workspace) == home);
+            let is_needed = is_used || calls.find(&format!("{WORKSPACES}{id}")).await.is_ok();
+            if is_needed {
+                continue;
+            }
+            match calls.discard(&home).await {
+                Ok(()) => {
+                    info!(%project, home, "the home of a workspace that is gone was deleted");
+                    deleted += 1;
+                }
+                Err(status) => warn!(%project, home, %status, "a home without a workspace was not deleted"),
+            }
+        }
+        Ok(deleted)
+    }
+}
+
+/// Makes the directory for temporary files. The sandbox may have put anything in its place: nothing is followed, changed or replaced.
+fn make_temporary_directory(home: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(home.join(TEMPORARY_DIRECTORY)) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_home_follows_from_its_workspace_and_is_a_name() {
+        assert_eq!(home_name("workspaces/main"), "workspaces/.homes/main");
+        assert_eq!(home_id("sandboxes/sbx-1"), ".homes/sandboxes/sbx-1");
+        let (one, other) = ("x".repeat(200), format!("{}y", "x".repeat(199)));
+        assert!(home_id(&one).len() <= NAME_BYTES_MAX && home_id(&one) != home_id(&other));
+        for name in [one.as_str(), "main"] {
+            assert!(amalgam_engine::WorkspaceName::new(home_id(name)).expect("a name").is_hidden());
+        }
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_temporary_directory_is_left_alone() {
+        let around = tempfile::tempdir().expect("a directory");
+        let (home, elsewhere) = (around.path().join("home"), around.path().join("elsewhere"));
+        std::fs::create_dir(&home).expect("made");
+        make_temporary_directory(&home).expect("made");
+        assert!(home.join(TEMPORARY_DIRECTORY).is_dir());
+        std::fs::remove_dir(home.join(TEMPORARY_DIRECTORY)).expect("removed");
+        std::os::unix::fs::symlink(&elsewhere, home.join(TEMPORARY_DIRECTORY)).expect("made");
+        make_temporary_directory(&home).expect("left");
+        assert!(!elsewhere.exists());
+    }
+}
