@@ -1,4 +1,4 @@
-//! Imports and exports trees and histories in foreign formats: tar, zip, git, OCI images, overlay upper directories.
+//! Imports and exports trees and histories in foreign formats: tar, zip, git, OCI images, overlay upper directories, buckets.
 //!
 //! An import reads a foreign format once, checks it, and stores it in a write session. It returns snapshots that no name
 //! points at ([`Imported`]); the caller makes them visible in one transaction, or drops them. An export writes a snapshot, a
@@ -7,6 +7,7 @@
 //! No path of the host is opened because an archive names it, and no repository is written except the target of an export and
 //! those of a [`GitCache`]. The only program that is run is `git`, by an export to a repository and by a served one.
 
+mod bucket;
 mod build;
 mod compress;
 mod counting;
@@ -27,6 +28,10 @@ mod walk;
 mod zip;
 
 pub use amalgam_engine::Progress;
+pub use bucket::{
+    BUCKET_OBJECTS_MAX, BucketCounts, BucketImport, BucketIndex, BucketSource, ImportedBucket, ListedObject,
+    import_bucket,
+};
 pub use build::Owners;
 pub use compress::Compression;
 pub use error::{Error, Result};

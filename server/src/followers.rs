@@ -6,6 +6,7 @@
 //! source moves on.
 
 mod origin;
+mod s3;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -83,6 +83,11 @@ impl Home {
         self.path.join("git-cache")
     }
 
+    /// Where followers keep the indexes of buckets. It can be removed at any time.
+    pub fn buckets_path(&self) -> PathBuf {
+        self.path.join("buckets")
+    }
+
     /// Where the process writes its log.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("log")

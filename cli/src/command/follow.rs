@@ -28,16 +28,20 @@ possible; a conflict is stored in the workspace and shown. Uncommitted changes a
 the last update back; it is not repeated until the source changes again. `amalgam run --in` and new sandboxes update
 first and wait.
 
-A directory, a git branch or an archive is imported into a workspace of its own (following/NAME/git), which is followed.
+A directory, a git branch, an archive or a prefix of an S3 bucket is imported into a workspace of its own
+(following/NAME/git), which is followed. Of a bucket only objects whose ETag changed are read. Its credentials come from the
+environment of the background process (AWS_ACCESS_KEY_ID, ...), from --credentials, or from ~/.aws/credentials.
 
 Examples:
   amalgam follow main
   amalgam follow main -w try-1 --mode event
   amalgam follow --directory ../shared --every 5s
   amalgam follow --git ~/src/app.git --branch main
-  amalgam follow --archive dataset.tar.zst --every 1h")]
+  amalgam follow --archive dataset.tar.zst --every 1h
+  amalgam follow s3://datasets/reviews --every 5m
+  amalgam follow s3://datasets/reviews --endpoint http://127.0.0.1:8333 --credentials keys.ini")]
 pub struct Follow {
-    /// The workspace to follow
+    /// The workspace to follow, or s3://BUCKET[/PREFIX]
     #[arg(required_unless_present_any = ["directory", "git", "archive"], conflicts_with_all = ["directory", "git", "archive"])]
     source: Option<String>,
     /// Follow a directory; it belongs to a workspace from then on
@@ -52,6 +56,15 @@ pub struct Follow {
     /// Follow a tar or zip archive
     #[arg(long, value_name = "FILE")]
     archive: Option<std::path::PathBuf>,
+    /// The URL of the S3 store [default: AWS_ENDPOINT_URL of the background process, or AWS]
+    #[arg(long, value_name = "URL", requires = "source", default_value = "", hide_default_value = true)]
+    endpoint: String,
+    /// The region of the S3 store [default: AWS_REGION of the background process, or us-east-1]
+    #[arg(long, value_name = "NAME", requires = "source", default_value = "", hide_default_value = true)]
+    region: String,
+    /// A file with credentials for the S3 store, in the form of ~/.aws/credentials
+    #[arg(long, value_name = "FILE", requires = "source")]
+    credentials: Option<std::path::PathBuf>,
     /// The workspace that follows [default: the one of this directory]
     #[arg(short, long, value_name = "WORKSPACE")]
     workspace: Option<String>,
@@ -128,8 +141,18 @@ impl Follow {
                 Source::Git(v1::GitOrigin { path: host_path(git)?.into(), reference: self.branch.clone() })
             }
             (_, _, Some(archive), _) => Source::Archive(host_path(archive)?.into()),
+            (.., Some(url)) if url.starts_with("s3://") => Source::S3(v1::S3Origin {
+                url: url.clone(),
+                endpoint: self.endpoint.clone(),
+                region: self.region.clone(),
+                credentials: self.credentials.as_deref().map(host_path).transpose()?.unwrap_or_default().into(),
+            }),
             (.., source) => Source::SourceWorkspace(workspace_name(source.as_deref().unwrap_or_default())),
         };
+        let is_s3 = matches!(source, Source::S3(_));
+        if !is_s3 && (self.credentials.is_some() || !self.endpoint.is_empty() || !self.region.is_empty()) {
+            return Err(CliError::usage("--endpoint, --region and --credentials are about s3://BUCKET/PREFIX"));
+        }
         let mode = match self.mode {
             None => "",
             Some(Mode::Lazy) => "lazy",
@@ -237,6 +260,8 @@ fn counts(update: &v1::FollowUpdate) -> String {
 /// Describes what a workspace follows and when.
 fn when(following: &v1::Following) -> String {
     let source = match following.origin.split_once(':') {
+        // Without the settings of the store.
+        Some(("s3", place)) => format!("s3:{}", text::printable(place.split('?').next().unwrap_or(place))),
         Some((kind, place)) => format!("the {kind} {}", text::printable(place.trim_end_matches('#'))),
         None => text::id(&following.source).to_owned(),
     };

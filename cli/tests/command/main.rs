@@ -8,6 +8,7 @@ mod edge;
 mod exchange;
 mod following;
 mod following_killed;
+mod following_s3;
 mod gc;
 mod hooks;
 mod incoming;

@@ -1,4 +1,4 @@
-//! Sources outside of the store: directories, git branches, archives. Each is kept as a workspace of its own, which the follower follows
+//! Sources outside of the store: directories, git branches, archives, prefixes of buckets. Each is kept as a workspace of its own, which the follower follows
 //! like any other.
 
 use std::ffi::OsStr;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use amalgam_proto::{Reason, v1};
 
+use super::s3::{S3Prefix, check_endpoint};
 use crate::error::{Error, Result};
 use crate::host_path::{canonical, host_path};
 
@@ -18,6 +19,8 @@ pub(super) enum Origin {
     /// A repository and a branch; the branch is empty for HEAD.
     Git(PathBuf, String),
     Archive(PathBuf),
+    /// Objects of a bucket.
+    S3(S3Prefix),
 }
 
 /// The version of a file by its inode, size and time.
@@ -48,6 +51,15 @@ impl Origin {
             Some(Source::Directory(bytes)) => Some(Self::Directory(path(bytes)?)),
             Some(Source::Git(git)) => Some(Self::Git(path(&git.path)?, git.reference.clone())),
             Some(Source::Archive(bytes)) => Some(Self::Archive(path(bytes)?)),
+            Some(Source::S3(s3)) => {
+                let credentials = if s3.credentials.is_empty() { None } else { Some(path(&s3.credentials)?) };
+                let credentials = credentials.map(|path| path.display().to_string()).unwrap_or_default();
+                let (endpoint, region) = (s3.endpoint.clone(), s3.region.clone());
+                if !endpoint.is_empty() {
+                    check_endpoint(&endpoint)?;
+                }
+                Some(Self::S3(S3Prefix { endpoint, region, credentials, ..S3Prefix::parse(&s3.url)? }))
+            }
             Some(Source::SourceWorkspace(_)) | None => None,
         })
     }
@@ -58,6 +70,7 @@ impl Origin {
             Self::Directory(_) => "directory",
             Self::Git(..) => "git",
             Self::Archive(_) => "archive",
+            Self::S3(_) => "s3",
         }
     }
 
@@ -66,6 +79,7 @@ impl Origin {
         match self {
             Self::Directory(path) | Self::Archive(path) => format!("{}:{}", self.word(), path.display()),
             Self::Git(path, reference) => format!("{}:{}#{reference}", self.word(), path.display()),
+            Self::S3(place) => format!("{}:{}", self.word(), place.text()),
         }
     }
 
@@ -77,6 +91,7 @@ impl Origin {
             "directory" => Some(Self::Directory(path(rest))),
             "git" => rest.rsplit_once('#').map(|(at, reference)| Self::Git(path(at), reference.to_owned())),
             "archive" => Some(Self::Archive(path(rest))),
+            "s3" => S3Prefix::of_text(rest).map(Self::S3),
             _ => None,
         }
     }

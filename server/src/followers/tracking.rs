@@ -1,18 +1,22 @@
-//! Brings the workspaces that hold the files of outside sources up to date: captures of directories, imports of git branches and archives.
+//! Brings the workspaces that hold the files of outside sources up to date: captures of directories, imports of git branches, archives and
+//! buckets.
 
 use std::path::Path;
 
 use amalgam_engine::OperationContext;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
 use amalgam_exchange::{
-    GitHistory, GitImport, Imported, Owners, Progress, SnapshotInfo, TarImport, ZipImport, import_git, import_tar,
-    import_zip,
+    BUCKET_OBJECTS_MAX, BucketCounts, BucketImport, BucketIndex, GitHistory, GitImport, Imported, Owners, Progress,
+    SnapshotInfo, TarImport, ZipImport, import_bucket, import_git, import_tar, import_zip,
 };
 use amalgam_proto::v1;
+use tracing::{info, warn};
 
 use super::Followers;
 use super::origin::{FileVersion, Origin};
+use super::s3::{S3Prefix, S3Source};
 use crate::error::{Error, Result};
+use crate::home::replace_file;
 use crate::host_path::open_file;
 use crate::messages::path_bytes;
 
@@ -107,7 +111,40 @@ impl Followers {
                 self.inner.archives.lock().insert(source.to_string(), version);
                 Ok(())
             }
+            Origin::S3(place) => self.refresh_bucket(source, place, act),
         }
+    }
+
+    /// Reads the objects of a bucket that changed. The index of objects that were read lies beside the store; it is written after the snapshot that
+    /// it describes, so a crash between both costs that objects are read again.
+    fn refresh_bucket(&self, source: &WorkspaceName, place: &S3Prefix, act: &OperationContext) -> Result<()> {
+        let name = amalgam_engine::ChunkId::of(source.as_str().as_bytes()).to_string();
+        let file = self.context.home.buckets_path().join(format!("{}.index", &name[..32]));
+        let known = std::fs::read(&file).ok().and_then(|bytes| BucketIndex::decode(&bytes));
+        let message = format!("import s3://{}/{}", place.bucket, place.prefix);
+        let options = BucketImport {
+            onto: self.context.workspaces.find(source)?.and_then(|found| found.head),
+            known,
+            objects_max: BUCKET_OBJECTS_MAX,
+            words: SnapshotInfo { author: act.actor.clone(), time: act.time, message, ..SnapshotInfo::default() },
+        };
+        let mut bucket = S3Source::open(place)?;
+        let progress = Progress::default();
+        let read = || Ok(import_bucket(&self.context.store, &mut bucket, options, &progress)?);
+        let done = self.quota.within_room(&|| progress.cancel(), read)?;
+        let BucketCounts { synced, skipped, removed, left_out, total } = done.counts;
+        if let Some(imported) = &done.imported {
+            self.land(source, imported, act)?;
+            info!(workspace = %source, synced, skipped, removed, left_out, total, "bucket imported");
+        }
+        if done.imported.is_some() || synced > 0 {
+            for notice in &done.report.notices {
+                warn!(workspace = %source, count = notice.count, examples = ?notice.examples, "{}", notice.what);
+            }
+        }
+        let failed = || Error::io(format!("write {}", file.display()));
+        std::fs::create_dir_all(self.context.home.buckets_path()).map_err(failed())?;
+        replace_file(&file, &done.index.encode()).map_err(failed())
     }
 
     fn read_archive(&self, path: &Path, act: &OperationContext, progress: &Progress) -> Result<Imported> {

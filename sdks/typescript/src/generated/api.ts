@@ -907,6 +907,8 @@ export interface FollowSourceRequest {
   /** `lazy` (every 30 to 60 seconds), `regular` (every 5 to 10 seconds) or `event` (as soon as the source has a new snapshot; only for a workspace). Empty for an interval. */
   mode?: string;
   requestId?: string;
+  /** The objects below a prefix of an S3 bucket, imported into the workspace `following/{workspace}/s3`. Only objects whose ETag changed are read. */
+  s3?: S3Origin | null;
   /** `workspaces/{workspace}`. */
   sourceWorkspace?: string;
   /** `workspaces/{workspace}`: the follower. */
@@ -2310,6 +2312,18 @@ export interface RunStage {
   stage?: string;
   /** The fork, `workspaces/{workspace}`, once there is one. */
   workspace?: string;
+}
+
+/** The objects below a prefix of an S3 bucket. A key behind the prefix is a path; `..`, `.` and nothing between slashes make it none. */
+export interface S3Origin {
+  /** The path of a file with credentials, in the form of ~/.aws/credentials; empty for those of the environment of the process, or that file itself. */
+  credentials?: string;
+  /** The URL of the store; empty for AWS_ENDPOINT_URL of the process, or AWS. */
+  endpoint?: string;
+  /** The region; empty for AWS_REGION of the process, or that of the file with the credentials. */
+  region?: string;
+  /** `s3://BUCKET[/PREFIX]`. */
+  url?: string;
 }
 
 /** A sandbox. */
