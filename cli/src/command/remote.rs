@@ -58,7 +58,7 @@ Examples:
   amalgam remote add prod --name backup --sync manual")]
 struct Add {
     /// The server with the project, or a context: https://HOST[:PORT][/PROJECT]
-    #[arg(value_name = "URL|CONTEXT")]
+    #[arg(id = "remote_server", value_name = "URL|CONTEXT")]
     server: String,
     /// The name of the remote
     #[arg(long, default_value = "origin")]
