@@ -135,7 +135,7 @@ impl Channel {
         self.orphaned_after = seconds(config.orphaned_after_seconds);
         if let Some(port) = u16::try_from(config.proxy_port).ok().filter(|port| *port > 0 && !self.has_proxy) {
             let link = self.socket.parent().ok_or("the socket has no directory")?;
-            proxy::listen(link.to_owned(), port)?;
+            proxy::listen(link, port)?;
             self.has_proxy = true;
         }
         let bytes_max = usize::try_from(config.max_output_buffer_size).unwrap_or(0).max(1);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Listens at a port before any command runs. `link` is the directory of the agent's socket.
-pub(crate) fn listen(link: PathBuf, port: u16) -> io::Result<()> {
+pub(crate) fn listen(link: &Path, port: u16) -> io::Result<()> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;

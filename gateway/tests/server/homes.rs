@@ -80,7 +80,7 @@ async fn a_home_outlives_its_sandbox_with_the_workspace_and_goes_when_that_is_go
     site.stdout(&id, "echo first > ~/note").await;
     let (workspace, home) = (site.get(&id).await["workspace"].as_str().unwrap().to_owned(), site.home_of(&id).await);
     site.reach(&id, "stopped").await;
-    assert_eq!(site.workspaces(".homes/").await, [home.clone()]);
+    assert_eq!(site.workspaces(".homes/").await, std::slice::from_ref(&home));
     let resumed = site.call(Method::POST, &format!("/sandboxes/{id}/resume"), json!({})).await;
     assert_eq!(resumed.status, 200, "{:?}", resumed.bytes);
     assert_eq!(site.stdout(&id, "cat ~/note; echo second >> ~/note").await, "first\n");

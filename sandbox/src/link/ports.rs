@@ -188,7 +188,7 @@ mod tests {
         let mut held: Vec<_> = (0..CONNECTIONS_MAX).map(|_| ports.expect().expect("a place")).collect();
         assert!(matches!(ports.expect(), Err(SandboxError::TooManyConnections(CONNECTIONS_MAX))));
         let expected = held.pop().expect("one");
-        let _agent = dial(directory.path(), &expected.ticket().to_owned(), 1).await;
+        let _agent = dial(directory.path(), expected.ticket(), 1).await;
         assert!(matches!(expected.connected(81).await, Err(SandboxError::PortClosed(81))));
         assert!(ports.expect().is_ok());
         drop(held);
