@@ -1,5 +1,6 @@
 //! Connections of PostgreSQL: all in use by others, or without an answer; and statements that arrive late, after they were sent again.
 
+use std::sync::Mutex;
 use std::time::Instant;
 
 use amalgam_engine::backend::Backend;
@@ -41,23 +42,28 @@ fn a_node_goes_on_with_its_connections_when_others_have_all_the_rest() {
     let runtime = runtime();
     let taken = take_all(&runtime, &server.url());
     assert!(!taken.is_empty());
-    let begun = Instant::now();
+    let longest = Mutex::new(Duration::ZERO);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let cloud = &cloud;
+            let (cloud, longest) = (&cloud, &longest);
             scope.spawn(move || {
                 let reference = format!("thread {thread}");
                 for number in 0..COMMITS {
                     let from = number.checked_sub(1);
                     let object = object(&format!("{thread} {number}"), 100);
+                    let begun = Instant::now();
                     step(cloud, &reference, from, number, vec![object]).expect("it has a connection");
                     let value = cloud.read_ref(&name(&reference)).expect("it has a connection");
                     assert_eq!(value, Some(RefValue::noting(number.to_string())));
+                    let mut longest = longest.lock().expect("no thread failed");
+                    *longest = begun.elapsed().max(*longest);
                 }
             });
         }
     });
-    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    // A call waits for a connection that comes back, not for the end of all attempts to open another one.
+    let longest = *longest.lock().expect("no thread failed");
+    assert!(longest < Duration::from_secs(25), "{longest:?}");
 
     // A new node needs new connections, and says what is wrong.
     let mut impatient = settings.clone();
