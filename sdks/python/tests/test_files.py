@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import PurePosixPath
 
 import pytest
@@ -200,3 +201,11 @@ def test_state_values_are_json_and_page(ws: Workspace) -> None:
     ws.state.delete("plan/1", missing_ok=True)
     with pytest.raises(errors.NotFoundError):
         ws.state.delete("plan/1")
+
+
+def test_large_contents_are_sent_in_pieces_and_arrive_whole(ws: Workspace) -> None:
+    whole = os.urandom(4096) * 1500 + b"end"
+    contents: list[bytes | bytearray | memoryview] = [whole, bytearray(whole), memoryview(whole)]
+    for number, data in enumerate(contents):
+        ws.files.write(f"large-{number}", data)
+        assert ws.files.read(f"large-{number}") == whole

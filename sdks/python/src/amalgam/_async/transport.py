@@ -205,10 +205,19 @@ def _position(content: Content | None) -> int | None:
 
 
 def _content(content: Content | None, start: int | None) -> bytes | AsyncIterator[bytes] | None:
-    if content is None or isinstance(content, bytes):
-        return content
-    if isinstance(content, (bytearray, memoryview)):
-        return bytes(content)
+    if content is None:
+        return None
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        whole = memoryview(content).cast("B")
+        if len(whole) <= CONTENT_PIECE_BYTES:
+            return bytes(whole)
+
+        # The HTTP client copies what is left of a body after each write to the socket.
+        async def slices() -> AsyncGenerator[bytes, None]:
+            for offset in range(0, len(whole), CONTENT_PIECE_BYTES):
+                yield bytes(whole[offset : offset + CONTENT_PIECE_BYTES])
+
+        return slices()
     if start is not None:
         content.seek(start)
 
