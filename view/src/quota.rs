@@ -28,7 +28,7 @@ impl View {
     }
 
     /// Replaces the count of uncommitted bytes in the last checkpoint. The count is of bytes that were written; a caller that has measured
-    /// the checkpoint gives back what was overwritten or removed before it.
+    /// the checkpoint gives back the bytes that were overwritten or removed before it.
     pub fn set_checkpointed_bytes(&self, bytes: u64) {
         if let Some(journal) = self.shared.fs.write().journal.as_mut() {
             journal.set_checkpointed_bytes(bytes);

@@ -1,10 +1,11 @@
 //! `amalgam explore`: one command in many forks, and the best result back.
 
+mod attempt;
 mod sandboxed;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use amalgam_proto::v1;
@@ -30,6 +31,7 @@ use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
+use attempt::Attempt;
 use sandboxed::SandboxPlan;
 
 /// Run a command in many forks at once and keep the best result
@@ -70,22 +72,6 @@ pub struct Explore {
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-/// One attempt.
-#[derive(Clone, Debug)]
-struct Attempt {
-    number: usize,
-    workspace: String,
-    /// On the wire; empty until its files are written.
-    directory: String,
-    path: PathBuf,
-    /// Mounted at its path, and not written out.
-    mounted: bool,
-    log: PathBuf,
-    code: Option<u8>,
-    score: Option<f64>,
-    result: Option<v1::CaptureResult>,
 }
 
 impl Explore {
@@ -402,6 +388,8 @@ fn say_kept(session: &mut Session, attempts: &[Attempt]) -> Result<(), CliError>
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]

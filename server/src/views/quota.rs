@@ -1,46 +1,14 @@
 //! The quota of a live tree counts bytes as they are written. Near its end the tree is measured, so that removed bytes make room again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use amalgam_engine::SnapshotId;
 use amalgam_proto::Reason;
 use amalgam_transfer::{Progress, added};
-use amalgam_view::{Quota, StateVersion};
 
+use super::quota_measurement::{QuotaMeasurement, is_due};
 use super::{LiveView, LockedView, Views, checkpoint_reference};
 use crate::error::Result;
-
-/// A tree is measured once this part of its quota was written since the last measurement.
-const MEASURE_ONE_IN: u64 = 8;
-/// A tree is measured no more often than this, and a measurement takes at most one of so many parts of the time.
-const MEASURE_INTERVAL_MIN: Duration = Duration::from_millis(500);
-const MEASURE_TIME_ONE_IN: u32 = 10;
-
-/// A measurement of a live tree for its quota.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QuotaMeasurement {
-    ended: Instant,
-    took: Duration,
-    /// The state that was measured.
-    version: Option<StateVersion>,
-    /// Bytes that counted afterwards.
-    used_bytes: u64,
-}
-
-/// Returns whether a tree should be measured now. `is_changed` tells whether it changed since the last measurement.
-fn is_due(quota: Quota, is_changed: bool, last: Option<&QuotaMeasurement>, now: Instant) -> bool {
-    let Quota { max_bytes, used_bytes } = quota;
-    if used_bytes < max_bytes / 2 {
-        return false;
-    }
-    let Some(last) = last else { return true };
-    let interval = MEASURE_INTERVAL_MIN.max(last.took * MEASURE_TIME_ONE_IN);
-    let step_bytes = max_bytes / MEASURE_ONE_IN;
-    // A full tree is not written any more, but files are removed from it.
-    let is_nearly_full = max_bytes.saturating_sub(used_bytes) < step_bytes;
-    let is_wanted = is_changed && (is_nearly_full || used_bytes >= last.used_bytes + step_bytes);
-    is_wanted && now.saturating_duration_since(last.ended) >= interval
-}
 
 impl Views {
     /// Measures a live tree that is near its quota: a checkpoint of it, compared with the last snapshot.
@@ -72,28 +40,5 @@ impl Views {
         let bytes = added(&self.context.store, root, &parents, &Progress::default())?.bytes;
         locked.live.view.set_checkpointed_bytes(bytes);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tree_is_measured_past_half_of_its_quota_and_not_too_often() {
-        let (began, second) = (Instant::now(), Duration::from_secs(1));
-        let quota = |used_bytes| Quota { max_bytes: 1_000, used_bytes };
-        let last = |used_bytes, took| QuotaMeasurement { ended: began, took, version: None, used_bytes };
-        assert!(!is_due(quota(499), true, None, began));
-        assert!(is_due(quota(500), true, None, began));
-        let quick = last(500, Duration::ZERO);
-        assert!(!is_due(quota(600), true, Some(&quick), began + second), "too little was written since");
-        assert!(is_due(quota(625), true, Some(&quick), began + second));
-        assert!(!is_due(quota(625), true, Some(&quick), began), "too soon");
-        let full = last(990, Duration::ZERO);
-        assert!(is_due(quota(991), true, Some(&full), began + second), "something was removed");
-        assert!(!is_due(quota(990), false, Some(&full), began + second));
-        assert!(!is_due(quota(991), true, Some(&last(990, second)), began + second * 9), "a tenth of the time");
-        assert!(is_due(quota(991), true, Some(&last(990, second)), began + second * 10));
     }
 }

@@ -11,7 +11,7 @@ use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use tonic::Streaming;
 
-use super::Attempt;
+use super::attempt::Attempt;
 use crate::command::capture::SnapshotInfo;
 use crate::command::isolated_command::last_number;
 use crate::command::sandbox_calls::{command_line, failure};
@@ -25,7 +25,7 @@ const LIFETIME_SECONDS: i32 = 86_400;
 /// The most bytes of a score's output that are kept.
 const SCORE_BYTES_MAX: usize = 64 << 10;
 
-/// What is the same for the attempts of one exploration.
+/// The parts that all attempts of one exploration share.
 #[derive(Clone)]
 pub(super) struct SandboxPlan {
     /// Calls about sandboxes.
