@@ -17,7 +17,7 @@ const DIAL_WITHIN: Duration = Duration::from_secs(5);
 const ADDRESSES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 /// Bytes of one direction that are under way in the agent.
 const BUFFER_BYTES: usize = 16 << 10;
-/// What is said about a port.
+/// The answers about a port.
 const CONNECTED: u8 = 0;
 const REFUSED: u8 = 1;
 const FAILED: u8 = 2;

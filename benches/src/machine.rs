@@ -136,3 +136,15 @@ pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     files.sort();
     Ok(files)
 }
+
+/// Returns the path of the `amalgam` program, which is built into the same directory as the benchmarks.
+pub fn command_program() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("amalgam");
+    match program.is_file() {
+        true => Ok(program),
+        false => {
+            let program = program.display();
+            Err(format!("{program} is not there; `cargo build --release -p amalgam-cli` first").into())
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Moves that change nobody's rights.
+//! Moves that change the rights of no agent.
 //!
 //! A merge lets entries follow a directory that the other side renamed. No agent asked for that move, so it must not take an entry to a
 //! path at which other rules apply.

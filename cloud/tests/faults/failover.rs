@@ -91,7 +91,7 @@ fn a_failover_in_the_middle_of_commits_loses_nothing_acknowledged_and_doubles_no
             assert!(begun.elapsed() < Duration::from_secs(60) && writers.iter().all(|writer| !writer.is_finished()));
             std::thread::sleep(Duration::from_millis(1));
         }
-        // At least these commits are done, and nobody learns of it before the failover.
+        // At least these commits are done, and no node learns of it before the failover.
         proxies.iter().for_each(Proxy::swallow_next_answer);
         std::thread::sleep(Duration::from_millis(20));
         primary.stop();

@@ -140,7 +140,7 @@ impl Catalog {
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
-    /// The workspaces of the sandboxes of a project, in whatever state.
+    /// The workspaces of the sandboxes of a project, in all states.
     pub async fn sandbox_workspaces(&self, project: &ProjectName) -> Result<Vec<String>> {
         let rows = sqlx::query("SELECT workspace FROM sandboxes WHERE project = $1")
             .bind(project.as_str())

@@ -1,4 +1,4 @@
-//! Tokens in URLs of ports: whoever has one reaches one port of one sandbox, without a key, until it expires. Browsers and most programs
+//! Tokens in URLs of ports: its holder reaches one port of one sandbox, without a key, until it expires. Browsers and most programs
 //! cannot send a header with a key.
 //!
 //! A token is as good as the key that asked for it: it ends when the key is revoked or expires, and with the server.

@@ -9,7 +9,7 @@ use amalgam_policy::{MoveGuard, Policy};
 use super::Permissions;
 use crate::error::Result;
 
-/// Admits moves that change nobody's rights.
+/// Admits moves that change the rights of no agent.
 #[derive(Debug)]
 struct SameRules(MoveGuard);
 

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use amalgam_benches::Result;
+use amalgam_benches::machine::command_program;
 use amalgam_nfs::client::Client;
 use amalgam_nfs::client::types::nfs_fh3;
 
@@ -28,12 +29,7 @@ pub struct Served {
 impl Served {
     /// Serves a new workspace in a directory.
     pub fn start(around: &Path) -> Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("amalgam");
-        if !program.is_file() {
-            return Err(
-                format!("{} is not there; `cargo build --release -p amalgam-cli` first", program.display()).into()
-            );
-        }
+        let program = command_program()?;
         let runtime = around.join("runtime");
         fs::create_dir_all(&runtime)?;
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_benches::bench::Bench;
+use amalgam_benches::machine::command_program;
 use amalgam_benches::{Bar, Result, Samples, microseconds};
 
 use crate::decisions::policy_text;
@@ -35,12 +36,7 @@ struct Project {
 
 impl Project {
     fn new(around: &Path, files: usize) -> Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("amalgam");
-        if !program.is_file() {
-            return Err(
-                format!("{} is not there; `cargo build --release -p amalgam-cli` first", program.display()).into()
-            );
-        }
+        let program = command_program()?;
         let (runtime, source) = (around.join("runtime"), around.join("source"));
         fs::create_dir_all(&runtime)?;
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;

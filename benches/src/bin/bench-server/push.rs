@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use amalgam_benches::bench::Bench;
+use amalgam_benches::machine::command_program;
 use amalgam_benches::served::{Served, runtime};
 use amalgam_benches::{Bar, Result, Samples, linux, microseconds};
 
@@ -22,12 +23,7 @@ struct Laptop {
 
 impl Laptop {
     fn new(around: &Path, served: &Served) -> Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("amalgam");
-        if !program.is_file() {
-            return Err(
-                format!("{} is not there; `cargo build --release -p amalgam-cli` first", program.display()).into()
-            );
-        }
+        let program = command_program()?;
         let runtime = around.join("runtime");
         fs::create_dir_all(&runtime)?;
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;
