@@ -49,7 +49,7 @@ fn of_kinds(after: &str, workspaces: &[&str], kinds: &[&str]) -> v1::SubscribeRe
         after: after.to_owned(),
         workspaces: texts(workspaces),
         kinds: texts(kinds),
-        with_operation: false,
+        ..Default::default()
     }
 }
 
@@ -92,6 +92,15 @@ async fn a_subscriber_gets_what_it_asked_for_and_resumes_without_a_gap() {
             assert_eq!(next(&mut resumed).await.event.unwrap().position, expected.position);
         }
     }
+    let request = v1::SubscribeRequest { compact: true, ..of_kinds(&events[1].position, &[], &[]) };
+    let mut compact = subscribe(&channel, &key, request).await.unwrap();
+    next(&mut compact).await;
+    let message = next(&mut compact).await;
+    assert_eq!(message.position, events[2].position);
+    let event = message.event.unwrap();
+    assert!(event.position.is_empty() && event.snapshot.is_empty(), "{event:?}");
+    let hex: String = event.snapshot_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(format!("snapshots/{hex}"), events[2].snapshot);
     let mut first = subscribe(&channel, &key, of_kinds("first", &[], &["workspace.created"])).await.unwrap();
     next(&mut first).await;
     assert_eq!(next(&mut first).await.event.unwrap().position, events[0].position);

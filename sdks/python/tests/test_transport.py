@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
+import httpx
 import pytest
 
 from amalgam import Amalgam, Workspace, edits, errors
 from amalgam._call import EventParser, LineSplitter, message_of_line
+from amalgam._sync.connections import Connections
 
 from .conftest import Relay, Server
 
@@ -332,3 +334,78 @@ def test_lines_and_events_survive_any_split() -> None:
         message_of_line(b'{"error":{"code":3000,"name":"NOT_FOUND","message":"gone"}}')
     with pytest.raises(errors.ProtocolError):
         message_of_line(b"<html>")
+
+
+def one_answer(listener: socket.socket, answer: bytes) -> None:
+    """Accepts a connection, sends an answer as soon as a request begins, and closes the connection."""
+    near, _ = listener.accept()
+    with near:
+        near.recv(1 << 16)
+        near.sendall(answer)
+
+
+def test_an_idle_connection_that_the_server_closed_is_replaced() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        connections = Connections(url)
+        for number in range(3):
+            answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d" % number
+            thread = threading.Thread(target=one_answer, args=(listener, answer))
+            thread.start()
+            # The call is not safe to repeat: it fails if the closed connection is used.
+            found = connections.request("POST", f"{url}/x?a=b", b"body", {}, 20.0)
+            thread.join()
+            assert (found[0], found[2]) == (200, b"%d" % number)
+        connections.close()
+
+
+def test_a_refusal_before_the_body_was_read_is_the_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        connections = Connections(url)
+        answer = b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+        def refuse() -> None:
+            near, _ = listener.accept()
+            near.recv(1)
+            near.sendall(answer)
+            near.shutdown(socket.SHUT_WR)
+            while near.recv(1 << 20):
+                pass
+            near.close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        assert connections.request("PUT", f"{url}/x", bytes(1 << 22), {}, 20.0)[0] == 413
+        thread.join()
+        connections.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"", httpx.RemoteProtocolError),
+        (b"nonsense\r\n\r\n", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", httpx.RemoteProtocolError),
+    ],
+)
+def test_half_an_answer_is_an_error(answer: bytes, expected: type[Exception]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=one_answer, args=(listener, answer))
+        thread.start()
+        with pytest.raises(expected):
+            Connections(url).request("GET", f"{url}/x", None, {}, 20.0)
+        thread.join()
+
+
+def test_only_plain_addresses_without_a_proxy_are_called_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert Connections.can_reach("http://127.0.0.1:8080")
+    assert not Connections.can_reach("https://example.invalid")
+    assert not Connections.can_reach("http://user:password@127.0.0.1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert not Connections.can_reach("http://example.invalid")
+    monkeypatch.setenv("no_proxy", "example.invalid")
+    assert Connections.can_reach("http://example.invalid")

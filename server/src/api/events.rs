@@ -1,5 +1,6 @@
 //! Events, for the API.
 
+use amalgam_engine::SnapshotId;
 use amalgam_proto::v1::event_service_server::EventService;
 use amalgam_proto::{Reason, v1};
 use tonic::{Request, Response, Status};
@@ -21,6 +22,7 @@ impl EventService for Api {
             EventStream::open(&self.service.context, &request.after, filter, request.with_operation)
         });
         let mut events = opened.map_err(Error::into_status)?;
+        let is_compact = request.compact;
         Api::subscribe(self, &caller, move |_, subscriber| async move {
             loop {
                 let next = tokio::select! {
@@ -28,10 +30,24 @@ impl EventService for Api {
                     why = subscriber.ended() => return Err(resumable(why, events.position())),
                 };
                 let position = events.position();
+                let next = if is_compact { compact(next) } else { next };
                 subscriber.send(next).await.map_err(|why| resumable(why, position))?;
             }
         })
     }
+}
+
+/// Leaves out the position of an event, which its message has, and gives the id of the snapshot as bytes.
+fn compact(mut message: v1::SubscribeResponse) -> v1::SubscribeResponse {
+    if let Some(event) = &mut message.event {
+        event.position.clear();
+        let id = event.snapshot.strip_prefix("snapshots/").and_then(SnapshotId::from_hex);
+        if let Some(id) = id {
+            event.snapshot.clear();
+            event.snapshot_id = id.as_bytes().to_vec();
+        }
+    }
+    message
 }
 
 /// Adds the position after which a subscriber continues to the error that ends its stream.

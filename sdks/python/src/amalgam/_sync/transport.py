@@ -28,6 +28,7 @@ from .._call import (
 )
 from .._local import LocalStore
 from ..errors import AmalgamError, ConnectError, error_from_body
+from .connections import Connections
 from .parallel import call_in_thread
 
 T = TypeVar("T")
@@ -47,22 +48,40 @@ class Pool:
         self._client = http_client
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._abandoned: list[httpx.Client] = []
+        self._abandoned: list[httpx.Client | Connections] = []
+        self._connections: Connections | None = None
+        self._needs_httpx = http_client is not None
 
     @property
     def client(self) -> httpx.Client:
         """The HTTP client of this process."""
         if self._given is not None:
             return self._given
-        if self._pid != os.getpid():
-            # Only the forking thread lives in the child, so nothing else runs here yet.
-            if self._client is not None:
-                self._abandoned.append(self._client)
-            self._client, self._lock, self._pid = None, threading.Lock(), os.getpid()
+        self._leave_parent()
         with self._lock:
             if self._client is None:
                 self._client = httpx.Client(timeout=None, follow_redirects=False, transport=self._transport())
             return self._client
+
+    def connections(self, url: str) -> Connections | None:
+        """Returns the connections of this process for small calls to a server; nothing if ``httpx`` sends them."""
+        if self._needs_httpx:
+            return None
+        self._leave_parent()
+        with self._lock:
+            if self._connections is None:
+                if not self._socket and not Connections.can_reach(url):
+                    self._needs_httpx = True
+                    return None
+                self._connections = Connections(url, self._socket)
+            return self._connections
+
+    def _leave_parent(self) -> None:
+        if self._pid == os.getpid():
+            return
+        # Only the forking thread lives in the child, so nothing else runs here yet.
+        self._abandoned.extend(one for one in (self._client, self._connections) if one is not None)
+        self._client, self._connections, self._lock, self._pid = None, None, threading.Lock(), os.getpid()
 
     def _transport(self) -> httpx.HTTPTransport | None:
         return httpx.HTTPTransport(uds=self._socket) if self._socket else None
@@ -78,9 +97,13 @@ class Pool:
 
     def close(self) -> None:
         """Closes the connections."""
-        client, self._client = self._client, None
-        if client is not None and self._given is None and self._pid == os.getpid():
-            client.close()
+        client, connections = self._client, self._connections
+        self._client, self._connections = None, None
+        if self._given is not None or self._pid != os.getpid():
+            return
+        for one in (client, connections):
+            if one is not None:
+                one.close()
 
 
 def sleep(seconds: float) -> None:
@@ -106,14 +129,7 @@ class Transport:
         while True:
             self._prepare(failure)
             try:
-                response = self.pool.client.request(
-                    call.verb,
-                    call.url(self.options),
-                    content=_content(call.content, start),
-                    headers=call.all_headers(self.options),
-                    timeout=call.seconds(self.options),
-                )
-                return call.read(Answer(response.status_code, response.headers, response.content))
+                return call.read(self._answer(call, _content(call.content, start)))
             except httpx.HTTPError as error:
                 failure = transport_error(error, call, self.options)
                 failure.__cause__ = error
@@ -124,6 +140,16 @@ class Transport:
                 raise failure
             attempt += 1
             sleep(delay)
+
+    def _answer(self, call: Call[Any], content: bytes | Iterator[bytes] | None) -> Answer:
+        url, headers = call.url(self.options), call.all_headers(self.options)
+        connections = self.pool.connections(self.options.url)
+        if connections is not None and (content is None or isinstance(content, bytes)):
+            return Answer(*connections.request(call.verb, url, content, headers, call.seconds(self.options)))
+        response = self.pool.client.request(
+            call.verb, url, content=content, headers=headers, timeout=call.seconds(self.options)
+        )
+        return Answer(response.status_code, response.headers, response.content)
 
     def messages(self, call: Call[Any]) -> Generator[Any, None, None]:
         """Yields the messages of a stream of JSON lines. It is begun again only before its first message."""
