@@ -20,7 +20,7 @@ function row(name, value, unit, bar) {
   console.log(`${name.padEnd(58)} ${`${value.toFixed(2)} ${unit}`.padStart(18)}   <= ${bar} ${unit}   ${verdict}`);
 }
 
-async function editAndCommit(ws, rounds) {
+async function editAndCommit(ws, rounds, where) {
   await ws.files.write("a.py", "value = 0\n");
   await ws.commit("begin");
   const times = [];
@@ -31,7 +31,7 @@ async function editAndCommit(ws, rounds) {
     times.push(performance.now() - began);
   }
   times.sort((one, other) => one - other);
-  row("files.edit + commit, TypeScript, loopback, p50", times[Math.floor(times.length / 2)], "ms", 2);
+  row(`files.edit + commit, TypeScript, ${where}, p50`, times[Math.floor(times.length / 2)], "ms", 2);
 }
 
 /** Counts the tokens of the tool list, as a client puts it into the context of a model. */
@@ -75,8 +75,14 @@ try {
   }
   server.stderr.resume();
   const client = new Amalgam({ url, apiKey: key });
-  await editAndCommit(await client.workspaces.create("edits"), isQuick ? 20 : 500);
+  const rounds = isQuick ? 20 : 500;
+  await editAndCommit(await client.workspaces.create("edits"), rounds, "loopback");
   client.close();
+  const store = join(directory, "store");
+  const local = new Amalgam({ store });
+  await editAndCommit(await local.workspaces.create("edits"), rounds, "local");
+  local.close();
+  execFileSync(program, ["--store", store, "stop"], { stdio: "ignore" });
   await countTokens(directory);
 } finally {
   server.kill("SIGTERM");

@@ -1,21 +1,26 @@
 /** The client of a server. */
 import { Keys, Projects, Reviews } from "./admin.js";
 import { Episodes } from "./episodes.js";
+import { InvalidArgumentError } from "./errors.js";
 import { Events } from "./events.js";
 import { Policies } from "./policy.js";
 import { Radar } from "./radar.js";
 import { Sandboxes, Templates } from "./sandboxes.js";
 import { Labels, Snapshots } from "./snapshots.js";
-import { type Options, Transport, completeOptions } from "./transport.js";
+import { FetchSender } from "./http.js";
+import { LOCAL_URL } from "./local.js";
+import { type Options, Transport, completeOptions, localStore } from "./transport.js";
 import { Workspaces } from "./workspaces.js";
 
 /** Options of a client. Those that are not given come from `AMALGAM_URL`, `AMALGAM_API_KEY` and `AMALGAM_PROJECT`. */
 export interface ClientOptions extends Partial<Options> {
-  /** A `fetch` of your own, for example with certificates. */
+  /** A `fetch` of your own, for example with certificates or a proxy. It needs a `url`. */
   fetch?: typeof fetch;
+  /** The directory of the local store, for a client without a URL; `AMALGAM_STORE` without it. */
+  store?: string;
 }
 
-/** A client of an Amalgam server. */
+/** A client of the local store, or of an Amalgam server. */
 export class Amalgam implements AsyncDisposable {
   /** Named lines of work. */
   readonly workspaces: Workspaces;
@@ -44,10 +49,7 @@ export class Amalgam implements AsyncDisposable {
   private readonly transport: Transport;
 
   constructor(options: ClientOptions | Transport = {}) {
-    const transport =
-      options instanceof Transport
-        ? options
-        : new Transport(completeOptions(options), new AbortController(), options.fetch ?? fetch);
+    const transport = options instanceof Transport ? options : transportFor(options);
     this.transport = transport;
     this.workspaces = new Workspaces(transport);
     this.snapshots = new Snapshots(transport);
@@ -75,10 +77,19 @@ export class Amalgam implements AsyncDisposable {
 
   /** Ends all calls and subscriptions. Later calls fail. `await using` does it at the end of a block. */
   close(): void {
-    this.transport.lifetime.abort();
+    this.transport.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.close();
   }
+}
+
+function transportFor(given: ClientOptions): Transport {
+  const options = completeOptions(given);
+  if (given.fetch && options.url === LOCAL_URL) {
+    throw new InvalidArgumentError("a client with a fetch of its own needs the URL of a server");
+  }
+  const sender = given.fetch ? new FetchSender(given.fetch) : undefined;
+  return new Transport(options, new AbortController(), localStore(options, given.store), sender);
 }

@@ -8,6 +8,8 @@ export interface ErrorFields {
   details?: Record<string, unknown>;
   status?: number;
   retryAfterSeconds?: number | undefined;
+  /** The next step for the caller, in place of that of the class. */
+  suggestion?: string | undefined;
   cause?: unknown;
 }
 
@@ -46,7 +48,7 @@ export class AmalgamError extends Error {
     this.status = fields.status ?? 0;
     this.retryAfterSeconds = fields.retryAfterSeconds;
     this.retryable = kind.retryableByDefault;
-    this.suggestion = SUGGESTIONS[this.reason] ?? kind.suggestionByDefault;
+    this.suggestion = fields.suggestion || (SUGGESTIONS[this.reason] ?? kind.suggestionByDefault);
   }
 
   /** The finer word of the server, for example `STALE_HEAD`; may be empty. */
@@ -372,6 +374,7 @@ export function errorFromBody(
   status: number,
   requestId = "",
   retryAfterSeconds?: number,
+  suggestion?: string,
 ): AmalgamError {
   const found = (body as { error?: unknown } | null | undefined)?.error;
   if (typeof found !== "object" || found === null) {
@@ -390,5 +393,6 @@ export function errorFromBody(
     details,
     status,
     retryAfterSeconds,
+    suggestion,
   });
 }

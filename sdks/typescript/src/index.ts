@@ -4,7 +4,7 @@
  * ```ts
  * import { Amalgam } from "@amalgam/sdk";
  *
- * await using client = new Amalgam({ url: "http://127.0.0.1:8080", apiKey: "am_..." });
+ * await using client = new Amalgam(); // the local store; { url, apiKey } for a server
  * const ws = await client.workspaces.create("fix-auth");
  * await ws.files.write("a.py", "print(1)\n");
  * await ws.commit("first version");
@@ -24,6 +24,7 @@ export { Files, type RangeOptions, type ReadOptions } from "./files.js";
 export type * as api from "./generated/api.js";
 export { History } from "./history.js";
 export { Conflict, Merge, type MergeSide, type OnConflict } from "./merge.js";
+export { Mount, type MountBackend } from "./mount.js";
 export { EMPTY } from "./models.js";
 export type {
   BatchDeleted,

@@ -1,7 +1,7 @@
 /** Sandboxes: isolated commands beside a workspace. */
 import type { Amalgam } from "./client.js";
 import { Commands } from "./commands.js";
-import { ProtocolError, SandboxNotFoundError } from "./errors.js";
+import { NotIsolatedError, ProtocolError, SandboxNotFoundError, UnsupportedError } from "./errors.js";
 import { Files } from "./files.js";
 import {
   type BatchDeleted,
@@ -226,8 +226,16 @@ export class Sandboxes {
       runtime: options.runtime,
       ...networkFields(options.network),
     };
-    const answer = await this.transport.call("CreateSandbox", { body }, this.slow(options));
-    return new Sandbox(this.transport, sandboxInfo(answer), options.keepWorkspace);
+    try {
+      const answer = await this.transport.call("CreateSandbox", { body }, this.slow(options));
+      return new Sandbox(this.transport, sandboxInfo(answer), options.keepWorkspace);
+    } catch (error) {
+      if (!(error instanceof UnsupportedError) || error instanceof NotIsolatedError || !this.transport.store) throw error;
+      throw new UnsupportedError("the process of the local store has no sandboxes", {
+        suggestion: "Start `amalgam serve --listen`, and pass its URL and a key.",
+        cause: error,
+      });
+    }
   }
 
   /** Returns a sandbox. */

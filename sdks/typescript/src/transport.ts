@@ -1,4 +1,4 @@
-/** Sends calls by `fetch`, and sends them again where that is safe. Knows the form of the API, not its nouns. */
+/** Sends calls, and sends them again where that is safe. Knows the form of the API, not its nouns. */
 import { setMaxListeners } from "node:events";
 
 import {
@@ -13,11 +13,12 @@ import {
   errorFromBody,
 } from "./errors.js";
 import { OPERATIONS, type Operations } from "./generated/api.js";
+import { type AnswerHeaders, type Content, type HttpResponse, NodeSender, type Sender, isStream } from "./http.js";
+import { LOCAL_URL, LocalStore, defaultStore, userName } from "./local.js";
 import { segment } from "./text.js";
 import { VERSION } from "./version.js";
 
 const ROOT = "/api/v1";
-const DEFAULT_URL = "http://127.0.0.1:8080";
 const RETRY_STATUSES: ReadonlySet<number> = new Set([429, 502, 503, 504]);
 const RETRY_DELAY_MS_MAX = 60_000;
 /** The connection failed before a request could be sent. */
@@ -33,7 +34,7 @@ const UNSENT_CODES: ReadonlySet<string> = new Set([
 
 /** How a client calls its server. */
 export interface Options {
-  /** The address of the server. */
+  /** The address of the server; without one the local store of this user, whose process is started if it does not run. */
   readonly url: string;
   /** The API key. */
   readonly apiKey: string;
@@ -47,6 +48,8 @@ export interface Options {
   readonly retryDelayMs: number;
   /** The factor by which the delay grows with each retry. */
   readonly retryBackoff: number;
+  /** The author of what the caller does in the local store. */
+  readonly actor: string;
 }
 
 /** Options of every call. */
@@ -63,8 +66,7 @@ export interface ChangeOptions extends CallOptions {
   idempotencyKey?: string | undefined;
 }
 
-/** The bytes of a file that is written. Only a stream cannot be sent again. */
-export type Content = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
+export type { Content } from "./http.js";
 
 type OperationName = keyof Operations;
 /** Calls with one answer, and calls with a stream of them. */
@@ -96,7 +98,7 @@ export interface RawRequest {
 /** An HTTP answer with its whole body. */
 export interface RawAnswer {
   status: number;
-  headers: Headers;
+  headers: AnswerHeaders;
   content: Uint8Array;
 }
 
@@ -109,7 +111,7 @@ export interface ServerEvent {
 /** Returns the options of a client; the environment has those that were not given. */
 export function completeOptions(given: Partial<Options>): Options {
   const environment = globalThis.process?.env ?? {};
-  const url = given.url || environment["AMALGAM_URL"] || DEFAULT_URL;
+  const url = given.url || environment["AMALGAM_URL"] || LOCAL_URL;
   if (!/^https?:\/\//.test(url)) {
     throw new InvalidArgumentError(`url ${JSON.stringify(url)}: it begins with http:// or https://`);
   }
@@ -121,7 +123,15 @@ export function completeOptions(given: Partial<Options>): Options {
     retries: given.retries ?? 3,
     retryDelayMs: given.retryDelayMs ?? 1_000,
     retryBackoff: given.retryBackoff ?? 2,
+    actor: given.actor ?? (url === LOCAL_URL ? userName() : ""),
   };
+}
+
+/** Returns the store of a client; nothing for one that has a server. */
+export function localStore(options: Options, directory: string | undefined): LocalStore | undefined {
+  if (options.url === LOCAL_URL) return new LocalStore(directory || defaultStore());
+  if (directory === undefined) return undefined;
+  throw new InvalidArgumentError("a client has a URL or a store, not both");
 }
 
 /** One attempt of a request: its abort signal and its timeout, which each piece of the answer starts again. */
@@ -134,6 +144,8 @@ class Attempt {
   constructor(
     timeoutMs: number,
     private readonly sources: readonly AbortSignal[],
+    /** Whether the attempt before it could not connect. */
+    readonly isAfterConnectError: boolean,
   ) {
     this.timer = setTimeout(() => {
       this.hasTimedOut = true;
@@ -162,13 +174,21 @@ export class Transport {
     readonly options: Options,
     /** Ends all calls of the client when it is closed. */
     readonly lifetime: AbortController,
-    private readonly fetchFunction: typeof fetch,
+    /** The local store that is called; nothing if it is a server. */
+    readonly store: LocalStore | undefined,
+    private readonly sender: Sender = new NodeSender(),
   ) {}
 
   /** Returns a transport with other options that ends together with this one. */
   withOptions(changes: Partial<Options>): Transport {
     const given = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
-    return new Transport(completeOptions({ ...this.options, ...given }), this.lifetime, this.fetchFunction);
+    return new Transport(completeOptions({ ...this.options, ...given }), this.lifetime, this.store, this.sender);
+  }
+
+  /** Ends all calls. Later ones fail. */
+  close(): void {
+    this.lifetime.abort();
+    this.sender.close();
   }
 
   /** Makes a call with one answer. */
@@ -245,7 +265,7 @@ export class Transport {
   async send(request: RawRequest, options: CallOptions): Promise<RawAnswer> {
     return this.repeated(request, options, async (attempt) => {
       const response = await this.begin(request, attempt);
-      const content = await readWhole(response, attempt);
+      const content = await response.whole(() => attempt.restartTimer());
       const answer = { status: response.status, headers: response.headers, content };
       if (response.status > 299 && response.status !== request.accepted) throw errorOf(answer);
       return answer;
@@ -260,7 +280,7 @@ export class Transport {
       async (attempt) => {
         const response = await this.begin(request, attempt);
         if (response.status > 299 && response.status !== request.accepted) {
-          const content = await readWhole(response, attempt);
+          const content = await response.whole(() => attempt.restartTimer());
           throw errorOf({ status: response.status, headers: response.headers, content });
         }
         return { attempt, response };
@@ -269,7 +289,10 @@ export class Transport {
     );
     try {
       if (response.status === request.accepted) return;
-      for await (const piece of piecesOf(response, attempt)) yield piece;
+      for await (const piece of response.pieces()) {
+        attempt.restartTimer();
+        yield piece;
+      }
     } catch (error) {
       throw this.failure(error, request, options, attempt);
     } finally {
@@ -299,8 +322,9 @@ export class Transport {
     staysOpen = false,
   ): Promise<T> {
     const sources = [this.lifetime.signal, ...(options.signal ? [options.signal] : [])];
+    let isAfterConnectError = false;
     for (let count = 0; ; count += 1) {
-      const attempt = new Attempt(options.timeoutMs ?? this.options.timeoutMs, sources);
+      const attempt = new Attempt(options.timeoutMs ?? this.options.timeoutMs, sources, isAfterConnectError);
       let isOpen = false;
       try {
         const result = await run(attempt);
@@ -310,6 +334,7 @@ export class Transport {
         const failure = this.failure(error, request, options, attempt);
         const delay = failure instanceof AmalgamError ? this.retryDelay(failure, request, count) : undefined;
         if (delay === undefined) throw failure;
+        isAfterConnectError = failure instanceof ConnectError;
         await sleep(delay, sources);
       } finally {
         if (!isOpen) attempt.end();
@@ -317,7 +342,7 @@ export class Transport {
     }
   }
 
-  private async begin(request: RawRequest, attempt: Attempt): Promise<Response> {
+  private async begin(request: RawRequest, attempt: Attempt): Promise<HttpResponse> {
     const headers: Record<string, string> = {
       "user-agent": `amalgam-sdk-typescript/${VERSION}`,
       accept: "application/json",
@@ -325,17 +350,11 @@ export class Transport {
     };
     if (this.options.apiKey) headers["authorization"] = `Bearer ${this.options.apiKey}`;
     if (this.options.project) headers["amalgam-project"] = this.options.project;
-    const init: RequestInit & { duplex?: "half" } = {
-      method: request.verb,
-      headers,
-      redirect: "manual",
-      signal: attempt.controller.signal,
-    };
-    if (request.content !== undefined) {
-      init.body = request.content as NonNullable<RequestInit["body"]>;
-      if (isStream(request.content)) init.duplex = "half";
-    }
-    return this.fetchFunction(`${this.options.url}${ROOT}${request.path}`, init);
+    if (this.options.actor) headers["amalgam-actor"] = this.options.actor;
+    const socketPath = await this.store?.socket(attempt.isAfterConnectError);
+    const { verb, content } = request;
+    const url = `${this.options.url}${ROOT}${request.path}`;
+    return this.sender.send({ verb, url, headers, content, signal: attempt.controller.signal, socketPath });
   }
 
   /** Returns the error that the caller sees. */
@@ -351,7 +370,10 @@ export class Transport {
         cause: error,
       });
     }
-    const cause = (error as { cause?: { code?: string; message?: string } }).cause;
+    // The error of `fetch` has the one of the connection as its cause.
+    type Failure = { code?: string; message?: string; cause?: Failure };
+    const found = error as Failure;
+    const cause = found.code === undefined ? (found.cause ?? found) : found;
     const code = cause?.code ?? "";
     const message = `${place}: ${cause?.message || code || String(error)}`;
     return new ConnectError(message, { details: { sent: !UNSENT_CODES.has(code) }, cause: error });
@@ -408,34 +430,6 @@ export function queryText(query: Record<string, unknown>): string {
   }
   const text = pairs.toString();
   return text && `?${text}`;
-}
-
-function isStream(content: Content | undefined): boolean {
-  return !(content === undefined || typeof content === "string" || content instanceof Uint8Array || content instanceof Blob);
-}
-
-async function* piecesOf(response: Response, attempt: Attempt): AsyncGenerator<Uint8Array, void, undefined> {
-  const reader = response.body?.getReader();
-  if (!reader) return;
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    attempt.restartTimer();
-    yield value;
-  }
-}
-
-async function readWhole(response: Response, attempt: Attempt): Promise<Uint8Array> {
-  const pieces: Uint8Array[] = [];
-  for await (const piece of piecesOf(response, attempt)) pieces.push(piece);
-  if (pieces.length === 1 && pieces[0]) return pieces[0];
-  const whole = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
-  let offset = 0;
-  for (const piece of pieces) {
-    whole.set(piece, offset);
-    offset += piece.length;
-  }
-  return whole;
 }
 
 function errorOf(answer: RawAnswer): AmalgamError {

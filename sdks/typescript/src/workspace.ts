@@ -29,6 +29,7 @@ import {
   submitted,
   workspaceInfo,
 } from "./models.js";
+import { Mount, type MountBackend } from "./mount.js";
 import { type Sandbox, type SandboxOptions, Sandboxes } from "./sandboxes.js";
 import { type CompareOptions, type DiffOptions, type Side, Snapshots } from "./snapshots.js";
 import { State } from "./state.js";
@@ -321,6 +322,14 @@ export class Workspace {
   async rename(newName: string, options: ChangeOptions = {}): Promise<void> {
     const input = { path: this.path, body: { newWorkspaceId: newName } };
     this.bind(workspaceInfo((await this.transport.call("RenameWorkspace", input, options)).workspace));
+  }
+
+  /**
+   * Mounts this workspace at a directory, until the end of the block with `await using`, or until `unmount`. Needs the local
+   * store. Nothing is deleted by it: changes are those of the live tree.
+   */
+  async mount(path: string, options: { backend?: MountBackend } = {}): Promise<Mount> {
+    return Mount.create(this.transport, this.name, path, options.backend ?? "auto");
   }
 
   /** Deletes this workspace. `client.workspaces.undelete` brings it back until it is collected. */

@@ -50,12 +50,13 @@ export class Workspaces {
     if (options.base !== undefined) throw new InvalidArgumentError("create takes either base or source");
     const { exclude = [], allowSecrets = false, signal } = options;
     const entries = await walk(source, exclude);
-    if (!allowSecrets) await refuseSecrets(source, entries);
+    const isLocal = this.transport.store !== undefined;
+    if (!allowSecrets && !isLocal) await refuseSecrets(source, entries);
     // The program leaves out what this file says; a client sends all files.
     const hasIgnoreFile = entries.some(({ path }) => /(^|\/)\.amalgamignore$/.test(path));
     const bytes = entries.reduce((sum, { size }) => sum + size, 0);
     const pushed =
-      bytes >= PUSH_BYTES_MIN && !hasIgnoreFile
+      bytes >= PUSH_BYTES_MIN && !isLocal && !hasIgnoreFile
         ? await pushDirectory(source, exclude, this.transport.options, allowSecrets, signal)
         : undefined;
     if (!pushed) {
