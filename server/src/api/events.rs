@@ -44,7 +44,7 @@ fn compact(mut message: v1::SubscribeResponse) -> v1::SubscribeResponse {
         let id = event.snapshot.strip_prefix("snapshots/").and_then(SnapshotId::from_hex);
         if let Some(id) = id {
             event.snapshot.clear();
-            event.snapshot_id = id.as_bytes().to_vec();
+            event.snapshot_id = id.as_bytes().to_vec().into();
         }
     }
     message
