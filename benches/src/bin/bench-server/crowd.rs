@@ -236,7 +236,7 @@ fn run_subscribers(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Resu
     let how = format!("10 commits a second, from the commit's answer to each subscriber; {}", late.describe("ms"));
     bench.add(FIGURES[6], (late.p99(), "ms"), Bar::AtMost(50.0), how);
     #[allow(clippy::cast_precision_loss, reason = "sizes fit")]
-    bench.add(FIGURES[7], (bytes as f64, "B"), Bar::AtMost(150.0), "message and framing, the largest; compact events".to_owned());
+    bench.add(FIGURES[7], (bytes as f64, "B"), Bar::AtMost(150.0), "compact, with framing, the largest".to_owned());
     Ok(())
 }
 
