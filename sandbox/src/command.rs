@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -17,6 +18,8 @@ use crate::spool::{Content, Frame, Spool, SpoolWriter, Spooled};
 
 /// Output that is kept for readers.
 const KEPT_BYTES_MAX: usize = 8 << 20;
+/// A command waits so long for a reader that takes no output. Then the reader loses the bytes that are not kept any more.
+const READER_PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes that one read returns, roughly.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// Standard input that may wait for a command before a writer waits.
@@ -101,10 +104,45 @@ pub struct Command {
     changes: watch::Sender<()>,
 }
 
+/// A reader that takes the output of a command as it comes. The command waits for it, so that a reader that is slower than the command
+/// gets all of the output.
+#[derive(Debug)]
+pub struct OutputReader {
+    command: Arc<Command>,
+    id: u64,
+    offset: u64,
+}
+
+impl OutputReader {
+    /// Waits until there is more output, or the end.
+    pub async fn next(&mut self) -> (Part, Option<CommandEnd>) {
+        let (part, end) = self.command.next(self.offset).await;
+        self.offset = part.next;
+        self.command.reader_is_at(self.id, self.offset);
+        (part, end)
+    }
+}
+
+impl Drop for OutputReader {
+    fn drop(&mut self) {
+        self.command.state.lock().readers.remove(&self.id);
+        self.command.changes.send_replace(());
+    }
+}
+
+/// The place of a reader in the output.
+#[derive(Debug)]
+struct Reader {
+    offset: u64,
+    moved: Instant,
+}
+
 #[derive(Debug)]
 struct State {
     output: Output,
     end: Option<CommandEnd>,
+    readers: HashMap<u64, Reader>,
+    readers_so_far: u64,
     /// Bytes of standard input that were sent to the agent, and those that the command has read.
     input_sent: u64,
     input_read: u64,
@@ -160,7 +198,8 @@ impl Command {
 
     pub(crate) fn new(id: String, text: String, started_ms: i64) -> Self {
         let output = Output::new(KEPT_BYTES_MAX);
-        let state = State { output, end: None, input_sent: 0, input_read: 0, spool: None };
+        let (readers, readers_so_far) = (HashMap::new(), 0);
+        let state = State { output, end: None, readers, readers_so_far, input_sent: 0, input_read: 0, spool: None };
         Self { id, text, started_ms, state: Mutex::new(state), changes: watch::Sender::new(()) }
     }
 
@@ -192,6 +231,42 @@ impl Command {
             }
             // The command itself holds the sender.
             let _ = changes.changed().await;
+        }
+    }
+
+    /// Reads output as it comes, from an offset on.
+    pub fn reader(self: &Arc<Self>, offset: u64) -> OutputReader {
+        let mut state = self.state.lock();
+        let id = state.readers_so_far;
+        state.readers_so_far += 1;
+        state.readers.insert(id, Reader { offset, moved: Instant::now() });
+        drop(state);
+        OutputReader { command: Arc::clone(self), id, offset }
+    }
+
+    fn reader_is_at(&self, id: u64, offset: u64) {
+        let mut state = self.state.lock();
+        if let Some(reader) = state.readers.get_mut(&id) {
+            *reader = Reader { offset, moved: Instant::now() };
+        }
+        drop(state);
+        self.changes.send_replace(());
+    }
+
+    /// Waits until new output takes the place of no bytes that a reader still has to read. Readers that take nothing for a while are not
+    /// waited for.
+    pub(crate) async fn room_for_output(&self, bytes: usize) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            let left = {
+                let state = self.state.lock();
+                let first_kept = (state.output.end() + bytes as u64).saturating_sub(KEPT_BYTES_MAX as u64);
+                let behind = state.readers.values().filter(|reader| reader.offset < first_kept);
+                behind.filter_map(|reader| READER_PATIENCE.checked_sub(reader.moved.elapsed())).max()
+            };
+            let Some(left) = left.filter(|left| !left.is_zero()) else { return };
+            // A change or the end of the patience: both are looked at again.
+            let _ = tokio::time::timeout(left, changes.changed()).await;
         }
     }
 
@@ -277,5 +352,64 @@ impl Command {
         }
         drop(state);
         self.changes.send_replace(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE_BYTES: usize = 1 << 20;
+
+    fn command() -> Arc<Command> {
+        Arc::new(Command::new("c".to_owned(), "yes".to_owned(), 0))
+    }
+
+    /// Takes output as the connection of an agent does.
+    async fn feed(command: &Command, messages: u64) {
+        for sequence in 1..=messages {
+            let data = Bytes::from(vec![u8::try_from(sequence % 251).expect("small"); MESSAGE_BYTES]);
+            let offset = (sequence - 1) * MESSAGE_BYTES as u64;
+            command.room_for_output(data.len()).await;
+            let r#type = wire::OutputType::Stdout.into();
+            command.take(sequence, wire::CommandOutput { r#type, offset, data, ..Default::default() });
+        }
+        command.take(messages + 1, wire::CommandOutput { r#type: wire::OutputType::Exit.into(), ..Default::default() });
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_reader_that_is_slower_than_the_command_gets_all_of_its_output() {
+        let command = command();
+        let mut reader = command.reader(0);
+        let fed = Arc::clone(&command);
+        let feeding = tokio::spawn(async move { feed(&fed, 40).await });
+        let mut bytes = 0;
+        loop {
+            let (part, end) = reader.next().await;
+            assert_eq!(part.skipped, 0);
+            bytes += part.chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>();
+            if end.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(bytes, 40 * MESSAGE_BYTES);
+        feeding.await.expect("fed");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_command_goes_on_without_a_reader_that_takes_nothing_or_leaves() {
+        let command = command();
+        let idle = command.reader(0);
+        let leaving = command.reader(0);
+        let fed = Arc::clone(&command);
+        let feeding = tokio::spawn(async move { feed(&fed, 40).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(command.end().is_none(), "it waits for its readers");
+        drop(leaving);
+        feeding.await.expect("the other one is not waited for any more");
+        let (part, _) = command.read(0);
+        assert!(part.skipped > 0, "only the last bytes are kept");
+        drop(idle);
     }
 }

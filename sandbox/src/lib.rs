@@ -33,7 +33,7 @@ mod spool;
 mod state;
 mod terminal;
 
-pub use command::{Command, CommandEnd, CommandSpec, Secrets};
+pub use command::{Command, CommandEnd, CommandSpec, OutputReader, Secrets};
 pub use docker::{DockerOptions, DockerRuntime};
 pub use error::{Result, SandboxError};
 pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};

@@ -489,6 +489,12 @@ impl Link {
                 (self.inner.options.save_credential)(credential);
                 self.inner.connected.send_replace(true);
             }
+            if let Some(Payload::CommandOutput(output)) = &message.payload {
+                let command = self.inner.state.lock().commands.get(&output.command_id).cloned();
+                if let Some(command) = command {
+                    command.room_for_output(output.data.len()).await;
+                }
+            }
             if let Some(sequence) = self.take(message) {
                 let acknowledgement = Order::Acknowledgement(wire::Acknowledgement { sequence });
                 let message = wire::ConnectResponse { payload: Some(acknowledgement) };

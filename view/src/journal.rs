@@ -155,7 +155,7 @@ impl Journal {
         loop {
             let path = directory.join(file_name(number));
             let file = match File::open(&path) {
-                Ok(file) => Arc::new(JournalFile { file }),
+                Ok(file) => Arc::new(JournalFile::new(file)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
                 Err(error) => return Err(io_error("open the journal")(error)),
             };
@@ -177,7 +177,7 @@ impl Journal {
             let file = File::open(directory.join(file_name(found))).map_err(io_error("open the journal"))?;
             let length = file.metadata().map_err(io_error("read the journal"))?.len();
             report.cut_bytes += length;
-            if has_record(&JournalFile { file }, length)? {
+            if has_record(&JournalFile::new(file), length)? {
                 unfinished.push(found);
             }
         }
@@ -369,13 +369,29 @@ impl Journal {
         }
         let number = self.number + 1;
         let predecessor = Predecessor { number: self.number, end: self.end };
-        // Nothing more is written to the current file, and the next file may need its preallocated space.
-        self.release_preallocated();
-        let next = JournalFile::create(&self.directory, number, predecessor)?;
+        // Nothing more is written to the current file.
+        let is_released_later = self.space.can_release_later(self.end);
+        if !is_released_later {
+            self.release_preallocated();
+        }
+        let next = match JournalFile::create(&self.directory, number, predecessor) {
+            // The file needs the preallocated space of its predecessors.
+            Err(error) if error.is_full() => {
+                self.release_preallocated();
+                JournalFile::create(&self.directory, number, predecessor)?
+            }
+            created => created?,
+        };
+        if is_released_later && self.space.has_reserve(self.end) {
+            self.current.finish(self.end);
+        }
         self.unsynced.push(std::mem::replace(&mut self.current, next));
         self.earlier.push((self.number, self.end));
         self.end = HEADER_BYTES as u64;
         self.space.begin_file(&self.current.file, self.end);
+        if !self.space.has_reserve(self.end) && self.release_finished() {
+            self.space.begin_file(&self.current.file, self.end);
+        }
         self.number = number;
         self.is_directory_unsynced = true;
         Ok(JournalPlace { journal: self.identity, file: number })
@@ -434,21 +450,32 @@ impl Journal {
         self.space.set_disk(measure);
     }
 
-    /// Frees the preallocated space of the current file.
+    /// Frees the preallocated space of all files.
     pub(crate) fn release_preallocated(&mut self) {
+        self.release_finished();
         self.space.release(&self.current.file, self.end);
     }
 
-    /// Frees the preallocated space of the current file, except for the reserve. Returns whether there was any.
+    /// Frees the preallocated space of all files, except for the reserve. Returns whether there was any.
     pub(crate) fn release_beyond_reserve(&mut self) -> bool {
-        self.space.release_beyond_reserve(&self.current.file, self.end)
+        let was_finished = self.release_finished();
+        self.space.release_beyond_reserve(&self.current.file, self.end) || was_finished
+    }
+
+    /// Frees the preallocated space of files before the current one. Returns whether there was any.
+    fn release_finished(&self) -> bool {
+        // All of them are asked, not only up to the first that has some.
+        self.unsynced.iter().fold(false, |found, file| file.release_finished() || found)
     }
 }
 
 impl Unsynced {
     /// Syncs the files, not their names: a failure of this part can lose data.
     pub(crate) fn sync_files(&self) -> std::io::Result<()> {
-        self.files.iter().try_for_each(|file| file.file.sync_data())
+        self.files.iter().try_for_each(|file| {
+            file.release_finished();
+            file.file.sync_data()
+        })
     }
 
     /// Syncs the files and their names.

@@ -286,9 +286,10 @@ impl SandboxService for Sandboxes {
             let failure = Failure::new(Reason::CommandFailed, error).with("commandId", &*command.id);
             return Err(failure.into_status());
         }
-        let (mut stdout, mut stderr, mut offset) = (Vec::new(), Vec::new(), 0);
+        let (mut stdout, mut stderr, mut offset, mut skipped) = (Vec::new(), Vec::new(), 0, 0);
         loop {
             let (part, end) = command.read(offset);
+            skipped += part.skipped;
             for chunk in &part.chunks {
                 let into = if chunk.stream == Stream::Stderr { &mut stderr } else { &mut stdout };
                 into.extend_from_slice(&chunk.data);
@@ -304,7 +305,7 @@ impl SandboxService for Sandboxes {
             exit_code: end.exit_code,
             stdout: text(&stdout),
             stderr: text(&stderr),
-            truncated: end.is_truncated,
+            truncated: end.is_truncated || skipped > 0,
         }))
     }
 

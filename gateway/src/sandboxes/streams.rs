@@ -16,15 +16,16 @@ const QUEUE: usize = 8;
 /// A character has at most so many bytes.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Streams the output of a command. The command goes on when the reader leaves.
+/// Streams the output of a command. The command waits for a slow reader, and goes on when the reader leaves.
 pub(super) fn command_stream<T: From<Event> + Send + 'static>(
     command: Arc<Command>,
     first: Option<Event>,
-    mut offset: u64,
+    offset: u64,
     is_binary: bool,
     now: fn() -> Time,
 ) -> ReceiverStream<Result<T, Status>> {
     let (send, receive) = mpsc::channel(QUEUE);
+    let mut reader = command.reader(offset);
     tokio::spawn(async move {
         if let Some(first) = first
             && send.send(Ok(first.into())).await.is_err()
@@ -34,7 +35,7 @@ pub(super) fn command_stream<T: From<Event> + Send + 'static>(
         let mut texts = [Text::default(), Text::default()];
         loop {
             let (part, end) = tokio::select! {
-                found = command.next(offset) => found,
+                found = reader.next() => found,
                 () = send.closed() => return,
             };
             let mut is_truncated = part.skipped > 0;
@@ -54,7 +55,7 @@ pub(super) fn command_stream<T: From<Event> + Send + 'static>(
                     return;
                 }
             }
-            offset = part.next;
+            let offset = part.next;
             let Some(end) = end else { continue };
             for (stream, text) in [Stream::Stdout, Stream::Stderr].into_iter().zip(texts) {
                 let mut event = Event::of_stream(stream, &command.id, now());

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_engine::work::Segment;
 use amalgam_engine::{DEPTH_MAX, Error as EngineError, NAME_BYTES_MAX};
@@ -27,6 +28,8 @@ pub(super) type Identity = [u8; 16];
 /// A journal file. The working tree reads file data from it.
 pub(crate) struct JournalFile {
     pub(super) file: File,
+    /// Length of a file that is no longer written and still has preallocated space behind it; 0 for any other file.
+    finished_end: AtomicU64,
 }
 
 impl Segment for JournalFile {
@@ -45,8 +48,31 @@ impl JournalFile {
             file.write_all_at(&predecessor.encode(), 0)?;
             Ok(file)
         };
-        Ok(Arc::new(Self { file: open().map_err(io_error("begin a journal"))? }))
+        Ok(Arc::new(Self::new(open().map_err(io_error("begin a journal"))?)))
     }
+
+    pub(super) fn new(file: File) -> Self {
+        Self { file, finished_end: AtomicU64::new(0) }
+    }
+
+    /// Records that nothing more is written behind an offset, so that the preallocated space there can be freed later.
+    pub(super) fn finish(&self, end: u64) {
+        self.finished_end.store(end, Ordering::Release);
+    }
+
+    /// Frees the preallocated space of a finished file. Returns whether it had any.
+    pub(super) fn release_finished(&self) -> bool {
+        let end = self.finished_end.swap(0, Ordering::AcqRel);
+        // A file that cannot be changed keeps its space until it is removed.
+        end > 0 && release_behind(&self.file, end).is_ok()
+    }
+}
+
+/// Frees preallocated space behind the end of a file. Some file systems free it only when the end moves; a byte too many is no record,
+/// and is overwritten.
+pub(super) fn release_behind(file: &File, end: u64) -> std::io::Result<()> {
+    file.set_len(end + 1)?;
+    file.set_len(end)
 }
 
 /// The file that a file continues, and the length of that file. Zero for the file after a base.

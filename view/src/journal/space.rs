@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::edit::Edit;
-use super::file::file_name;
+use super::file::{file_name, release_behind};
 use crate::encoding::io_error;
 use crate::error::Result;
 use crate::options::MeasureDisk;
@@ -22,6 +22,9 @@ const RESERVE_BYTES: u64 = 64 << 10;
 const PREALLOCATE_ONE_IN: u64 = 16;
 const PREALLOCATE_BYTES_MIN: u64 = 256 << 10;
 const PREALLOCATE_BYTES_MAX: u64 = 8 << 20;
+/// A finished file keeps at most this much preallocated space until it is synced or removed: freeing it can wait for other writers of the
+/// file system, which a commit should not.
+const FINISHED_BYTES_MAX: u64 = 1 << 20;
 /// End of the preallocated range on file systems that cannot preallocate.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -139,6 +142,16 @@ impl JournalSpace {
         self.preallocate_reserve(file, end);
     }
 
+    /// Returns whether the preallocated range of a finished file can be freed later, rather than at once.
+    pub(super) fn can_release_later(&self, end: u64) -> bool {
+        self.preallocated_end > end && self.preallocated_end - end <= FINISHED_BYTES_MAX
+    }
+
+    /// Returns whether there is a preallocated range behind an offset, or the file system has none.
+    pub(super) fn has_reserve(&self, end: u64) -> bool {
+        self.preallocated_end > end
+    }
+
     /// Frees the preallocated range, the reserve included.
     pub(super) fn release(&mut self, file: &File, end: u64) {
         if self.preallocated_end == UNLIMITED || self.preallocated_end <= end {
@@ -175,13 +188,6 @@ impl JournalSpace {
         }
         Ok(())
     }
-}
-
-/// Frees preallocated space behind the end of a file. Some file systems free it only when the end moves; a byte too many is no record,
-/// and is overwritten.
-fn release_behind(file: &File, end: u64) -> std::io::Result<()> {
-    file.set_len(end + 1)?;
-    file.set_len(end)
 }
 
 /// Frees the space that a killed process had preallocated.

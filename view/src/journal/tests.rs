@@ -16,7 +16,7 @@ fn opened(directory: &Path) -> View {
 
 /// A file that cannot be put on disk.
 fn unsyncable() -> Arc<JournalFile> {
-    Arc::new(JournalFile { file: File::open("/dev/null").expect("it is everywhere") })
+    Arc::new(JournalFile::new(File::open("/dev/null").expect("it is everywhere")))
 }
 
 #[test]
@@ -36,6 +36,30 @@ fn a_sync_that_failed_is_never_done_again() {
     let reference = RefName::new("view/main").expect("a name");
     let checkpoint = view.checkpoint(&reference, &OperationContext::new("test", Time(0)));
     assert!(matches!(checkpoint, Err(Error::Journal(_))), "nothing is read from it for good");
+}
+
+#[test]
+fn files_that_are_no_longer_written_give_their_space_back_with_the_next_sync() {
+    use std::os::unix::fs::MetadataExt as _;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut journal = Journal::create(scratch.path(), None).expect("a journal");
+    let taken = |number: u64| {
+        let file = scratch.path().join(file_name(number)).metadata().expect("it is there");
+        file.blocks() * 512
+    };
+    for number in 0..4_u64 {
+        let edit = Edit::SetState { key: "k".to_owned(), value: None };
+        journal.append(&edit, Time(1), &[]).expect("written");
+        assert_eq!(journal.rotate().expect("a new file").file, number + 1);
+    }
+    if taken(0) <= 64 << 10 {
+        // This file system preallocates nothing.
+        return;
+    }
+    assert!((0..4).all(|number| taken(number) <= 1 << 20));
+    journal.unsynced().expect("a list").sync().expect("on disk");
+    assert!((0..4).all(|number| taken(number) <= 8 << 10), "{:?}", (0..4).map(taken).collect::<Vec<_>>());
+    assert!(taken(4) > 8 << 10, "the file that is written keeps its reserve");
 }
 
 #[test]
