@@ -546,7 +546,7 @@ fn a_snapshot_that_claims_a_commit_with_another_tree_becomes_a_new_commit() {
     let home = tempfile::tempdir().expect("a directory");
     let (store, path) = (Store::in_memory(), odd_repository(home.path()));
     let imported = import(&store, &path, &all());
-    let head = imported.snapshot;
+    let head = imported.head;
     let victim = rev(&path, "main");
     let options = export_options("work");
     // The true claim is taken, also where the list of exported snapshots does not have it, and with a tree of every oddity.

@@ -59,7 +59,7 @@ struct Migrate {
     #[arg(long, value_name = "URL", env = "AMALGAM_CLUSTER", hide_env_values = true)]
     cluster: String,
     /// The bucket of the cluster
-    #[arg(long, value_name = "URL", env = "AMALGAM_BUCKET")]
+    #[arg(long, value_name = "URL", env = "AMALGAM_BUCKET", hide_env_values = true)]
     bucket: String,
 }
 

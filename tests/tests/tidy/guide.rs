@@ -28,7 +28,7 @@ fn wrong_names(page: &str, sources: &[Source]) -> Complaints {
     for name in quoted(&prose) {
         let is_path = |c: char| c.is_alphanumeric() || "_-/.:".contains(c);
         let is_known = match name.chars().all(is_path) {
-            true if name.ends_with(".rs") => is_file(sources, name),
+            true if name.ends_with(".rs") && name.contains('/') => is_file(sources, name),
             true if name.contains("::") => is_item(sources, name),
             _ => true,
         };
@@ -46,7 +46,7 @@ fn the_architecture_page_names_files_and_functions_that_exist() {
     assert_none(&wrong_names(&page.text, &sources));
     let sample = sample("engine/src/queue.rs", "impl Queue { fn fold(&self) {} }");
     let complaints = |page: &str| wrong_names(page, &sample).len();
-    assert_eq!(complaints("`Queue::fold` (`engine/src/queue.rs`, `queue.rs`) and `a word`"), 0);
+    assert_eq!(complaints("`Queue::fold` (`engine/src/queue.rs`, `src/queue.rs`), `a word` and no `mod.rs`"), 0);
     assert_eq!(complaints("`Queue::unfold` in `engine/src/line.rs`"), 2);
     assert_eq!(complaints("```\n`Queue::unfold`\n```\n`engine/src/line.rs`"), 1);
 }
