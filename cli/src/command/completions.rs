@@ -35,7 +35,8 @@ impl Completions {
 /// Returns a command line without its hidden commands, which other programs call.
 fn without_hidden(root: &Command) -> Command {
     let visible = root.get_subcommands().filter(|command| !command.is_hide_set());
-    Command::new("amalgam").args(root.get_arguments()).subcommands(visible)
+    let command = Command::new("amalgam").version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
+    command.args(root.get_arguments()).subcommands(visible)
 }
 
 /// Write manual pages

@@ -26,6 +26,7 @@ const CLUSTER_PREFIX: &str = "cluster:";
 
 /// Copy whole stores
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam store migrate /srv/amalgam/projects/demo cluster:demo")]
 pub struct StoreCommand {
     #[command(subcommand)]
     verb: StoreVerb,
