@@ -182,7 +182,8 @@ pub struct ServerArgs {
     /// Check the certificates of webhook receivers with these authorities, as PEM [env: AMALGAM_WEBHOOK_CA]
     #[arg(long, value_name = "FILE")]
     webhook_ca: Option<String>,
-    /// Runtimes of sandboxes, local or docker; repeatable, the first one that has the template is used [env: AMALGAM_SANDBOX_RUNTIMES]
+    /// Runtimes of sandboxes, local or docker; repeatable, the first one that has the template is used [env:
+    /// AMALGAM_SANDBOX_RUNTIMES]
     #[arg(long, value_name = "RUNTIME")]
     sandbox_runtimes: Vec<String>,
     /// The Unix socket of the Docker engine [env: DOCKER_HOST] [default: unix:///var/run/docker.sock]
@@ -200,7 +201,8 @@ pub struct ServerArgs {
     /// Sandboxes of one key at a time [env: AMALGAM_MAX_SANDBOXES_PER_KEY] [default: 10]
     #[arg(long, value_name = "NUMBER")]
     max_sandboxes_per_key: Option<String>,
-    /// A domain with a wildcard DNS record for this server, for URLs of ports of sandboxes [env: AMALGAM_SANDBOX_PORT_DOMAIN]
+    /// A domain with a wildcard DNS record for this server, for URLs of ports of sandboxes [env:
+    /// AMALGAM_SANDBOX_PORT_DOMAIN]
     #[arg(long, value_name = "DOMAIN")]
     sandbox_port_domain: Option<String>,
     /// A host that sandboxes may be allowed to reach: a name, *.NAME, or * for all; repeatable [env: AMALGAM_SANDBOX_HOSTS]

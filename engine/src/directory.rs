@@ -128,8 +128,8 @@ pub(crate) fn apply(
     apply_observed(session, directory, edits, |_, _, _| {})
 }
 
-/// Applies edits to a directory like [`apply`]. Calls `observe` for each edit that changes an entry, with the index of the edit, its
-/// name and the old entry.
+/// Applies edits to a directory like [`apply`]. Calls `observe` for each edit that changes an entry, with the index of
+/// the edit, its name and the old entry.
 pub(crate) fn apply_observed(
     session: &WriteSession,
     directory: Option<DirectoryRef>,

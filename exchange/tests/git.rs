@@ -549,7 +549,8 @@ fn a_snapshot_that_claims_a_commit_with_another_tree_becomes_a_new_commit() {
     let head = imported.head;
     let victim = rev(&path, "main");
     let options = export_options("work");
-    // The true claim is taken, also where the list of exported snapshots does not have it, and with a tree of every oddity.
+    // The true claim is taken, also where the list of exported snapshots does not have it, and with a tree of every
+    // oddity.
     let honest = export_git(&store, head, &path, &options, &Progress::default()).expect("exported");
     assert_eq!((honest.commit.as_str(), honest.report.snapshots, honest.reused), (victim.as_str(), 0, 1));
     let change = |edit: &dyn Fn(&mut WorkingTree)| {

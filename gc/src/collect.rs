@@ -213,7 +213,8 @@ impl Collection<'_, '_> {
         Ok(None)
     }
 
-    /// Marks everything that the roots reach, then everything that became a root meanwhile. Returns false if it was cancelled.
+    /// Marks everything that the roots reach, then everything that became a root meanwhile. Returns false if it was
+    /// cancelled.
     fn mark(&mut self, marks: &mut Marks<'_>) -> Result<bool> {
         let roots = self.round.roots()?;
         self.done.roots = roots.len() as u64;

@@ -1,8 +1,9 @@
-//! Garbage collections that the store's own process runs: on request, and automatically when the store has grown, a day has passed, or
-//! disk space is short.
+//! Garbage collections that the store's own process runs: on request, and automatically when the store has grown, a day
+//! has passed, or disk space is short.
 //!
-//! [`Collections::collect`] prepares a collection (grace time, retention plan, lean trees) and passes it to `amalgam_gc::collect`, which
-//! marks and deletes. `collection.json` beside the store keeps the result of the last collection, and whether collections are paused.
+//! [`Collections::collect`] prepares a collection (grace time, retention plan, lean trees) and passes it to
+//! `amalgam_gc::collect`, which marks and deletes. `collection.json` beside the store keeps the result of the last
+//! collection, and whether collections are paused.
 
 mod auto_gc;
 mod clock;
@@ -212,7 +213,8 @@ impl Collections {
         Ok(CollectionGuard(flag))
     }
 
-    /// Prevents collections while the guard exists. Waits for the end of a running one, and calls `should_continue` meanwhile: after
+    /// Prevents collections while the guard exists. Waits for the end of a running one, and calls `should_continue`
+    /// meanwhile: after
     /// `false` it gives up.
     pub(crate) fn hold_collections(&self, should_continue: &dyn Fn() -> bool) -> Result<CollectionGuard<'_>> {
         loop {
@@ -302,8 +304,8 @@ impl Collections {
         Ok(result)
     }
 
-    /// Forgets workspaces that were deleted before the grace time, plans which snapshots lose their trees, and makes lean trees. A dry run
-    /// only plans.
+    /// Forgets workspaces that were deleted before the grace time, plans which snapshots lose their trees, and makes
+    /// lean trees. A dry run only plans.
     fn prepare(
         &self,
         how: &CollectionRequest<'_>,

@@ -1,7 +1,8 @@
-//! Merges of workspaces: at once (`merge`), through the queue of a target (`queue`), and reviews of entries with conflicts (`review`).
+//! Merges of workspaces: at once (`merge`), through the queue of a target (`queue`), and reviews of entries with
+//! conflicts (`review`).
 //!
-//! The engine merges trees and folds queues; `amalgam-merge` merges contents of files. This module joins both: it reads the rules, captures
-//! directories before and updates them after, runs tests, and returns each submitter its result.
+//! The engine merges trees and folds queues; `amalgam-merge` merges contents of files. This module joins both: it reads
+//! the rules, captures directories before and updates them after, runs tests, and returns each submitter its result.
 //!
 //! One fold of a target runs at a time, and takes all waiting entries. A submitter that comes during a fold waits for its end, and
 //! usually finds that the next fold has taken its entry: there are no retries.

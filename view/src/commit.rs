@@ -17,8 +17,8 @@ use crate::journal::{Edit, Journal};
 use crate::saved_inodes;
 use crate::writeback::Writeback;
 
-/// Files with conflict markers that were not edited: a commit stores the conflicts that they show instead of them. Computed from a fork of
-/// the tree before the commit.
+/// Files with conflict markers that were not edited: a commit stores the conflicts that they show instead of them.
+/// Computed from a fork of the tree before the commit.
 pub struct ConflictFiles {
     /// The fork that the files were read from.
     pub seen: WorkingTree,

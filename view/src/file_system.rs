@@ -120,7 +120,8 @@ impl FileSystem {
         TreePermissions::new(&self.guard, &self.tree)
     }
 
-    /// Refuses to read an inode that the policy hides from the view's agents. An inode without a name is read by those who hold it.
+    /// Refuses to read an inode that the policy hides from the view's agents. An inode without a name is read by those
+    /// who hold it.
     pub(crate) fn ensure_read_permitted(&self, ino: Ino) -> Result<()> {
         if self.guard.is_open() {
             return Ok(());

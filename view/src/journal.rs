@@ -79,7 +79,8 @@ pub(crate) struct Journal {
     checkpointed_bytes: u64,
     /// Whether the base is the snapshot that the next commit follows, not a checkpoint.
     is_at_head: bool,
-    /// How many records need a snapshot of the store, such as restores, and how many of these snapshots are on disk for certain.
+    /// How many records need a snapshot of the store, such as restores, and how many of these snapshots are on disk for
+    /// certain.
     store_snapshots: u64,
     store_snapshots_synced: u64,
     /// Why the journal failed, if it did.

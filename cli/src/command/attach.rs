@@ -10,8 +10,8 @@ use crate::session::Session;
 
 /// Follow a command or a terminal of a sandbox
 ///
-/// Prints the output of the command so far, then new output as it comes, and exits with the command's exit code. Several
-/// clients can follow one command.
+/// Prints the output of the command so far, then new output as it comes, and exits with the command's exit code.
+/// Several clients can follow one command.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The server keeps the last 8 MiB of the output of a command, and the last 64 commands that ended.

@@ -56,9 +56,10 @@ enum What {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  amalgam export tar -o snapshot.tar.zst\n  amalgam export tar main@ src docs | ssh HOST tar -x"
-)]
+#[command(after_help = "\
+Examples:
+  amalgam export tar -o snapshot.tar.zst
+  amalgam export tar main@ src docs | ssh HOST tar -x")]
 struct Tar {
     /// The snapshot
     #[arg(value_name = "REV", default_value = "@")]
@@ -95,9 +96,10 @@ struct Zip {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  amalgam export git --to ../project.git --branch agent\n  amalgam export git v1..main@ --to ../project.git --branch since-v1 --push origin"
-)]
+#[command(after_help = "\
+Examples:
+  amalgam export git --to ../project.git --branch agent
+  amalgam export git v1..main@ --to ../project.git --branch since-v1 --push origin")]
 struct Git {
     /// The snapshot, with its history; A..B leaves out A and its history
     #[arg(value_name = "REV|A..B", default_value = "@")]

@@ -94,7 +94,10 @@ impl Compression {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam import tar linux.tar.xz\n  curl URL | amalgam import tar - -w linux")]
+#[command(after_help = "\
+Examples:
+  amalgam import tar linux.tar.xz
+  curl URL | amalgam import tar - -w linux")]
 struct Tar {
     /// The archive; - is standard input
     #[arg(value_name = "FILE|-")]
@@ -132,9 +135,10 @@ struct Zip {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  amalgam import git ~/src/project --history all\n  amalgam import git https://host/project.git --ref v1.0 -w project"
-)]
+#[command(after_help = "\
+Examples:
+  amalgam import git ~/src/project --history all
+  amalgam import git https://host/project.git --ref v1.0 -w project")]
 struct Git {
     /// A work tree, a bare repository, or a URL that git can clone
     #[arg(value_name = "PATH|URL")]

@@ -54,9 +54,10 @@ struct Place {
 
 /// Create a key, and print it once
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  amalgam key create ann --scope write --project demo --data /srv/amalgam\n  amalgam key create ci --scope merge --expires 90d"
-)]
+#[command(after_help = "\
+Examples:
+  amalgam key create ann --scope write --project demo --data /srv/amalgam
+  amalgam key create ci --scope merge --expires 90d")]
 struct Create {
     /// The agent or person that uses the key
     agent: String,

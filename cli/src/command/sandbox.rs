@@ -57,7 +57,10 @@ enum SandboxCommand {
 
 /// List sandboxes, newest first
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam sandbox ls\n  amalgam sandbox ls --state running --name-prefix try")]
+#[command(after_help = "\
+Examples:
+  amalgam sandbox ls
+  amalgam sandbox ls --state running --name-prefix try")]
 struct Ls {
     /// List only sandboxes in this state: starting, running, stopping, stopped, error
     #[arg(long, value_name = "STATE")]

@@ -62,9 +62,10 @@ struct Place {
 
 /// Create a webhook, and print its secret once
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  amalgam webhook create https://ci.example/hook --kind workspace.merged --data /srv/amalgam\n  amalgam webhook create https://ci.example/hook --workspace 'agents/*'"
-)]
+#[command(after_help = "\
+Examples:
+  amalgam webhook create https://ci.example/hook --kind workspace.merged --data /srv/amalgam
+  amalgam webhook create https://ci.example/hook --workspace 'agents/*'")]
 struct Create {
     /// The address, http or https
     url: String,

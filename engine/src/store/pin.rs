@@ -112,7 +112,8 @@ impl PinTable {
         std::mem::take(&mut self.state.lock().unreported)
     }
 
-    /// Calls `action` while no pin can be added. If there are unreported pins, returns those instead and does not call it.
+    /// Calls `action` while no pin can be added. If there are unreported pins, returns those instead and does not call
+    /// it.
     pub(super) fn unless_unreported<T>(&self, action: impl FnOnce() -> T) -> Result<T, Vec<ObjectId>> {
         let mut state = self.state.lock();
         if state.unreported.is_empty() { Ok(action()) } else { Err(std::mem::take(&mut state.unreported)) }

@@ -130,8 +130,9 @@ pub(crate) enum Presence {
     Unknown,
 }
 
-/// The pin on the tree that a session wrote. Empty until the session ends by a commit or a pin, and for ever if it is dropped without
-/// either: so a clone tells later whether the objects of the session became part of the store. It also keeps them there.
+/// The pin on the tree that a session wrote. Empty until the session ends by a commit or a pin, and for ever if it is
+/// dropped without either: so a clone tells later whether the objects of the session became part of the store. It also
+/// keeps them there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionPin(Arc<OnceLock<Pin>>);
 
@@ -413,8 +414,8 @@ impl WriteSession {
         Ok(self.store.inner.backend.contains_many(&[id], self.epoch)?[0])
     }
 
-    /// Adds an object to the pending ones, unless it is pending already. `taken` is its size before compression; `stored` returns its
-    /// bytes in stored form.
+    /// Adds an object to the pending ones, unless it is pending already. `taken` is its size before compression;
+    /// `stored` returns its bytes in stored form.
     fn add(&self, id: ObjectId, presence: Presence, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
         // A larger object could be stored, but neither sent nor restored.
         if taken > OBJECT_BYTES_MAX {
@@ -439,8 +440,9 @@ impl WriteSession {
         self.write_ahead(false)
     }
 
-    /// Drops the objects that are in the store already, and returns the others in write order: objects with the same position are read together later,
-    /// and read-ahead assumes that chunks are adjacent. The existing ones are protected from collection from now on.
+    /// Drops the objects that are in the store already, and returns the others in write order: objects with the same
+    /// position are read together later, and read-ahead assumes that chunks are adjacent. The existing ones are
+    /// protected from collection from now on.
     fn retain_unstored(&self, mut objects: Vec<PendingObject>) -> Result<Vec<StoredObject>> {
         objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.position));
         let unknown = objects.iter().filter(|waiting| waiting.presence == Presence::Unknown);

@@ -62,7 +62,8 @@ pub(super) enum XattrsNow {
     Edited(Arc<Vec<Xattr>>),
 }
 
-/// The entry that a freeze made from a node, and the pin of the session that put its objects. Valid until the node is edited.
+/// The entry that a freeze made from a node, and the pin of the session that put its objects. Valid until the node is
+/// edited.
 #[derive(Default)]
 pub(super) struct Memo(Mutex<Option<(Entry, SessionPin)>>);
 

@@ -203,7 +203,8 @@ impl Workspaces {
         Ok(Committed { snapshot: head, operation: Some(operation.sequence), is_new: false })
     }
 
-    /// Returns the references to set in the transaction of a commit: labels, note, reward and resolutions. They may exist already.
+    /// Returns the references to set in the transaction of a commit: labels, note, reward and resolutions. They may
+    /// exist already.
     fn extra_refs(&self, snapshot: SnapshotId, change: &Change) -> Result<Vec<Step>> {
         let mut extra_refs: Vec<_> =
             change.labels.iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();

@@ -1,7 +1,7 @@
 //! Checks the claim of a snapshot that it was imported from a git commit.
 //!
-//! The claim is metadata, which anyone who commits can write. It holds if the repository has the commit, and if the commit's tree has
-//! the entries that an export of the snapshot would write.
+//! The claim is metadata, which anyone who commits can write. It holds if the repository has the commit, and if the
+//! commit's tree has the entries that an export of the snapshot would write.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,8 @@ const EXECUTABLE: u32 = 0o100;
 /// Ids of blobs and pairs of equal trees that are remembered.
 const REMEMBERED_MAX: usize = 1_000_000;
 
-/// Compares trees of a store with trees of a repository. Remembers equal ones, so that snapshots that share them are quick.
+/// Compares trees of a store with trees of a repository. Remembers equal ones, so that snapshots that share them are
+/// quick.
 pub(super) struct ClaimCheck<'a> {
     store: &'a Store,
     reader: Reader,
@@ -32,7 +33,8 @@ impl<'a> ClaimCheck<'a> {
         Self { store, reader, equal: HashSet::new(), blobs: HashMap::new() }
     }
 
-    /// Returns whether a commit of the repository has the tree of a snapshot. False also for a commit that is absent or damaged.
+    /// Returns whether a commit of the repository has the tree of a snapshot. False also for a commit that is absent or
+    /// damaged.
     pub(super) fn has_tree_of(
         &mut self,
         commit: Oid,
@@ -135,7 +137,8 @@ impl<'a> ClaimCheck<'a> {
         }
     }
 
-    /// Returns whether a blob of the repository has the bytes of a file. Sizes are compared first: a file may be a hole of exabytes.
+    /// Returns whether a blob of the repository has the bytes of a file. Sizes are compared first: a file may be a hole
+    /// of exabytes.
     fn is_blob(&mut self, content: Content, size: u64, oid: Oid, progress: &Progress) -> Result<bool> {
         if let Some(known) = self.blobs.get(&(content, size)) {
             return Ok(*known == oid);

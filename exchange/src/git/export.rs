@@ -336,8 +336,8 @@ impl Exporter<'_> {
         }
     }
 
-    /// Adds a snapshot to the known ones if the repository has the commit that it was imported from. Its metadata names the commit,
-    /// which counts only if the commit has the snapshot's tree.
+    /// Adds a snapshot to the known ones if the repository has the commit that it was imported from. Its metadata names
+    /// the commit, which counts only if the commit has the snapshot's tree.
     fn find(&mut self, id: SnapshotId, target: Option<&TargetRepository>, progress: &Progress) -> Result<()> {
         self.forget_missing(id, target);
         if let (Some(target), Some(claims)) = (target, &mut self.claims)

@@ -122,8 +122,8 @@ pub(super) fn words(error: &dyn std::error::Error) -> String {
     words.join(": ")
 }
 
-/// Returns the error for a repository that cannot be opened. This build of `gix` reads SHA-1 ids only, and refuses the configuration of
-/// other repositories.
+/// Returns the error for a repository that cannot be opened. This build of `gix` reads SHA-1 ids only, and refuses the
+/// configuration of other repositories.
 pub(super) fn open_error(path: &Path, error: &dyn std::error::Error) -> Error {
     let why = words(error);
     if why.contains(OBJECT_FORMAT_KEY) {

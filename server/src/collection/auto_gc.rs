@@ -189,7 +189,8 @@ fn since(last: Option<&LastCollection>, now: Time) -> i64 {
     last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time))
 }
 
-/// Returns the time and the size of the store from which on an automatic collection is due; no time before the first collection.
+/// Returns the time and the size of the store from which on an automatic collection is due; no time before the first
+/// collection.
 pub(super) fn next(policy: &AutoGcPolicy, last: Option<&LastCollection>, lived: &LivedTime) -> (Option<Time>, u64) {
     let base = last.map_or(0, |last| last.disk_bytes_after);
     let time = last.map(|last| Time(lived.place(Time(last.time)).0.saturating_add(DAY_NANOSECONDS)));

@@ -44,8 +44,8 @@ impl AdmitSource for SourcePermissions<'_> {
 }
 
 impl Merging {
-    /// Merges workspaces into another. Captures the directories and mounts of the sources first if asked to. Captures those of the target
-    /// always, and updates them afterwards.
+    /// Merges workspaces into another. Captures the directories and mounts of the sources first if asked to. Captures
+    /// those of the target always, and updates them afterwards.
     pub(crate) fn merge_workspaces(
         &self,
         request: &v1::MergeWorkspacesRequest,

@@ -1,5 +1,5 @@
-//! The merge queue behind `complete` and `publish`: [`Merging::submit`] stores an entry, a fold of the target merges all waiting entries,
-//! and each submitter gets the result of its own.
+//! The merge queue behind `complete` and `publish`: [`Merging::submit`] stores an entry, a fold of the target merges
+//! all waiting entries, and each submitter gets the result of its own.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -213,7 +213,8 @@ impl Merging {
             self.views.refuse_live(&source, "it cannot be completed")?;
         }
         let options = queue_options(asked, after)?;
-        // Unreadable rules are reported before the entry is queued. The directory may have a corrected version, so it is captured first.
+        // Unreadable rules are reported before the entry is queued. The directory may have a corrected version, so it
+        // is captured first.
         if self.rules.merge_rules(Some(&target), None).is_err() {
             self.directories.secure_files(&target, "a merge", &OperationContext { request: None, ..act.clone() })?;
             self.rules.merge_rules(Some(&target), None)?;
@@ -400,8 +401,8 @@ impl Merging {
             Ok(place) => self.directories.update_files(place, &mut update, &act),
             Err(Released) => self.directories.catch_up_files(target, &mut update, &act),
         };
-        // The files are unlocked by now, because the registry is locked before files. The source has ended in any case; a new workspace
-        // of that name has detached the old directories already.
+        // The files are unlocked by now, because the registry is locked before files. The source has ended in any case;
+        // a new workspace of that name has detached the old directories already.
         ended.iter().try_for_each(|workspace| self.directories.end_places_of(workspace, &act))?;
         updated?;
         update.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
@@ -429,8 +430,8 @@ impl Merging {
         Ok(())
     }
 
-    /// Folds in the background whenever [`fold_soon`](Self::fold_soon) asks for it, until [`end_folding`](Self::end_folding). Begins with
-    /// the entries that an earlier process left.
+    /// Folds in the background whenever [`fold_soon`](Self::fold_soon) asks for it, until
+    /// [`end_folding`](Self::end_folding). Begins with the entries that an earlier process left.
     pub(crate) fn keep_folding(&self) {
         let turn = &self.inner.turn;
         turn.wanted.lock().fold = true;

@@ -51,8 +51,8 @@ impl Permissions {
     }
 }
 
-/// Decides which entries of stored trees the agents of a guard can see, one by one: for calls that visit a few paths of many snapshots.
-/// The result is that of [`Permissions::visible_tree`].
+/// Decides which entries of stored trees the agents of a guard can see, one by one: for calls that visit a few paths of
+/// many snapshots. The result is that of [`Permissions::visible_tree`].
 pub(crate) struct VisibleEntries {
     store: Store,
     guard: Guard,
@@ -65,7 +65,8 @@ impl VisibleEntries {
         Self { store: store.clone(), guard, tree: None }
     }
 
-    /// Returns whether an entry of a snapshot can be seen. A file with several names in the snapshot must be visible under each of them.
+    /// Returns whether an entry of a snapshot can be seen. A file with several names in the snapshot must be visible
+    /// under each of them.
     pub(crate) fn is_visible(&mut self, snapshot: SnapshotId, path: &TreePath, entry: &Entry) -> Result<bool> {
         if !self.guard.is_visible(path.as_bytes(), entry.kind() == EntryKind::Directory) {
             return Ok(false);
@@ -82,8 +83,8 @@ impl VisibleEntries {
         Ok(names.iter().all(|name| self.guard.is_visible(name.as_bytes(), false)))
     }
 
-    /// Returns whether a path of a snapshot can be seen. A path that does not exist there is judged by its name, and so is one of a
-    /// snapshot whose tree was dropped.
+    /// Returns whether a path of a snapshot can be seen. A path that does not exist there is judged by its name, and so
+    /// is one of a snapshot whose tree was dropped.
     pub(crate) fn is_path_visible(&mut self, snapshot: SnapshotId, path: &TreePath) -> Result<bool> {
         if !self.guard.is_visible(path.as_bytes(), false) {
             return Ok(false);

@@ -155,7 +155,8 @@ fn visible_entries(service: &Service, here: Option<&WorkspaceName>) -> Result<Vi
     Ok(VisibleEntries::new(&service.context.store, service.context.permissions.reading(here)?))
 }
 
-/// Returns whether the caller can see a version of a path: the file that the snapshot has there, or the one that it removed.
+/// Returns whether the caller can see a version of a path: the file that the snapshot has there, or the one that it
+/// removed.
 fn is_version_visible(service: &Service, visible: &mut VisibleEntries, version: &Version) -> Result<bool> {
     if let Some(entry) = &version.entry {
         return visible.is_visible(version.id, &version.path, entry);
