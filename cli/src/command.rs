@@ -81,6 +81,7 @@ mod verify;
 mod watch;
 mod webhook;
 mod work_folders;
+mod workspace_arg;
 mod workspaces;
 mod ws;
 

@@ -380,6 +380,42 @@ mod tests {
         assert!(error.hint.is_some_and(|hint| hint.contains("Usage: amalgam status")));
     }
 
+    /// Calls `visit` with each visible command and its full name.
+    fn each_command(command: &Command, name: &str, visit: &mut dyn FnMut(&Command, &str)) {
+        visit(command, name);
+        for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+            each_command(one, &format!("{name} {}", one.get_name()), visit);
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples_and_calls_itself_by_its_name() {
+        each_command(&Arguments::command(), "amalgam", &mut |command, name| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = after.split_once("Examples:").map(|(_, examples)| examples).unwrap_or_default();
+            assert!(examples.contains(name), "`{name}` has no example");
+        });
+    }
+
+    #[test]
+    fn a_workspace_can_be_named_by_the_same_option_everywhere() {
+        /// Options that take patterns of workspaces, not a workspace.
+        const PATTERNS: [&str; 2] = ["amalgam remote add", "amalgam webhook create"];
+        each_command(&Arguments::command(), "amalgam", &mut |command, name| {
+            let option = command.get_arguments().find(|argument| argument.get_long() == Some("workspace"));
+            if let Some(option) = option.filter(|_| !PATTERNS.contains(&name)) {
+                assert_eq!(option.get_short(), Some('w'), "--workspace of {name}");
+            }
+        });
+        let names = |line: &str| parse(line.split(' ').map(OsString::from).collect()).is_ok();
+        for command in ["update", "unfollow", "complete", "publish"] {
+            for form in ["", " try", " -w try", " --workspace try"] {
+                assert!(names(&format!("amalgam {command}{form}")), "{command}{form}");
+            }
+            assert!(!names(&format!("amalgam {command} try -w other")), "{command} with two workspaces");
+        }
+    }
+
     #[test]
     fn a_short_option_means_the_same_everywhere() {
         /// Options that share a letter because they mean the same.

@@ -64,7 +64,7 @@ pub const KEYS: [ServerSetting; 30] = [
     setting("tls-cert", "AMALGAM_TLS_CERT", "no TLS", "certificate with its chain, as PEM"),
     setting("tls-key", "AMALGAM_TLS_KEY", "no TLS", "private key of the certificate, as PEM"),
     setting("tls-client-ca", "AMALGAM_TLS_CLIENT_CA", "all clients", "authorities that clients need a certificate of"),
-    setting("behind-tls-proxy", "AMALGAM_BEHIND_TLS_PROXY", "false", "a proxy before the server does TLS"),
+    setting("behind-tls-proxy", "AMALGAM_BEHIND_TLS_PROXY", "false", "a proxy in front of the server terminates TLS"),
     setting("insecure-no-auth", "AMALGAM_INSECURE_NO_AUTH", "false", "no keys, on loopback only"),
     setting("open-metrics", "AMALGAM_OPEN_METRICS", "false", "/metrics needs no key"),
     setting("rate", "AMALGAM_RATE", "default", "calls per minute and key: `default`, `strict` or a number"),
@@ -76,7 +76,7 @@ pub const KEYS: [ServerSetting; 30] = [
         "public addresses",
         "private networks that webhooks may call, separated by commas",
     ),
-    setting("webhook-timeout", "AMALGAM_WEBHOOK_TIMEOUT", "5", "seconds that the receiver of a webhook has"),
+    setting("webhook-timeout", "AMALGAM_WEBHOOK_TIMEOUT", "5", "seconds that the receiver of a webhook may take"),
     setting("webhook-retries", "AMALGAM_WEBHOOK_RETRIES", "3", "how often a failed delivery is tried again"),
     setting(
         "webhook-ca",
@@ -88,7 +88,7 @@ pub const KEYS: [ServerSetting; 30] = [
         "sandbox-runtimes",
         "AMALGAM_SANDBOX_RUNTIMES",
         "local",
-        "what starts sandboxes: `local`, `docker`, or both, separated by commas; the first that has the template",
+        "runtimes of sandboxes: `local`, `docker`, or both, separated by commas; the first one that has the template is used",
     ),
     setting("docker-host", "DOCKER_HOST", "unix:///var/run/docker.sock", "Unix socket of the Docker engine"),
     setting("docker-network", "DOCKER_NETWORK", "none", "network of containers that ask for `bridge`"),
@@ -99,7 +99,7 @@ pub const KEYS: [ServerSetting; 30] = [
         "sandbox-port-domain",
         "AMALGAM_SANDBOX_PORT_DOMAIN",
         "none: paths of the server",
-        "domain whose host names all lead to the server: each URL of a port of a sandbox gets one",
+        "domain with a wildcard DNS record for the server: each URL of a port of a sandbox gets a host name",
     ),
     setting(
         "sandbox-hosts",
@@ -140,7 +140,7 @@ pub struct ServerArgs {
     /// The bucket of the cluster: s3://BUCKET, or file:///DIRECTORY for a trial [env: AMALGAM_BUCKET]
     #[arg(long, value_name = "URL")]
     bucket: Option<String>,
-    /// The cache of a node of a cluster on its disk, as 10GB; 0 for none [env: AMALGAM_NODE_CACHE] [default: 4GB]
+    /// The cache of a node of a cluster on its disk, such as 10GB; 0 for none [env: AMALGAM_NODE_CACHE] [default: 4GB]
     #[arg(long, value_name = "SIZE")]
     node_cache: Option<String>,
     /// The certificate for TLS with its chain, as PEM [env: AMALGAM_TLS_CERT]
@@ -152,7 +152,7 @@ pub struct ServerArgs {
     /// Let in only clients with a certificate of these authorities, as PEM [env: AMALGAM_TLS_CLIENT_CA]
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<String>,
-    /// A proxy before the server does TLS [env: AMALGAM_BEHIND_TLS_PROXY]
+    /// A proxy in front of the server terminates TLS [env: AMALGAM_BEHIND_TLS_PROXY]
     #[arg(long)]
     behind_tls_proxy: bool,
     /// Let every process on this machine in without a key [env: AMALGAM_INSECURE_NO_AUTH]
@@ -179,10 +179,11 @@ pub struct ServerArgs {
     /// How often a failed delivery of a webhook is tried again [env: AMALGAM_WEBHOOK_RETRIES] [default: 3]
     #[arg(long, value_name = "NUMBER")]
     webhook_retries: Option<String>,
-    /// The authorities that receivers of webhooks have certificates of, as PEM [env: AMALGAM_WEBHOOK_CA]
+    /// Check the certificates of webhook receivers with these authorities, as PEM [env: AMALGAM_WEBHOOK_CA]
     #[arg(long, value_name = "FILE")]
     webhook_ca: Option<String>,
-    /// What starts sandboxes: local or docker; repeatable, the first that has the template [env: AMALGAM_SANDBOX_RUNTIMES]
+    /// Runtimes of sandboxes, local or docker; repeatable, the first one that has the template is used [env:
+    /// AMALGAM_SANDBOX_RUNTIMES]
     #[arg(long, value_name = "RUNTIME")]
     sandbox_runtimes: Vec<String>,
     /// The Unix socket of the Docker engine [env: DOCKER_HOST] [default: unix:///var/run/docker.sock]
@@ -200,7 +201,8 @@ pub struct ServerArgs {
     /// Sandboxes of one key at a time [env: AMALGAM_MAX_SANDBOXES_PER_KEY] [default: 10]
     #[arg(long, value_name = "NUMBER")]
     max_sandboxes_per_key: Option<String>,
-    /// A domain whose host names all lead to this server, for URLs of ports of sandboxes [env: AMALGAM_SANDBOX_PORT_DOMAIN]
+    /// A domain with a wildcard DNS record for this server, for URLs of ports of sandboxes [env:
+    /// AMALGAM_SANDBOX_PORT_DOMAIN]
     #[arg(long, value_name = "DOMAIN")]
     sandbox_port_domain: Option<String>,
     /// A host that sandboxes may be allowed to reach: a name, *.NAME, or * for all; repeatable [env: AMALGAM_SANDBOX_HOSTS]

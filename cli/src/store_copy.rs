@@ -156,7 +156,8 @@ pub async fn common(from: &mut Client, to: &mut Client, head: &str) -> Result<v1
 }
 
 /// The latest snapshots of the sender's history that the receiver has, like [`common`], among those after a snapshot that both have.
-/// The history is read back until the receiver has one of its snapshots, so that a copy that broke off goes on where it ended.
+/// The history is read back until the receiver has one of its snapshots, so that an interrupted copy continues where it
+/// stopped.
 pub async fn common_since(
     from: &mut Client,
     to: &mut Client,

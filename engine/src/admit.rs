@@ -50,10 +50,10 @@ impl WriteSession {
             ObjectKind::Chunk => self.put_chunk(&bytes)?.object(),
             _ => self.put(kind, bytes.into())?,
         };
-        self.known().lock().insert(id, known);
+        self.checked_objects().lock().insert(id, known);
         offered.remember(self, id, length);
         if kind == ObjectKind::Snapshot {
-            self.bound_known();
+            self.limit_checked_objects();
         }
         Ok(id)
     }
@@ -161,7 +161,7 @@ impl AdmissionCheck<'_> {
 
     fn chunk(&self, id: ChunkId, length: u64) -> Result<()> {
         let id = id.object();
-        if let Some(known) = self.session.known().lock().get(&id).filter(|known| known.bytes > 0) {
+        if let Some(known) = self.session.checked_objects().lock().get(&id).filter(|known| known.bytes > 0) {
             return self.claim(known.bytes == length);
         }
         let stored = match self.session.reading(|store| store.stored(id)) {

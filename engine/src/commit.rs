@@ -10,9 +10,9 @@ use crate::id::{ObjectKind, RootId, SnapshotId};
 use crate::name::TreePath;
 use crate::object::{GENERATION_MAX, KeyHash, Node, Snapshot};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
-use crate::store::{RefMove, SessionMark, Store, WriteSession};
+use crate::store::{RefMove, SessionPin, Store, WriteSession};
 use crate::time::Time;
-use crate::work::{Frozen, WorkingTree, Written};
+use crate::work::{Frozen, WorkingTree, WrittenTree};
 
 /// The parameters of a commit.
 #[derive(Clone, Debug)]
@@ -99,8 +99,8 @@ impl Commit {
     }
 }
 
-/// The metadata of a snapshot.
-pub(crate) struct Words {
+/// The fields of a snapshot that are neither its tree nor its parents.
+pub(crate) struct SnapshotDetails {
     pub(crate) author: String,
     pub(crate) time: Time,
     pub(crate) message: String,
@@ -108,10 +108,10 @@ pub(crate) struct Words {
 }
 
 /// A frozen tree that has been written but has no snapshot yet.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedCommit {
     frozen: Frozen,
     session: WriteSession,
-    written: Written,
+    written: WrittenTree,
 }
 
 /// A committed tree whose working tree has not settled on it yet.
@@ -120,7 +120,7 @@ pub struct CommittedTree {
     pub done: CommitDone,
     frozen: Frozen,
     /// `None` if a replayed request had committed a different tree.
-    written: Option<(Written, SessionMark)>,
+    written: Option<(WrittenTree, SessionPin)>,
 }
 
 impl Frozen {
@@ -142,10 +142,14 @@ impl Frozen {
         };
         let mut parents: Vec<_> = self.base().into_iter().collect();
         parents.extend(commit.other_parents);
-        let words =
-            Words { author: commit.author, time: commit.time, message: commit.message, metadata: commit.metadata };
+        let details = SnapshotDetails {
+            author: commit.author,
+            time: commit.time,
+            message: commit.message,
+            metadata: commit.metadata,
+        };
         let (name, durability) = (commit.reference, commit.durability);
-        self.prepare()?.land(parents, words, |snapshot| {
+        self.prepare()?.land(parents, details, |snapshot| {
             Ok(RefMove {
                 expect: vec![(name.clone(), expected.map(RefValue::to))],
                 set: vec![(name, Some(RefValue::to(snapshot)))],
@@ -156,14 +160,14 @@ impl Frozen {
     }
 
     /// Writes the tree into a new session.
-    pub(crate) fn prepare(self) -> Result<Prepared> {
+    pub(crate) fn prepare(self) -> Result<PreparedCommit> {
         let session = self.store().session();
         let written = self.write_root(&session)?;
-        Ok(Prepared { frozen: self, session, written })
+        Ok(PreparedCommit { frozen: self, session, written })
     }
 }
 
-impl Prepared {
+impl PreparedCommit {
     /// Returns the root of the written tree.
     pub(crate) fn root(&self) -> RootId {
         self.written.id
@@ -173,14 +177,14 @@ impl Prepared {
     pub(crate) fn land(
         self,
         parents: Vec<SnapshotId>,
-        words: Words,
+        details: SnapshotDetails,
         refs: impl FnOnce(SnapshotId) -> Result<RefMove>,
     ) -> Result<CommittedTree> {
         let Self { frozen, session, mut written } = self;
         let store = frozen.store().clone();
-        let mark = session.mark().clone();
+        let pin = session.pin().clone();
         let generation = generation_above(&store, &parents)?;
-        let Words { author, time, message, metadata } = words;
+        let SnapshotDetails { author, time, message, metadata } = details;
         let touched = parents.first().and_then(|first| changed_paths_since(&store, *first, &mut written));
         let snapshot = Snapshot { root: written.id, parents, author, time, message, metadata, generation };
         let snapshot = session.put_snapshot_with_changes(snapshot, touched)?;
@@ -188,7 +192,7 @@ impl Prepared {
         let operation = committed.operation.expect("a commit writes its operation");
         if !committed.replayed {
             let done = CommitDone { snapshot, operation: operation.sequence, replayed: false };
-            return Ok(CommittedTree { done, frozen, written: Some((written, mark)) });
+            return Ok(CommittedTree { done, frozen, written: Some((written, pin)) });
         }
         let first = replayed_snapshot(&operation)?;
         let done = CommitDone { snapshot: first, operation: operation.sequence, replayed: true };
@@ -199,7 +203,7 @@ impl Prepared {
         };
         // The result of the request may have been deleted by now; then the tree stays unchanged.
         let written = match held {
-            Ok(Some(pin)) => Some((written, SessionMark::stored(pin))),
+            Ok(Some(pin)) => Some((written, SessionPin::stored(pin))),
             Ok(None) | Err(Error::Missing { .. }) => None,
             Err(error) => return Err(error),
         };
@@ -213,7 +217,7 @@ impl Prepared {
 pub(crate) fn changed_paths_since(
     store: &Store,
     first_parent: SnapshotId,
-    written: &mut Written,
+    written: &mut WrittenTree,
 ) -> Option<ChangedPaths> {
     let before = store.snapshot(first_parent).ok()?.root;
     if let Some((base, marks)) = written.marks.take()
@@ -258,7 +262,7 @@ pub(crate) fn generation_above(store: &Store, parents: &[SnapshotId]) -> Result<
             Err(error) => return Err(error),
         };
         if of_parent >= GENERATION_MAX {
-            let why = format!("{} says to be of generation {of_parent}, and nothing comes after that", parent.short());
+            let why = format!("{} claims generation {of_parent}, the greatest possible one", parent.short());
             return Err(Error::Invalid { what: "parent", why });
         }
         generation = generation.max(of_parent + 1);
@@ -286,7 +290,7 @@ impl WorkingTree {
     /// Makes a committed freeze of this tree its base. Only edits made since the freeze stay dirty.
     pub fn settle(&mut self, landed: CommittedTree) -> Result<()> {
         match landed.written {
-            Some((written, mark)) => self.settle_on(&landed.frozen, written, landed.done.snapshot, mark),
+            Some((written, pin)) => self.settle_on(&landed.frozen, written, landed.done.snapshot, pin),
             None => Ok(()),
         }
     }

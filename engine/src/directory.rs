@@ -125,19 +125,19 @@ pub(crate) fn apply(
     directory: Option<DirectoryRef>,
     edits: Vec<(Name, Option<Entry>)>,
 ) -> Result<Option<DirectoryRef>> {
-    apply_and_tell(session, directory, edits, |_, _, _| {})
+    apply_observed(session, directory, edits, |_, _, _| {})
 }
 
-/// Applies edits to a directory like [`apply`]. Calls `tell` for each edit that changes an entry, with the index of the edit, its
-/// name and the old entry.
-pub(crate) fn apply_and_tell(
+/// Applies edits to a directory like [`apply`]. Calls `observe` for each edit that changes an entry, with the index of
+/// the edit, its name and the old entry.
+pub(crate) fn apply_observed(
     session: &WriteSession,
     directory: Option<DirectoryRef>,
     edits: Vec<(Name, Option<Entry>)>,
-    mut tell: impl FnMut(usize, &Name, Option<&Entry>),
+    mut observe: impl FnMut(usize, &Name, Option<&Entry>),
 ) -> Result<Option<DirectoryRef>> {
     let Some(before) = directory else {
-        edits.iter().enumerate().for_each(|(at, (name, _))| tell(at, name, None));
+        edits.iter().enumerate().for_each(|(at, (name, _))| observe(at, name, None));
         let items = edits.into_iter().filter_map(|(name, entry)| Some(DirectoryItem { name, entry: entry? }));
         return Ok(merkle::build::<Directories>(session, items)?.as_ref().map(reference));
     };
@@ -149,7 +149,7 @@ pub(crate) fn apply_and_tell(
             let before = found.map(|item| &item.entry);
             let is_same = before == entry.as_ref();
             if !is_same {
-                tell(at, &name, before);
+                observe(at, &name, before);
             }
             (found.is_some(), is_same)
         };

@@ -110,12 +110,12 @@ pub trait MergePolicy {
 
     /// Regenerates conflicting files from the merged tree. The inner error is the reason if that is not possible.
     fn regenerate(&self, _entry: &QueueEntry, _tree: RootId, _paths: &[TreePath]) -> Result<Regenerated> {
-        Ok(Err("nobody here runs commands".to_owned()))
+        Ok(Err("this queue runs no commands".to_owned()))
     }
 
     /// Runs the test of an entry on the merged tree before it is committed.
     fn test(&self, _entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
-        Ok(TestVerdict::Failed("nobody here runs tests".to_owned()))
+        Ok(TestVerdict::Failed("this queue runs no tests".to_owned()))
     }
 }
 

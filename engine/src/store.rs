@@ -15,7 +15,7 @@ mod waiting;
 pub(crate) use cache::CachedSequence;
 pub use pin::Pin;
 pub use rows::Rows;
-pub(crate) use session::{CheckedObject, PackedChunk, Presence, SessionMark};
+pub(crate) use session::{CheckedObject, PackedChunk, Presence, SessionPin};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, SweepScope, Swept, Tallies, Tally};
 
@@ -396,7 +396,7 @@ impl Store {
     /// Fails if sessions or pins exist, for operations that need exclusive access, and clears the cache.
     pub(crate) fn alone(&self, what: &'static str) -> Result<()> {
         let sessions = self.inner.sessions.lock();
-        if sessions.oldest().is_some() || self.inner.pins.any() {
+        if sessions.oldest().is_some() || self.inner.pins.has_pin_or_sweep() {
             let why = "the store is in use; end its write sessions and drop its trees and pins first".to_owned();
             return Err(Error::Invalid { what, why });
         }

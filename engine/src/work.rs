@@ -21,7 +21,7 @@ mod settle;
 
 pub use edit::{RenameMode, Special};
 pub use freeze::Frozen;
-pub(crate) use freeze::Written;
+pub(crate) use freeze::WrittenTree;
 pub use lookup::{Listing, Stat};
 pub use loose::LooseFile;
 pub use segment::{FileSegments, MemorySegments, Segment, SegmentLog, SegmentRange};
@@ -33,7 +33,7 @@ use bytes::Bytes;
 use crate::error::Result;
 use crate::id::{LinkGroup, RootId, SnapshotId};
 use crate::object::{Node, Root};
-use crate::store::{SessionMark, Store};
+use crate::store::{SessionPin, Store};
 use crate::time::Time;
 use clean::CleanDirectories;
 use node::{Dir, Group, GroupKey, Meta};
@@ -63,20 +63,20 @@ struct State {
     clean: CleanDirectories,
 }
 
-/// The stored tree that the edits are relative to. The marks protect it from garbage collection.
+/// The stored tree that the edits are relative to. The pins protect it from garbage collection.
 #[derive(Clone)]
 struct Base {
     root: Option<Arc<Root>>,
     snapshot: Option<SnapshotId>,
-    mark: Option<SessionMark>,
+    pin: Option<SessionPin>,
     /// Earlier bases that a node edited during a commit still reads from.
-    older: Vec<SessionMark>,
+    older: Vec<SessionPin>,
 }
 
 impl WorkingTree {
     /// Creates an empty tree.
     pub fn new(store: &Store) -> Self {
-        let base = Base { root: None, snapshot: None, mark: None, older: Vec::new() };
+        let base = Base { root: None, snapshot: None, pin: None, older: Vec::new() };
         let root = Arc::new(Dir::empty(Meta::new(0o755, Time::EPOCH)));
         Self::with_state(store, State::new(base, root))
     }
@@ -91,9 +91,9 @@ impl WorkingTree {
     /// Opens a tree by its root, without history.
     pub fn open_root(store: &Store, root: RootId) -> Result<Self> {
         // Pin before reading: from here on a collection keeps the whole tree.
-        let mark = SessionMark::stored(store.hold(root)?);
+        let pin = SessionPin::stored(store.hold(root)?);
         let root = store.root(root)?;
-        let state = State::clean(root, None, mark);
+        let state = State::clean(root, None, pin);
         Ok(Self::with_state(store, state))
     }
 
@@ -162,7 +162,7 @@ impl WorkingTree {
     /// of the root directory is not part of any directory entry.
     fn has_stored_root(&self) -> bool {
         let State { base, root, .. } = &self.state;
-        let stored = base.root.as_ref().filter(|_| base.mark.is_some());
+        let stored = base.root.as_ref().filter(|_| base.pin.is_some());
         root.edits.is_empty() && stored.is_some_and(|stored| root.memo.holds(&stored.directory))
     }
 
@@ -186,13 +186,13 @@ impl State {
     }
 
     /// Creates the state of a stored tree without edits.
-    fn clean(root: Arc<Root>, snapshot: Option<SnapshotId>, mark: SessionMark) -> Self {
+    fn clean(root: Arc<Root>, snapshot: Option<SnapshotId>, pin: SessionPin) -> Self {
         let Node::Directory(contents) = root.directory.node else {
             unreachable!("a root whose entry is no directory cannot be decoded or made");
         };
         let dir = Dir::stored(&root.directory, contents);
-        dir.memo.set(root.directory.clone(), &mark);
-        let base = Base { root: Some(root), snapshot, mark: Some(mark), older: Vec::new() };
+        dir.memo.set(root.directory.clone(), &pin);
+        let base = Base { root: Some(root), snapshot, pin: Some(pin), older: Vec::new() };
         Self::new(base, Arc::new(dir))
     }
 }

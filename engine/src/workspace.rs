@@ -41,7 +41,7 @@ pub use follow::{Follow, FollowMode};
 pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
 pub(crate) use name::nearest;
-pub use record::{JournalPlace, Journaled, Workspace, receive_workspace, share_workspace};
+pub use record::{JournalPlace, JournaledCommit, Workspace, receive_workspace, share_workspace};
 pub use restore::{Taken, take_entries, with_entries_of, with_paths_of};
 
 use crate::error::{Error, Result};

@@ -125,7 +125,7 @@ impl TreeBuilder {
             let size = bytes.len() as u64;
             let content = match dry_run {
                 true => Content::Empty,
-                false => WriteSession::in_place(place as u64, || write_content(session, &&bytes[..]))?,
+                false => WriteSession::at_write_position(place as u64, || write_content(session, &&bytes[..]))?,
             };
             *body = Body::Stored { size, content };
             Ok(())

@@ -4,9 +4,11 @@
 //! lenient. `git fast-import` writes. The design is in `docs/design/0015-exchange.md`.
 
 mod blobs;
+mod claims;
 mod commit;
 mod export;
 mod fast_import;
+mod git_entry;
 mod history;
 mod import;
 mod keys;

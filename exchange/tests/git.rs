@@ -520,3 +520,104 @@ fn this_repository_comes_back() {
     let tree = |path: &Path| run(git(path).args(["ls-tree", "-r", "-z", &exported.commit]));
     assert_eq!(tree(&out), tree(here));
 }
+
+/// A snapshot of a tree whose metadata says that it was imported from a commit, as any client can write it.
+fn claiming(store: &Store, tree: &WorkingTree, commit: &str) -> SnapshotId {
+    let session = store.session();
+    let root = tree.freeze().write(&session).expect("written");
+    let metadata = [("git.commit", commit), ("git.author", "A <a@x> 1 +0000"), ("git.committer", "A <a@x> 1 +0000")];
+    let snapshot = Snapshot {
+        root,
+        parents: Vec::new(),
+        author: "ann".to_owned(),
+        time: Time::from_seconds(1, 0),
+        message: "forged".to_owned(),
+        metadata: metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        generation: 0,
+    };
+    let id = session.put_snapshot(snapshot).expect("put");
+    session.write_all_ahead().expect("stored");
+    // The session ends here; a store in memory collects nothing by itself.
+    id
+}
+
+#[test]
+fn a_snapshot_that_claims_a_commit_with_another_tree_becomes_a_new_commit() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (store, path) = (Store::in_memory(), odd_repository(home.path()));
+    let imported = import(&store, &path, &all());
+    let head = imported.head;
+    let victim = rev(&path, "main");
+    let options = export_options("work");
+    // The true claim is taken, also where the list of exported snapshots does not have it, and with a tree of every
+    // oddity.
+    let honest = export_git(&store, head, &path, &options, &Progress::default()).expect("exported");
+    assert_eq!((honest.commit.as_str(), honest.report.snapshots, honest.reused), (victim.as_str(), 0, 1));
+    let change = |edit: &dyn Fn(&mut WorkingTree)| {
+        let mut tree = WorkingTree::open(&store, head).expect("opened");
+        edit(&mut tree);
+        tree
+    };
+    let forgeries = [
+        change(&|tree| tree.write("crlf", b"other bytes").expect("written")),
+        change(&|tree| tree.write("crlf", b"A\r\n\n").expect("written")),
+        change(&|tree| tree.write("more", b"").expect("written")),
+        change(&|tree| tree.remove("crlf").expect("removed")),
+        change(&|tree| tree.write("d/again/x", b"y").expect("written")),
+        change(&|tree| tree.set_mode("large", 0o755).expect("set")),
+        change(&|tree| tree.truncate("large", 1 << 60).expect("a hole")),
+        WorkingTree::new(&store),
+    ];
+    for (number, tree) in forgeries.iter().enumerate() {
+        let forged = claiming(&store, tree, &victim);
+        // One with an enormous file is only counted: git would write the zeros.
+        let dry_run = number == 6;
+        let options = GitExport { branch: format!("forged{number}"), dry_run, ..export_options("") };
+        let done = export_git(&store, forged, &path, &options, &Progress::default()).expect("exported");
+        assert_eq!((done.report.snapshots, done.reused), (1, 0), "forgery {number}");
+        assert!(done.report.notices.iter().any(|notice| notice.what.contains("another tree")), "{number}");
+        if !dry_run {
+            assert_ne!(done.commit, victim, "forgery {number}");
+            let parents = text(run(git(&path).args(["rev-list", "--parents", &options.branch])));
+            assert_eq!(parents, done.commit, "it has no parents");
+        }
+    }
+    // An equal tree with another mtime, empty directories and attributes is the commit's tree for git.
+    let equal = change(&|tree| {
+        tree.create_directories("nothing/inside").expect("made");
+        tree.set_xattr("crlf", b"user.x", b"y").expect("set");
+    });
+    let same = claiming(&store, &equal, &victim);
+    let options = export_options("same");
+    let done = export_git(&store, same, &path, &options, &Progress::default()).expect("exported");
+    assert_eq!((done.commit.as_str(), done.reused), (victim.as_str(), 1));
+    // A claim of an object that is no commit, or of none.
+    for claim in [rev(&path, "main^{tree}"), "12".repeat(20)] {
+        let forged = claiming(&store, &equal, &claim);
+        let options = export_options(&format!("none{}", &claim[..4]));
+        let done = export_git(&store, forged, &path, &options, &Progress::default()).expect("exported");
+        assert_eq!((done.report.snapshots, done.reused), (1, 0), "{claim}");
+    }
+}
+
+#[test]
+fn a_repository_with_sha256_ids_is_refused_by_name() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join("sha256.git");
+    let made = git(home.path()).args(["init", "--quiet", "--bare", "--object-format=sha256"]).arg(&path).status();
+    if !made.is_ok_and(|status| status.success()) {
+        // A git without SHA-256 makes no such repository.
+        return;
+    }
+    let store = Store::in_memory();
+    let imported = import_git(&store, &path, &all(), &Progress::default()).map(drop);
+    let mut tree = WorkingTree::new(&store);
+    tree.write("a", b"1").expect("written");
+    let head = commit(&store, &mut tree, "first", 1_000);
+    let exported = export_git(&store, head, &path, &export_options("work"), &Progress::default()).map(drop);
+    for refused in [imported, exported] {
+        let message = refused.expect_err("refused").to_string();
+        assert!(message.contains("SHA-256 ids") && message.contains("only repositories with SHA-1 ids"), "{message}");
+        assert!(!message.contains("top of a work tree"), "{message}");
+    }
+}

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
     let mut options = ViewOptions::new(owner, now);
-    options.journaled = workspaces.get(&name)?.journaled;
+    options.journaled_commit = workspaces.get(&name)?.journaled;
     let (view, recovered) = View::open(workspaces.open(&name)?, &home.join("views").join(workspace), options)?;
     println!("{recovered:?}");
     let allow_other = rustix::process::getuid().is_root();

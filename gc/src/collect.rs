@@ -175,8 +175,8 @@ struct Collection<'a, 'w> {
 impl Collection<'_, '_> {
     /// Runs all stages. Returns the stage in which it was cancelled, if any.
     fn run(&mut self) -> Result<Option<Stage>> {
-        let stretch = (self.options.sweep_batch_rows as u64 * MARK_BATCH_FACTOR).max(1);
-        let mut marks = Marks::new(&self.round, self.options.retention, self.options.memory_bytes, stretch)?;
+        let batch_rows = (self.options.sweep_batch_rows as u64 * MARK_BATCH_FACTOR).max(1);
+        let mut marks = Marks::new(&self.round, self.options.retention, self.options.memory_bytes, batch_rows)?;
         let readers = self.options.readers;
         if !run_on(readers, || self.mark(&mut marks))? {
             return Ok(Some(Stage::Mark));
@@ -184,7 +184,7 @@ impl Collection<'_, '_> {
         if !run_on(readers, || self.survey(&mut marks))? {
             return Ok(Some(Stage::Survey));
         }
-        self.done.mark = marks.figures();
+        self.done.mark = marks.stats();
         let (alive, dead, young) = (self.done.alive.total(), self.done.dead.total(), self.done.young.total());
         debug!(
             roots = self.done.roots,
@@ -201,7 +201,7 @@ impl Collection<'_, '_> {
         if !self.sweep(&mut marks)? {
             return Ok(Some(Stage::Sweep));
         }
-        self.done.mark = marks.figures();
+        self.done.mark = marks.stats();
         drop(marks);
         debug!(deleted_objects = self.round.freed().total().objects, "swept");
         if !self.trim()? {
@@ -213,18 +213,20 @@ impl Collection<'_, '_> {
         Ok(None)
     }
 
+    /// Marks everything that the roots reach, then everything that became a root meanwhile. Returns false if it was
+    /// cancelled.
     fn mark(&mut self, marks: &mut Marks<'_>) -> Result<bool> {
         let roots = self.round.roots()?;
         self.done.roots = roots.len() as u64;
         let end = self.round.numbers_end();
         let (rate_limit, watch, mut read) = (self.options.rate_limit, &mut *self.watch, 0);
-        let went = marks.mark_all(&self.round, &roots, &mut |rows, numbers| {
+        let marked = marks.mark_all(&self.round, &roots, &mut |rows, numbers| {
             wait_after_objects(rate_limit, rows);
             // Snapshots and trees share one range of numbers, which is read once for each of the two families.
             read += numbers;
             watch(&Progress { stage: Stage::Mark, done: read, total: 2 * end, deleted: 0 }).is_continue()
         })?;
-        if went.is_none() {
+        if marked.is_none() {
             return Ok(false);
         }
         loop {
@@ -265,6 +267,7 @@ impl Collection<'_, '_> {
         Ok(true)
     }
 
+    /// Deletes unmarked objects that are old enough. Returns false if it was cancelled.
     fn sweep(&mut self, marks: &mut Marks<'_>) -> Result<bool> {
         let total = 2 * (self.done.alive.total().objects + self.done.dead.total().objects);
         let mut seen = 0;
@@ -285,6 +288,7 @@ impl Collection<'_, '_> {
         }
     }
 
+    /// Trims the operation log. Returns false if it was cancelled.
     fn trim(&mut self) -> Result<bool> {
         let from = self.options.operations_from;
         let total = self.round.operations_to_trim(from)?;
@@ -302,6 +306,7 @@ impl Collection<'_, '_> {
         Ok(true)
     }
 
+    /// Frees the disk space of deleted objects. Returns false if it was cancelled.
     fn reclaim(&mut self) -> Result<bool> {
         let (rate_limit, watch) = (self.options.rate_limit, &mut *self.watch);
         let deleted = self.round.freed().total().objects;

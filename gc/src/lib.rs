@@ -1,5 +1,6 @@
 //! Garbage collection: marks everything that references and pins reach, deletes the rest, and returns the disk space.
-//! Only this crate deletes objects. A collection runs beside writers; it can be paused, cancelled and killed at any time.
+//! Besides a purge, only this crate deletes objects. A collection runs beside writers; it can be paused, cancelled and
+//! killed at any time.
 //!
 //! ```
 //! use std::ops::ControlFlow;

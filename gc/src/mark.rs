@@ -64,9 +64,9 @@ pub(crate) struct Marks<'a> {
     unread: UnreadRows,
     /// Nodes that were marked after their rows were (probably) passed.
     deferred: Vec<ObjectId>,
-    /// Row numbers in a batch, which one thread decodes.
-    stretch: u64,
-    figures: MarkStats,
+    /// How many row numbers a batch spans. One thread decodes a batch.
+    batch_rows: u64,
+    stats: MarkStats,
 }
 
 /// The rows that a scan has not read yet.
@@ -115,7 +115,7 @@ impl<'a> Marks<'a> {
         round: &SweepRound,
         retention: &'a dyn Retention,
         memory_bytes: usize,
-        stretch: u64,
+        batch_rows: u64,
     ) -> Result<Self> {
         let objects = usize::try_from(round.objects_estimate()?).unwrap_or(usize::MAX);
         let wanted = objects.saturating_mul(2);
@@ -128,8 +128,8 @@ impl<'a> Marks<'a> {
             named: HashSet::new(),
             unread: UnreadRows::Nothing,
             deferred: Vec::new(),
-            stretch,
-            figures: MarkStats::default(),
+            batch_rows,
+            stats: MarkStats::default(),
         })
     }
 
@@ -153,6 +153,7 @@ impl<'a> Marks<'a> {
         Ok(Some(()))
     }
 
+    /// Marks a root. A snapshot among the roots keeps its tree under any retention.
     fn add_root(&mut self, root: &ObjectId) {
         self.reached.insert(fingerprint(root));
         if root.kind == ObjectKind::Snapshot {
@@ -198,17 +199,17 @@ impl<'a> Marks<'a> {
     }
 
     /// Returns the statistics so far, with the memory in use.
-    pub(crate) fn figures(&self) -> MarkStats {
+    pub(crate) fn stats(&self) -> MarkStats {
         let sets = self.reached.memory_bytes() + self.followed.memory_bytes() + self.passed.memory_bytes();
-        MarkStats { memory_bytes: (sets + self.named.capacity() * 9) as u64, ..self.figures }
+        MarkStats { memory_bytes: (sets + self.named.capacity() * 9) as u64, ..self.stats }
     }
 
     fn read_snapshots(&mut self, round: &SweepRound, end: u64, should_continue: ContinueFn<'_>) -> Result<Option<()>> {
-        let digest = |range| read_snapshots(round, range);
+        let decode = |range| read_snapshots(round, range);
         let unread = |below| UnreadRows::Snapshots { below, end };
-        self.read(round, &unread, should_continue, &digest, &mut |marks, found: Vec<(u64, SnapshotId, Snapshot)>| {
+        self.read(round, &unread, should_continue, &decode, &mut |marks, found: Vec<(u64, SnapshotId, Snapshot)>| {
             for (number, id, snapshot) in found.iter().rev() {
-                marks.figures.rows += 1;
+                marks.stats.rows += 1;
                 let id = id.object();
                 if marks.followed.contains(*number) {
                     continue;
@@ -227,11 +228,11 @@ impl<'a> Marks<'a> {
     }
 
     fn read_trees(&mut self, round: &SweepRound, should_continue: ContinueFn<'_>) -> Result<Option<()>> {
-        let digest = |range| NodeBatch::read(round, range);
+        let decode = |range| NodeBatch::read(round, range);
         let unread = |below| UnreadRows::Trees { below };
-        self.read(round, &unread, should_continue, &digest, &mut |marks, digest: NodeBatch| {
-            for row in digest.rows.iter().rev() {
-                marks.figures.rows += 1;
+        self.read(round, &unread, should_continue, &decode, &mut |marks, batch: NodeBatch| {
+            for row in batch.rows.iter().rev() {
+                marks.stats.rows += 1;
                 if marks.followed.contains(row.number) {
                     continue;
                 }
@@ -240,10 +241,10 @@ impl<'a> Marks<'a> {
                     continue;
                 }
                 marks.followed.insert(row.number);
-                let chunks = &digest.chunks[row.chunks.clone()];
+                let chunks = &batch.chunks[row.chunks.clone()];
                 chunks.iter().for_each(|chunk| marks.reached.insert(*chunk));
-                marks.figures.chunk_references += chunks.len() as u64;
-                for node in &digest.nodes[row.nodes.clone()] {
+                marks.stats.chunk_references += chunks.len() as u64;
+                for node in &batch.nodes[row.nodes.clone()] {
                     marks.mark_node(*node);
                 }
             }
@@ -256,37 +257,37 @@ impl<'a> Marks<'a> {
         round: &SweepRound,
         unread: &(dyn Fn(u64) -> UnreadRows + Sync),
         should_continue: ContinueFn<'_>,
-        digest: &(dyn Fn(Range<u64>) -> Result<T> + Sync),
+        decode: &(dyn Fn(Range<u64>) -> Result<T> + Sync),
         mark: &mut (dyn FnMut(&mut Self, T) + Send),
     ) -> Result<Option<()>> {
         let end = round.numbers_end();
-        let stretch = self.stretch;
-        let mut stretches = (0..end.div_ceil(stretch)).rev();
-        let digest_some = |stretches: &mut (dyn Iterator<Item = u64> + Send)| -> Vec<(Range<u64>, Result<T>)> {
-            let some: Vec<_> = stretches.take(READ_AHEAD_BATCHES).collect();
-            let range = |at: u64| at * stretch..((at + 1) * stretch).min(end);
-            some.into_par_iter().map(|at| (range(at), digest(range(at)))).collect()
+        let batch_rows = self.batch_rows;
+        let mut batches = (0..end.div_ceil(batch_rows)).rev();
+        let decode_next = |batches: &mut (dyn Iterator<Item = u64> + Send)| -> Vec<(Range<u64>, Result<T>)> {
+            let some: Vec<_> = batches.take(READ_AHEAD_BATCHES).collect();
+            let range = |at: u64| at * batch_rows..((at + 1) * batch_rows).min(end);
+            some.into_par_iter().map(|at| (range(at), decode(range(at)))).collect()
         };
         self.unread = unread(end);
-        let mut ready = digest_some(&mut stretches);
+        let mut ready = decode_next(&mut batches);
         while !ready.is_empty() {
-            let before = self.figures.rows;
+            let before = self.stats.rows;
             let numbers = ready.iter().map(|(range, _)| range.end - range.start).sum();
             let (marked, next) = rayon::join(
                 || {
-                    ready.into_iter().try_for_each(|(range, digest)| {
-                        mark(self, digest?);
+                    ready.into_iter().try_for_each(|(range, batch)| {
+                        mark(self, batch?);
                         self.unread = unread(range.start);
                         Ok::<_, Error>(())
                     })
                 },
-                || digest_some(&mut stretches),
+                || decode_next(&mut batches),
             );
             marked?;
             if self.deferred.len() > DEFERRED_MAX {
                 self.follow_deferred(round)?;
             }
-            if !should_continue(self.figures.rows - before, numbers) {
+            if !should_continue(self.stats.rows - before, numbers) {
                 return Ok(None);
             }
             ready = next;
@@ -297,20 +298,22 @@ impl<'a> Marks<'a> {
 
     /// Marks a node that a followed row refers to.
     fn mark_node(&mut self, id: ObjectId) {
-        let known = fingerprint(&id);
-        self.reached.insert(known);
-        if self.passed.contains(known) {
+        let fingerprint = fingerprint(&id);
+        self.reached.insert(fingerprint);
+        if self.passed.contains(fingerprint) {
             self.deferred.push(id);
         }
     }
 
+    /// Returns whether a followed snapshot keeps its tree, and counts it if not.
     fn keeps_tree(&mut self, id: ObjectId, snapshot: &Snapshot) -> bool {
         let keeps = self.named.contains(&fingerprint(&id))
             || self.retention.keeps_tree(SnapshotId::from_bytes(id.hash), snapshot);
-        self.figures.thinned += u64::from(!keeps);
+        self.stats.thinned += u64::from(!keeps);
         keeps
     }
 
+    /// Follows the nodes that were marked after their rows had been read.
     fn follow_deferred(&mut self, round: &SweepRound) -> Result<()> {
         let deferred = std::mem::take(&mut self.deferred);
         self.walk(round, deferred)
@@ -322,7 +325,7 @@ impl<'a> Marks<'a> {
             let page = open.split_off(open.len().saturating_sub(WALK_PAGE));
             let (chunks, nodes): (Vec<_>, Vec<_>) = page.into_iter().partition(|id| id.kind == ObjectKind::Chunk);
             chunks.iter().for_each(|chunk| self.reached.insert(fingerprint(chunk)));
-            self.figures.walked += nodes.len() as u64;
+            self.stats.walked += nodes.len() as u64;
             for (id, row) in nodes.iter().zip(round.look_up(&nodes)?) {
                 self.reached.insert(fingerprint(id));
                 // A missing object was pinned too late, or the history is cut off before it.

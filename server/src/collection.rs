@@ -1,6 +1,9 @@
-//! Collections of the store by its own process: asked for, or by itself when the store has grown, a day has passed, or room is short.
+//! Garbage collections that the store's own process runs: on request, and automatically when the store has grown, a day
+//! has passed, or disk space is short.
 //!
-//! The last collection, and whether collections are paused, is kept beside the store in `collection.json`.
+//! [`Collections::collect`] prepares a collection (grace time, retention plan, lean trees) and passes it to
+//! `amalgam_gc::collect`, which marks and deletes. `collection.json` beside the store keeps the result of the last
+//! collection, and whether collections are paused.
 
 mod auto_gc;
 mod clock;
@@ -35,17 +38,17 @@ use crate::error::{Error, Result};
 use crate::home::replace_file;
 use crate::views::Views;
 
-/// By itself it leaves most of the machine to others.
+/// Rate limits of an automatic collection, so that it leaves most of the machine to callers.
 const OBJECTS_PER_SECOND: u64 = 100_000;
 const BYTES_PER_SECOND: u64 = 32 << 20;
 
-/// Delay before a wait for the end of a collection looks again.
+/// How often a thread that waits for the end of a collection checks for it.
 const HOLD_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The actor in the operation log for automatic work.
 const ITSELF: &str = "amalgam";
 
-/// Collects the garbage of a store, on request and by itself, and measures its use.
+/// Collects the garbage of a store, on request and automatically, and measures the usage of workspaces.
 #[derive(Clone)]
 pub(crate) struct Collections {
     context: Arc<Context>,
@@ -74,9 +77,9 @@ struct Inner {
 #[serde(default)]
 struct State {
     paused: bool,
-    /// When the pause ends; nothing if it does not by itself.
+    /// When the pause ends; `None` if only a caller ends it.
     paused_until: Option<i64>,
-    last: Option<Last>,
+    last: Option<LastCollection>,
     /// Why the last automatic collection failed.
     problem: Option<String>,
 }
@@ -89,7 +92,7 @@ impl State {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Last {
+struct LastCollection {
     time: i64,
     why: String,
     objects: u64,
@@ -99,16 +102,20 @@ struct Last {
     disk_bytes_after: u64,
 }
 
-/// Why a collection is done.
+/// Why a collection runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum CollectionReason {
+    /// A caller asked for it.
     Asked,
+    /// The store has grown since the last collection.
     Growth,
+    /// The last collection was a day ago.
     Time,
+    /// The disk is nearly full, or a workspace is near its quota.
     Room,
 }
 
-impl Why {
+impl CollectionReason {
     fn word(self) -> &'static str {
         match self {
             Self::Asked => "asked",
@@ -119,37 +126,38 @@ impl Why {
     }
 }
 
-/// How to collect.
-pub(crate) struct How<'a> {
+/// The parameters of a collection.
+pub(crate) struct CollectionRequest<'a> {
     pub(crate) actor: &'a str,
     pub(crate) dry_run: bool,
     pub(crate) grace: Option<Span>,
-    pub(crate) why: Why,
+    pub(crate) why: CollectionReason,
 }
 
-/// The roots of a collection, and its plan for thinning.
-struct Prepared {
+/// The roots of a collection, and the retention plan.
+struct PreparedCollection {
     scope: SweepScope,
     plan: Plan,
-    /// Where the log begins afterwards.
+    /// The first operation that the log keeps.
     operations_from: u64,
     grace: Span,
     forgotten: u64,
 }
 
 impl Inner {
+    /// Changes the state, and writes it to `collection.json`.
     fn change(&self, change: impl FnOnce(&mut State)) -> Result<()> {
         let mut state = self.state.lock();
         change(&mut state);
         let bytes = serde_json::to_vec_pretty(&*state).expect("it is plain data");
-        replace_file(&self.file, &bytes).map_err(Error::io("note what was collected"))
+        replace_file(&self.file, &bytes).map_err(Error::io("write collection.json"))
     }
 }
 
-/// A collection under way, or none allowed, until it is dropped.
-pub(crate) struct UnderWay<'a>(&'a AtomicBool);
+/// Prevents other collections until it is dropped.
+pub(crate) struct CollectionGuard<'a>(&'a AtomicBool);
 
-impl Drop for UnderWay<'_> {
+impl Drop for CollectionGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -179,44 +187,48 @@ impl Collections {
         Ok(Self { context, quota, views, inner: Arc::new(inner) })
     }
 
-    /// Whether a collection is under way.
+    /// Returns whether a collection runs.
     pub(crate) fn is_collecting(&self) -> bool {
         self.inner.under_way.load(Ordering::Relaxed)
     }
 
-    /// Whether what takes long is to end, because the process does.
+    /// Returns whether the process ends, so that long work must stop.
     pub(crate) fn is_ending(&self) -> bool {
         self.inner.ending.load(Ordering::Relaxed)
     }
 
+    /// Makes a running collection stop, because the process ends.
     pub(crate) fn end_collecting(&self) {
         self.inner.ending.store(true, Ordering::Relaxed);
     }
 
-    fn begin_collection(&self) -> Result<UnderWay<'_>> {
+    /// Prevents other collections while the guard exists. Refused if one runs already.
+    fn begin_collection(&self) -> Result<CollectionGuard<'_>> {
         let flag = &self.inner.under_way;
         if flag.swap(true, Ordering::Acquire) {
-            let message = "a collection is under way already; wait for its end, or end one that runs by itself with \
-                           `amalgam gc --pause`";
+            let message =
+                "a collection is already running; wait for its end, or end an automatic one with `amalgam gc --pause`";
             return Err(Error::new(Reason::Busy, message));
         }
-        Ok(UnderWay(flag))
+        Ok(CollectionGuard(flag))
     }
 
-    /// Keeps collections from running, for as long as the guard lives. Waits for the end of one that runs; `go_on` is asked meanwhile.
-    pub(crate) fn hold_collections(&self, go_on: &dyn Fn() -> bool) -> Result<UnderWay<'_>> {
+    /// Prevents collections while the guard exists. Waits for the end of a running one, and calls `should_continue`
+    /// meanwhile: after
+    /// `false` it gives up.
+    pub(crate) fn hold_collections(&self, should_continue: &dyn Fn() -> bool) -> Result<CollectionGuard<'_>> {
         loop {
             match self.begin_collection() {
-                Err(_) if go_on() && !self.is_ending() => std::thread::sleep(HOLD_RETRY_DELAY),
+                Err(_) if should_continue() && !self.is_ending() => std::thread::sleep(HOLD_RETRY_DELAY),
                 held => return held,
             }
         }
     }
 
-    /// Collects. `watch` is asked between steps whether to go on.
+    /// Runs a collection. `watch` is called between steps with the progress, and can end the collection.
     pub(crate) fn collect(
         &self,
-        how: &How<'_>,
+        how: &CollectionRequest<'_>,
         watch: &mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send),
     ) -> Result<v1::CollectResult> {
         let _under_way = self.begin_collection()?;
@@ -227,9 +239,9 @@ impl Collections {
         }
         let ending = &self.inner.ending;
         let looking = Progress { stage: Stage::Mark, done: 0, total: 0, deleted: 0 };
-        let mut go_on = || !ending.load(Ordering::Relaxed) && watch(&looking).is_continue();
-        let prepared = self.prepare(how, &mut go_on)?;
-        let thinned = self.trees_there(&prepared.plan)?;
+        let mut should_continue = || !ending.load(Ordering::Relaxed) && watch(&looking).is_continue();
+        let prepared = self.prepare(how, &mut should_continue)?;
+        let thinned = self.trees_to_drop(&prepared.plan)?;
         let sleep = |time: Duration| std::thread::sleep(time);
         let rate_limit =
             RateLimit { objects_per_second: OBJECTS_PER_SECOND, bytes_per_second: BYTES_PER_SECOND, sleep: &sleep };
@@ -239,7 +251,7 @@ impl Collections {
             operations_from: prepared.operations_from,
             dry_run: how.dry_run,
             readers: self.inner.readers.as_ref(),
-            rate_limit: matches!(how.why, Why::Growth | Why::Time).then_some(rate_limit),
+            rate_limit: matches!(how.why, CollectionReason::Growth | CollectionReason::Time).then_some(rate_limit),
             ..CollectOptions::default()
         };
         let begun = Instant::now();
@@ -248,7 +260,7 @@ impl Collections {
         let mut watch = |progress: &Progress| match ending.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => {
-                // Whether to rest is no reason to fail.
+                // A throttle that cannot read the load does not end the collection.
                 let _ = throttle.pause();
                 watch(progress)
             }
@@ -278,7 +290,7 @@ impl Collections {
             let freed = done.freed.total();
             self.inner.change(|state| {
                 state.problem = None;
-                state.last = Some(Last {
+                state.last = Some(LastCollection {
                     time: self.context.now().0,
                     why: how.why.word().to_owned(),
                     objects: freed.objects,
@@ -292,8 +304,13 @@ impl Collections {
         Ok(result)
     }
 
-    /// Forgets workspaces that were deleted before the grace time, and plans the thinning. A dry run forgets nothing.
-    fn prepare(&self, how: &How<'_>, go_on: &mut dyn FnMut() -> bool) -> Result<Prepared> {
+    /// Forgets workspaces that were deleted before the grace time, plans which snapshots lose their trees, and makes
+    /// lean trees. A dry run only plans.
+    fn prepare(
+        &self,
+        how: &CollectionRequest<'_>,
+        should_continue: &mut dyn FnMut() -> bool,
+    ) -> Result<PreparedCollection> {
         let settings = self.context.settings()?;
         let grace = how.grace.unwrap_or(settings.grace);
         let (lived, now) = (self.lived(), self.context.now());
@@ -310,26 +327,26 @@ impl Collections {
         let scope = SweepScope { operations_after: Some(operations_after), without };
         let mut plan = plan(&self.context.history, &settings.policies, &scope, at, &lived)?;
         if !how.dry_run {
-            plan.make_lean(&self.context.store, &self.context.act(how.actor), go_on)?;
+            plan.make_lean(&self.context.store, &self.context.act(how.actor), should_continue)?;
         }
-        Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
+        Ok(PreparedCollection { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
 
-    /// The number of the last operation that is older than the grace time: what operations after it moved can be undone.
+    /// Returns the number of the last operation that is older than the grace time. Later operations can be undone.
     pub(crate) fn operations_kept_after(&self) -> Result<u64> {
         let lived = self.lived();
         let at = before(self.context.now(), self.context.settings()?.grace);
         Ok(last_operation_before(&self.context.store, at, &lived)?)
     }
 
-    /// Plans the retention, and returns the grace time.
+    /// Returns the retention plan and the grace time, without a collection.
     pub(crate) fn plan_collection(&self, grace: Option<Span>) -> Result<(Plan, Span)> {
-        let how = How { actor: ITSELF, dry_run: true, grace, why: Why::Asked };
+        let how = CollectionRequest { actor: ITSELF, dry_run: true, grace, why: CollectionReason::Asked };
         self.prepare(&how, &mut || true).map(|prepared| (prepared.plan, prepared.grace))
     }
 
-    /// How many of those that go are not gone yet.
-    fn trees_there(&self, plan: &Plan) -> Result<u64> {
+    /// Returns how many snapshots that the plan thins still have their trees.
+    fn trees_to_drop(&self, plan: &Plan) -> Result<u64> {
         let mut there = 0;
         for planned in plan.thinned() {
             there += u64::from(!self.context.history.is_thinned(planned.id)?);
@@ -337,8 +354,7 @@ impl Collections {
         Ok(there)
     }
 
-    /// How things stand.
-    /// When a collection comes by itself because a day has passed; nothing while that is paused, or if none came before.
+    /// Returns when the next daily collection is due; `None` while collections are paused, or before the first one.
     pub(crate) fn next_due(&self) -> Option<Time> {
         let state = self.inner.state.lock().clone();
         match state.is_paused(self.context.now()) || self.context.is_shared() {
@@ -347,6 +363,7 @@ impl Collections {
         }
     }
 
+    /// Returns the state of collections, for the wire.
     pub(crate) fn collection_message(&self) -> Result<v1::GetCollectionResponse> {
         let settings = self.context.settings()?;
         let disk = self.quota.measure_disk()?;
@@ -380,7 +397,7 @@ impl Collections {
         })
     }
 
-    /// Collects nothing by itself from now on, for a time or until it is told otherwise.
+    /// Pauses automatic collections for a time, or until [`resume_collection`](Self::resume_collection).
     pub(crate) fn pause_collection(&self, span: Span) -> Result<()> {
         let end = match span {
             Span::For(span) => Some(self.context.now().0.saturating_add(span)),
@@ -389,7 +406,7 @@ impl Collections {
         self.inner.change(|state| (state.paused, state.paused_until) = (true, end))
     }
 
-    /// Collects by itself again.
+    /// Resumes automatic collections.
     pub(crate) fn resume_collection(&self) -> Result<()> {
         self.inner.change(|state| (state.paused, state.paused_until) = (false, None))
     }
@@ -418,7 +435,7 @@ impl Collections {
     }
 }
 
-/// So long before a time.
+/// Returns the time that is a span before `now`.
 fn before(now: Time, span: Span) -> Time {
     match span {
         Span::For(span) => Time(now.0.saturating_sub(span)),
@@ -427,8 +444,8 @@ fn before(now: Time, span: Span) -> Time {
 }
 
 fn result_message(
-    how: &How<'_>,
-    prepared: &Prepared,
+    how: &CollectionRequest<'_>,
+    prepared: &PreparedCollection,
     done: &CollectReport,
     thinned: u64,
     [before, after]: [&Disk; 2],
@@ -468,7 +485,8 @@ mod tests {
     fn a_verification_waits_for_a_collection_and_keeps_others_from_beginning() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
+        let how =
+            CollectionRequest { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: CollectionReason::Asked };
         let collecting = service.collections.begin_collection().expect("one is under way");
         std::thread::scope(|scope| {
             let waiting =
@@ -499,7 +517,8 @@ mod tests {
         let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
         let name = WorkspaceName::new("main").expect("a name");
         workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
-        let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
+        let how =
+            CollectionRequest { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: CollectionReason::Asked };
         let mut asked = 0_u32;
         let done = service.collections.collect(&how, &mut |_| {
             asked += 1;

@@ -1,7 +1,8 @@
-//! Merging: workspaces into others at once, through the queue, and what waits for a person.
+//! Merges of workspaces: at once (`merge`), through the queue of a target (`queue`), and reviews of entries with
+//! conflicts (`review`).
 //!
-//! The engine merges trees and folds queues; `amalgam-merge` knows what bytes mean. Here both are joined: rules are read,
-//! directories are captured before and updated after, tests are run, and each submitter that waits gets its result.
+//! The engine merges trees and folds queues; `amalgam-merge` merges contents of files. This module joins both: it reads
+//! the rules, captures directories before and updates them after, runs tests, and returns each submitter its result.
 //!
 //! One fold of a target runs at a time, and takes all waiting entries. A submitter that comes during a fold waits for its end, and
 //! usually finds that the next fold has taken its entry: there are no retries.
@@ -40,10 +41,10 @@ use crate::merge_rules::MergeRules;
 use crate::publishing::Publishing;
 use crate::views::Views;
 
-/// How many results are kept for those who wait for them.
+/// How many results of entries are kept for submitters that wait.
 const RESULTS_MAX: usize = 4_096;
 
-/// Merges workspaces, at once and through the queue, and keeps what waits for a person.
+/// Merges workspaces, at once and through the queue, and keeps reviews.
 #[derive(Clone)]
 pub(crate) struct Merging {
     context: Arc<Context>,
@@ -160,7 +161,7 @@ impl Merging {
         self.inner.tests_are_cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether files were written that are to be published once they are quiet.
+    /// Returns whether files were written that will be published after a quiet time.
     pub(crate) fn has_pending_writes(&self) -> bool {
         self.inner.writes.are_pending()
     }

@@ -16,7 +16,7 @@ use amalgam_nfs::{MountWatcher, Statistics};
 use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::call_log::warn_problem;
-use crate::collection::{Collections, How, Why};
+use crate::collection::{CollectionReason, CollectionRequest, Collections};
 use crate::conflicts::Conflicts;
 use crate::context::{Clock, Clocks, Context};
 use crate::directory::Directories;
@@ -214,7 +214,7 @@ impl Service {
     /// A collection is under way, or it failed.
     pub fn collect(&self) -> Result<u64> {
         let _using = self.using();
-        let how = How { actor: "amalgam", dry_run: false, grace: None, why: Why::Asked };
+        let how = CollectionRequest { actor: "amalgam", dry_run: false, grace: None, why: CollectionReason::Asked };
         let done = self.collections.collect(&how, &mut |_| ControlFlow::Continue(()))?;
         Ok(done.disk_bytes_before.saturating_sub(done.disk_bytes_after))
     }

@@ -335,9 +335,9 @@ impl Views {
         self.refuse_while_ending()?;
         let tree = self.context.workspaces.open(&workspace)?;
         let mut options = self.view_options(&workspace)?;
-        options.journaled = self.context.workspaces.get(&workspace)?.journaled;
+        options.journaled_commit = self.context.workspaces.get(&workspace)?.journaled;
         let changes = self.inner.changes.clone();
-        options.changed = Some(Arc::new(move || changes.notify(id)));
+        options.on_change = Some(Arc::new(move || changes.notify(id)));
         let directory = replica.as_ref().map_or_else(|| self.view_directory(id), |taken| taken.directory().to_owned());
         let (view, recovered) = View::open(tree, &directory, options)?;
         tracing::info!(%workspace, edits = recovered.edits, "view opened");
@@ -391,7 +391,7 @@ impl Views {
         let quota = self.quota.clone();
         options.disk = Some(Arc::new(move || quota.room()));
         let (stage, conflicts) = (RenderCache::default(), self.conflicts.clone());
-        options.conflicts = Some(Arc::new(move |store, path, conflict| {
+        options.show_conflict = Some(Arc::new(move |store, path, conflict| {
             let captions = |path: &TreePath, conflict: &Conflict| conflicts.captioner().caption(path, conflict);
             stage.render(store, path, conflict, &captions)
         }));

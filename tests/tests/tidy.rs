@@ -9,6 +9,8 @@ use serde_json::Value;
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/guide.rs"]
+mod guide;
 
 /// The layer of each crate. No crate imports one of a higher layer.
 const LAYERS: [(&str, u32); 21] = [

@@ -17,8 +17,9 @@ use crate::journal::{Edit, Journal};
 use crate::saved_inodes;
 use crate::writeback::Writeback;
 
-/// Files that a commit replaces by the conflicts that they show. Computed from a fork of the tree before the commit.
-pub struct ConflictFold {
+/// Files with conflict markers that were not edited: a commit stores the conflicts that they show instead of them.
+/// Computed from a fork of the tree before the commit.
+pub struct ConflictFiles {
     /// The fork that the files were read from.
     pub seen: WorkingTree,
     /// A tree with the conflicts.
@@ -40,7 +41,7 @@ pub struct CommitRequest<'a> {
     /// Name of the operation in the log.
     pub action: &'a str,
     /// Files to replace by conflicts, where they are unchanged since they were read.
-    pub fold: Option<&'a ConflictFold>,
+    pub conflict_files: Option<&'a ConflictFiles>,
 }
 
 /// A frozen state of the view that is being stored.
@@ -59,10 +60,10 @@ pub(crate) struct Committer {
 impl Committer {
     /// Commits the current state. Writers continue meanwhile; their edits are not part of the commit.
     pub(crate) fn commit(&self, fs: &RwLock<FileSystem>, request: &CommitRequest<'_>) -> Result<Committed> {
-        let CommitRequest { workspaces, name, change, act, action, fold } = *request;
+        let CommitRequest { workspaces, name, change, act, action, conflict_files } = *request;
         let _one = self.freezing.lock();
         let repeated = act.request.as_ref().map(|request| workspaces.store().find_request(request)).transpose()?;
-        let frozen = freeze(fs, fold)?;
+        let frozen = freeze(fs, conflict_files)?;
         let change = Change { journaled: Some(frozen.place), ..change.clone() };
         let (committed, landed) = workspaces.commit_fork(name, &frozen.tree, &change, act, action)?;
         if repeated.flatten().is_some() {
@@ -167,19 +168,19 @@ impl Committer {
 }
 
 /// Forks the current state, and begins a new journal file behind it.
-fn freeze(fs: &RwLock<FileSystem>, fold: Option<&ConflictFold>) -> Result<FrozenState> {
+fn freeze(fs: &RwLock<FileSystem>, conflict_files: Option<&ConflictFiles>) -> Result<FrozenState> {
     let mut fs = fs.write();
-    if let Some(fold) = fold {
-        fold_conflicts(&mut fs, fold)?;
+    if let Some(files) = conflict_files {
+        restore_conflicts(&mut fs, files)?;
     }
     let place = fs.journal.as_mut().ok_or(Error::ReadOnly)?.rotate()?;
     Ok(FrozenState { tree: fs.tree.fork(), place })
 }
 
 /// Replaces files by the conflicts that they show, where they are unchanged. Not journaled: the next commit does it again.
-fn fold_conflicts(fs: &mut FileSystem, fold: &ConflictFold) -> Result<()> {
-    for path in &fold.paths {
-        let (seen, now) = (fold.seen.stat(path)?, fs.tree.stat(path)?);
+fn restore_conflicts(fs: &mut FileSystem, files: &ConflictFiles) -> Result<()> {
+    for path in &files.paths {
+        let (seen, now) = (files.seen.stat(path)?, fs.tree.stat(path)?);
         let is_equal = |one: &Stat, other: &Stat| {
             let compared = |stat: &Stat| (stat.kind, stat.mode, stat.mtime, stat.size, stat.links);
             compared(one) == compared(other)
@@ -187,7 +188,7 @@ fn fold_conflicts(fs: &mut FileSystem, fold: &ConflictFold) -> Result<()> {
         if !seen.zip(now).is_some_and(|(seen, now)| now.kind == Kind::File && now.links == 1 && is_equal(&seen, &now)) {
             continue;
         }
-        fs.tree.take_over(path, fold.root)?;
+        fs.tree.take_over(path, files.root)?;
         fs.invalidate_path(path);
         if let Some(ino) = fs.inodes.ino_of(path) {
             // The data stays equal.

@@ -48,9 +48,9 @@ pub(crate) fn open(fs: &FileSystem, caller: &Caller, ino: Ino, access: Access) -
     let attributes = attributes_to_open(fs, ino, access)?;
     if access.has_write() {
         fs.ensure_writable()?;
-        fs.ensure_changeable(ino)?;
+        fs.ensure_change_permitted(ino)?;
     } else {
-        fs.ensure_readable(ino)?;
+        fs.ensure_read_permitted(ino)?;
     }
     fs.check_access(caller, &attributes, access)
 }
@@ -59,7 +59,7 @@ pub(crate) fn open(fs: &FileSystem, caller: &Caller, ino: Ino, access: Access) -
 pub(crate) fn open_truncating(fs: &mut FileSystem, caller: &Caller, ino: Ino, access: Access) -> Result<()> {
     let attributes = attributes_to_open(fs, ino, access)?;
     fs.ensure_writable()?;
-    fs.ensure_changeable(ino)?;
+    fs.ensure_change_permitted(ino)?;
     fs.check_access(caller, &attributes, access)?;
     if attributes.size > 0 {
         let now = fs.now();
@@ -83,7 +83,7 @@ fn attributes_to_open(fs: &FileSystem, ino: Ino, access: Access) -> Result<Attri
 /// notified like all others.
 pub(crate) fn write(fs: &mut FileSystem, caller: &Caller, ino: Ino, at: WriteAt, data: &[u8]) -> Result<u64> {
     fs.ensure_writable()?;
-    if let Err(refused) = fs.ensure_changeable(ino) {
+    if let Err(refused) = fs.ensure_change_permitted(ino) {
         // A process that wrote into a shared mapping has changed the kernel's cache already, which all readers of the mount share.
         fs.watchers.notify(None, || Invalidation::Contents(ino));
         return Err(refused);
@@ -211,7 +211,7 @@ fn ensure_disk_space(fs: &FileSystem, bytes: u64) -> Result<()> {
 /// Returns the size of a file that may be changed, and the end of a range in it.
 fn writable_range(fs: &FileSystem, ino: Ino, offset: u64, length: u64) -> Result<(u64, u64)> {
     fs.ensure_writable()?;
-    fs.ensure_changeable(ino)?;
+    fs.ensure_change_permitted(ino)?;
     let attributes = fs.attributes(ino)?;
     if attributes.kind != Kind::File {
         return Err(Error::Invalid("not a file"));

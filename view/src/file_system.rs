@@ -84,6 +84,7 @@ impl FileSystem {
 
     // Refusals.
 
+    /// Refuses a change of a read-only view, which has no journal.
     pub(crate) fn ensure_writable(&self) -> Result<()> {
         if self.journal.is_some() { Ok(()) } else { Err(Error::ReadOnly) }
     }
@@ -119,8 +120,9 @@ impl FileSystem {
         TreePermissions::new(&self.guard, &self.tree)
     }
 
-    /// Refuses to read an inode that the view's agents cannot see. An inode without a name is read by those who hold it.
-    pub(crate) fn ensure_readable(&self, ino: Ino) -> Result<()> {
+    /// Refuses to read an inode that the policy hides from the view's agents. An inode without a name is read by those
+    /// who hold it.
+    pub(crate) fn ensure_read_permitted(&self, ino: Ino) -> Result<()> {
         if self.guard.is_open() {
             return Ok(());
         }
@@ -136,12 +138,12 @@ impl FileSystem {
         }
     }
 
-    /// Refuses to change an inode that the view's agents may not change.
-    pub(crate) fn ensure_changeable(&self, ino: Ino) -> Result<()> {
+    /// Refuses to change an inode that the policy does not let the view's agents change.
+    pub(crate) fn ensure_change_permitted(&self, ino: Ino) -> Result<()> {
         if self.guard.is_open() {
             return Ok(());
         }
-        self.ensure_readable(ino)?;
+        self.ensure_read_permitted(ino)?;
         match self.inodes.path(ino)? {
             Some(path) => self.permissions().change(&path),
             None => Ok(()),
@@ -240,8 +242,8 @@ impl FileSystem {
 
     /// Reports that the tree is about to change.
     pub(crate) fn report_change(&self) {
-        if let Some(changed) = &self.options.changed {
-            changed();
+        if let Some(on_change) = &self.options.on_change {
+            on_change();
         }
     }
 
@@ -489,7 +491,7 @@ impl FileSystem {
     /// Returns how a path is shown: a conflict as the file that shows it, or as its first version.
     fn shown(&self, path: &TreePath) -> Result<Shown> {
         let Some(conflict) = self.tree.conflict_at(path)? else { return Ok(Shown::Itself) };
-        if let Some(show) = &self.options.conflicts
+        if let Some(show) = &self.options.show_conflict
             && let Some(entry) = show(self.tree.store(), path, &conflict)?
             && matches!(entry.node, Node::File { .. })
         {

@@ -79,9 +79,10 @@ pub(crate) struct Journal {
     checkpointed_bytes: u64,
     /// Whether the base is the snapshot that the next commit follows, not a checkpoint.
     is_at_head: bool,
-    /// Number of records that need a snapshot of the store, and how many of these snapshots are on disk for certain.
-    restores: u64,
-    restores_synced: u64,
+    /// How many records need a snapshot of the store, such as restores, and how many of these snapshots are on disk for
+    /// certain.
+    store_snapshots: u64,
+    store_snapshots_synced: u64,
     /// Why the journal failed, if it did.
     failure: Option<String>,
     /// Buffer in which records are assembled.
@@ -92,7 +93,7 @@ pub(crate) struct Journal {
 pub(crate) struct Unsynced {
     files: Vec<Arc<JournalFile>>,
     directory: Option<PathBuf>,
-    restores: u64,
+    store_snapshots: u64,
     /// Whether the edits build on a snapshot that may not be on disk: then the store must be synced before them.
     pub(crate) needs_store: bool,
 }
@@ -125,8 +126,8 @@ impl Journal {
             covered_bytes: 0,
             checkpointed_bytes: 0,
             is_at_head: true,
-            restores: 0,
-            restores_synced: 0,
+            store_snapshots: 0,
+            store_snapshots_synced: 0,
             failure: None,
             record: Vec::new(),
         };
@@ -198,7 +199,7 @@ impl Journal {
         journal.unsynced = unsynced;
         journal.is_at_head = base.state == base.head;
         journal.checkpointed_bytes = base.checkpointed_bytes;
-        journal.restores = u64::from(report.needs_store);
+        journal.store_snapshots = u64::from(report.needs_store);
         Ok((journal, tree, report))
     }
 
@@ -268,7 +269,7 @@ impl Journal {
                 self.end = end;
                 self.space.begin_file(&self.current.file, end);
             }
-            Err(error) => self.fail(format!("what was refused could not be taken back: {error}")),
+            Err(error) => self.fail(format!("a refused edit could not be removed from it: {error}")),
         }
     }
 
@@ -310,7 +311,7 @@ impl Journal {
     pub(crate) fn record_restore(&mut self, snapshot: SnapshotId, head: Option<SnapshotId>, now: Time) -> Result<()> {
         self.rotate()?;
         self.append(&Edit::Restore { snapshot, head }, now, &[])?;
-        self.restores += 1;
+        self.store_snapshots += 1;
         self.is_at_head = false;
         Ok(())
     }
@@ -318,7 +319,7 @@ impl Journal {
     /// Records that the journal needs a snapshot of the store: a sync then syncs the store first. `moves_head` tells whether the next commit
     /// follows another snapshot.
     pub(crate) fn refer_to_store(&mut self, moves_head: bool) {
-        self.restores += 1;
+        self.store_snapshots += 1;
         self.is_at_head &= !moves_head;
     }
 
@@ -333,8 +334,8 @@ impl Journal {
         let mut files = self.unsynced.clone();
         files.push(Arc::clone(&self.current));
         let directory = self.is_directory_unsynced.then(|| self.directory.clone());
-        let needs_store = self.restores > self.restores_synced;
-        Ok(Unsynced { files, directory, restores: self.restores, needs_store })
+        let needs_store = self.store_snapshots > self.store_snapshots_synced;
+        Ok(Unsynced { files, directory, store_snapshots: self.store_snapshots, needs_store })
     }
 
     /// Records that a sync is done.
@@ -343,7 +344,7 @@ impl Journal {
         if done.directory.is_some() && done.files.last().is_some_and(|last| Arc::ptr_eq(last, &self.current)) {
             self.is_directory_unsynced = false;
         }
-        self.restores_synced = self.restores_synced.max(done.restores);
+        self.store_snapshots_synced = self.store_snapshots_synced.max(done.store_snapshots);
     }
 
     /// Marks the journal as failed. After a failed sync the kernel may have dropped dirty pages, so later records cannot be trusted.

@@ -58,7 +58,7 @@ pub use access::{Access, Caller, is_permitted};
 pub use amalgam_engine::work::RenameMode;
 pub use amalgam_policy::{Guard, Refusal};
 pub use attributes::{Attributes, Device, Ino, Kind, ROOT, SetAttributes, TimeSet};
-pub use commit::{CommitRequest, ConflictFold};
+pub use commit::{CommitRequest, ConflictFiles};
 pub use compare::{Difference, differences, holds_same};
 pub use edit_group::{TreeEdit, Upload};
 pub use error::{Error, Result};

@@ -116,7 +116,7 @@ pub(crate) fn read_directory(
     if own.kind != Kind::Directory {
         return Err(amalgam_engine::Error::NotADirectory { path: TreePath::root() }.into());
     }
-    fs.ensure_readable(ino)?;
+    fs.ensure_read_permitted(ino)?;
     fs.check_access(caller, &own, Access::READ)?;
     let Some(path) = fs.inodes.path(ino)? else {
         // A removed directory has no entries, not even `.` and `..`.

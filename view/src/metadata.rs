@@ -42,9 +42,9 @@ pub(crate) fn set_attributes(
     fs.ensure_not_local(ino)?;
     // Times of the last read are not stored: an agent that may read may set them.
     if set.is_atime_only() {
-        fs.ensure_readable(ino)?
+        fs.ensure_read_permitted(ino)?
     } else {
-        fs.ensure_changeable(ino)?
+        fs.ensure_change_permitted(ino)?
     }
     let before = fs.attributes(ino)?;
     ensure_settable(fs, caller, &before, set)?;
@@ -123,7 +123,7 @@ fn set_each(
 
 /// Returns all extended attributes of an inode.
 pub(crate) fn xattrs(fs: &FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    fs.ensure_readable(ino)?;
+    fs.ensure_read_permitted(ino)?;
     let list = match &fs.inodes.get(ino)?.location {
         Location::RemovedDirectory(_) => Vec::new(),
         Location::Unlinked(file) => file.xattrs()?,
@@ -172,7 +172,7 @@ fn set_acl(fs: &mut FileSystem, caller: &Caller, ino: Ino, name: &[u8], value: &
     let list = Acl::parse(value).ok_or(Error::Invalid("not an access control list"))?;
     fs.ensure_writable()?;
     fs.ensure_not_local(ino)?;
-    fs.ensure_changeable(ino)?;
+    fs.ensure_change_permitted(ino)?;
     let before = fs.attributes(ino)?;
     ensure_owner(caller, &before)?;
     let path = fs.linked_path(ino)?;
@@ -217,7 +217,7 @@ fn change_xattr(
 ) -> Result<()> {
     fs.ensure_writable()?;
     fs.ensure_not_local(ino)?;
-    fs.ensure_changeable(ino)?;
+    fs.ensure_change_permitted(ino)?;
     let before = fs.attributes(ino)?;
     fs.check_access(caller, &before, Access::WRITE)?;
     let path = fs.linked_path(ino)?;

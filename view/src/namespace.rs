@@ -157,7 +157,7 @@ pub(crate) fn link(fs: &mut FileSystem, caller: &Caller, ino: Ino, parent: Ino, 
     if fs.local.contains(&new) || fs.tree.exists(&new)? {
         return Err(EngineError::Exists { path: new }.into());
     }
-    fs.ensure_readable(ino)?;
+    fs.ensure_read_permitted(ino)?;
     fs.permissions().link(&existing, &new)?;
     let now = fs.now();
     fs.edit(&Edit::Link { existing, new }, now, &[])?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use amalgam_engine::object::{Conflict, Entry, Owner};
-use amalgam_engine::workspace::Journaled;
+use amalgam_engine::workspace::JournaledCommit;
 use amalgam_engine::{Store, Time, TreePath};
 use amalgam_policy::Guard;
 
@@ -60,14 +60,14 @@ pub struct ViewOptions {
     pub disk: Option<MeasureDisk>,
     /// Shows conflicts as files. A write to such a file replaces the conflict. Without it, and for conflicts that it cannot show, the
     /// view shows the first version, read-only.
-    pub conflicts: Option<ShowConflict>,
+    pub show_conflict: Option<ShowConflict>,
     /// The last commit of the workspace that was taken from a live view. If a power cut lost the journal's record of that commit, the
     /// journal is replayed from after the commit.
-    pub journaled: Option<Journaled>,
+    pub journaled_commit: Option<JournaledCommit>,
     /// The agents on whose behalf the view is used. [`View::set_guard`](crate::View::set_guard) replaces it.
     pub guard: Arc<Guard>,
     /// Called when the tree changes, while the view is locked: it must return at once.
-    pub changed: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl ViewOptions {
@@ -79,10 +79,10 @@ impl ViewOptions {
             quota_bytes: None,
             checkpoint_bytes: 256 << 20,
             disk: None,
-            conflicts: None,
-            journaled: None,
+            show_conflict: None,
+            journaled_commit: None,
             guard: Arc::default(),
-            changed: None,
+            on_change: None,
         }
     }
 }

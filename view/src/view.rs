@@ -74,7 +74,7 @@ impl View {
             inodes.enable_handles(&handles)?;
         }
         if let Some(base) = JournalBase::read(directory)? {
-            let base = base.move_after_commit(tree.store(), directory, options.journaled)?;
+            let base = base.move_after_commit(tree.store(), directory, options.journaled_commit)?;
             let (journal, tree, report) = Journal::recover(tree.store(), directory, base)?;
             info!(edits = report.edits, cut_bytes = report.cut_bytes, "journal replayed");
             if let Some(warning) = report.warning() {
@@ -409,7 +409,7 @@ impl View {
     /// Returns the file of an inode that the view's agents can see.
     fn readable_file(&self, ino: Ino) -> Result<LooseFile> {
         let fs = self.shared.fs.read();
-        fs.ensure_readable(ino)?;
+        fs.ensure_read_permitted(ino)?;
         fs.file(ino)
     }
 
@@ -425,7 +425,7 @@ impl View {
     pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
         {
             let fs = self.shared.fs.read();
-            fs.ensure_readable(ino)?;
+            fs.ensure_read_permitted(ino)?;
             if let Some(cached) = fs.inodes.cached_attributes(ino) {
                 return Ok(cached);
             }
@@ -444,7 +444,7 @@ impl View {
         }
         let fs = self.shared.fs.read();
         if access.has_write() && attributes.kind != Kind::Directory {
-            fs.ensure_changeable(ino)?;
+            fs.ensure_change_permitted(ino)?;
         }
         if fs.is_permitted(caller, &attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
@@ -516,7 +516,7 @@ impl View {
         act: &OperationContext,
         action: &str,
     ) -> Result<Committed> {
-        self.commit_request(&CommitRequest { workspaces, name, change, act, action, fold: None })
+        self.commit_request(&CommitRequest { workspaces, name, change, act, action, conflict_files: None })
     }
 
     /// Commits the current state like [`commit`](Self::commit), with files replaced by conflicts where the request asks for it.

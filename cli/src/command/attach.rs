@@ -10,7 +10,8 @@ use crate::session::Session;
 
 /// Follow a command or a terminal of a sandbox
 ///
-/// Prints the output of the command so far, then what comes, and ends with its exit code. Several can follow one command.
+/// Prints the output of the command so far, then new output as it comes, and exits with the command's exit code.
+/// Several clients can follow one command.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The server keeps the last 8 MiB of the output of a command, and the last 64 commands that ended.
@@ -25,7 +26,7 @@ pub struct Attach {
     sandbox: String,
     /// The id of the command or the terminal
     id: String,
-    /// Begin behind so many bytes of output
+    /// Skip this many bytes of output
     #[arg(long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
     offset: u32,
     /// Pass standard input on, to a command that was started with it

@@ -54,7 +54,7 @@ pub struct Checkout {
     #[arg(short, long, requires = "here")]
     yes: bool,
     /// Attach the directory to this workspace, created from REV if it does not exist
-    #[arg(long, value_name = "NAME", conflicts_with = "detached")]
+    #[arg(short, long, value_name = "NAME", conflicts_with = "detached")]
     workspace: Option<String>,
     /// Attach the directory to no workspace; the default
     #[arg(long)]

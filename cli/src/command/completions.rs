@@ -24,12 +24,19 @@ pub struct Completions {
 
 impl Completions {
     /// Prints the script. `root` is the command line of the program.
-    pub fn run(self, session: &mut Session, mut root: Command) -> Outcome {
+    pub fn run(self, session: &mut Session, root: Command) -> Outcome {
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut root, "amalgam", &mut text);
+        clap_complete::generate(self.shell, &mut without_hidden(&root), "amalgam", &mut text);
         session.output.raw(&text)?;
         Ok(Exit::OK)
     }
+}
+
+/// Returns a command line without its hidden commands, which other programs call.
+fn without_hidden(root: &Command) -> Command {
+    let visible = root.get_subcommands().filter(|command| !command.is_hide_set());
+    let command = Command::new("amalgam").version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
+    command.args(root.get_arguments()).subcommands(visible)
 }
 
 /// Write manual pages
@@ -49,5 +56,26 @@ impl Man {
         clap_mangen::generate_to(root, &self.out).map_err(failed)?;
         session.output.say(self.out.display())?;
         Ok(Exit::OK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::args::Arguments;
+
+    #[test]
+    fn completions_offer_every_visible_command_and_no_hidden_one() {
+        let root = Arguments::command();
+        let mut text = Vec::new();
+        clap_complete::generate(Shell::Fish, &mut without_hidden(&root), "amalgam", &mut text);
+        let text = String::from_utf8(text).expect("text");
+        for command in root.get_subcommands() {
+            let is_offered = text.contains(&format!("-a \"{}\"", command.get_name()));
+            assert_eq!(is_offered, !command.is_hide_set(), "{}", command.get_name());
+        }
+        assert!(text.contains("-l store") && text.contains("-l json"), "options of every command");
     }
 }

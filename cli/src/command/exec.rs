@@ -40,7 +40,7 @@ pub struct Exec {
     /// The working directory, absolute or below /workspace
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true)]
     cwd: String,
-    /// Kill the command and everything that it started after so long, as in 30s or 10m
+    /// Kill the command and everything that it started after this time, such as 30s or 10m
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
     /// Do not pass standard input on

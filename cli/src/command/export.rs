@@ -56,6 +56,10 @@ enum What {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam export tar -o snapshot.tar.zst
+  amalgam export tar main@ src docs | ssh HOST tar -x")]
 struct Tar {
     /// The snapshot
     #[arg(value_name = "REV", default_value = "@")]
@@ -75,6 +79,7 @@ struct Tar {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam export zip v1 -o v1.zip")]
 struct Zip {
     /// The snapshot
     #[arg(value_name = "REV", default_value = "@")]
@@ -91,6 +96,10 @@ struct Zip {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam export git --to ../project.git --branch agent
+  amalgam export git v1..main@ --to ../project.git --branch since-v1 --push origin")]
 struct Git {
     /// The snapshot, with its history; A..B leaves out A and its history
     #[arg(value_name = "REV|A..B", default_value = "@")]
@@ -116,6 +125,7 @@ struct Git {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam export oci work@ --base base@ --name app:v2 -o app.tar")]
 struct Oci {
     /// The snapshot of the top layer
     #[arg(value_name = "REV", default_value = "@")]
@@ -141,6 +151,7 @@ struct Oci {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam export overlay work@ --base base@ --to /srv/upper")]
 struct Overlay {
     /// The snapshot
     #[arg(value_name = "REV", default_value = "@")]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::merge::say_merge;
 use super::publish::{seconds, span};
+use super::workspace_arg::{WorkspaceArg, workspace_or_here};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -96,8 +97,8 @@ enum Mode {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam unfollow\n  amalgam unfollow try-1")]
 pub struct Unfollow {
-    /// The workspace [default: the one of this directory]
-    workspace: Option<String>,
+    #[command(flatten)]
+    workspace: WorkspaceArg,
 }
 
 /// Update a workspace from the source that it follows, now
@@ -108,20 +109,14 @@ its own) and changed by the source in total. Exits with 5 if there are conflicts
 
 Examples:
   amalgam update
-  amalgam update try-1 --dry-run")]
+  amalgam update try-1 --dry-run
+  amalgam update -w try-1")]
 pub struct Update {
-    /// The workspace [default: the one of this directory]
-    workspace: Option<String>,
+    #[command(flatten)]
+    workspace: WorkspaceArg,
     /// Print what would be merged; change nothing
     #[arg(long)]
     dry_run: bool,
-}
-
-async fn workspace_or_here(session: &mut Session, name: Option<&str>) -> Result<String, CliError> {
-    match name {
-        Some(name) => Ok(workspace_name(name)),
-        None => Ok(session.attached_directory().await?.workspace.name),
-    }
 }
 
 /// An absolute path as bytes.
@@ -188,7 +183,7 @@ impl Unfollow {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let workspace = workspace_or_here(session, self.workspace.as_deref()).await?;
+        let workspace = self.workspace.resolve(session).await?;
         let request = v1::UnfollowSourceRequest { workspace, ..Default::default() };
         let done = client.follows.unfollow_source(request).await?.into_inner();
         let found = done.workspace.ok_or_else(|| missing_field("workspace"))?;
@@ -202,7 +197,7 @@ impl Update {
     /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let workspace = workspace_or_here(session, self.workspace.as_deref()).await?;
+        let workspace = self.workspace.resolve(session).await?;
         if self.dry_run {
             let request =
                 v1::UpdateFollowerRequest { workspace, dry_run: true, if_following: false, ..Default::default() };

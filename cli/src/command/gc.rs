@@ -49,7 +49,7 @@ pub struct Gc {
     #[arg(long, conflicts_with = "dry_run")]
     plan: bool,
     /// With --plan: show only the history of this workspace
-    #[arg(long, value_name = "WORKSPACE", requires = "plan")]
+    #[arg(short, long, value_name = "WORKSPACE", requires = "plan")]
     workspace: Option<String>,
     /// Pause automatic collection until --resume, and stop a running one
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace"])]

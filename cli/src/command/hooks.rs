@@ -47,7 +47,7 @@ enum HooksCommand {
     Record(Record),
 }
 
-/// Enter the hooks into the configuration of an agent
+/// Add the hooks to the configuration of an agent
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -57,13 +57,13 @@ Examples:
 struct Install {
     /// The agent
     agent: Agent,
-    /// Take the hooks out of the configuration
+    /// Remove the hooks from the configuration
     #[arg(long)]
     remove: bool,
     /// For all projects of this user, instead of this directory
     #[arg(long)]
     user: bool,
-    /// Print the text that belongs into the configuration, change nothing
+    /// Print the text for the configuration, change nothing
     #[arg(long, conflicts_with = "remove")]
     print: bool,
 }

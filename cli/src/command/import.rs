@@ -94,6 +94,10 @@ impl Compression {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam import tar linux.tar.xz
+  curl URL | amalgam import tar - -w linux")]
 struct Tar {
     /// The archive; - is standard input
     #[arg(value_name = "FILE|-")]
@@ -115,6 +119,7 @@ struct Tar {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam import zip photos.zip --dry-run")]
 struct Zip {
     /// The archive; - is standard input
     #[arg(value_name = "FILE|-")]
@@ -130,6 +135,10 @@ struct Zip {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam import git ~/src/project --history all
+  amalgam import git https://host/project.git --ref v1.0 -w project")]
 struct Git {
     /// A work tree, a bare repository, or a URL that git can clone
     #[arg(value_name = "PATH|URL")]
@@ -148,6 +157,7 @@ struct Git {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam import docker debian:12 -w debian")]
 struct Docker {
     /// Name, name and tag, or id of the image
     #[arg(value_name = "IMAGE")]
@@ -163,6 +173,7 @@ struct Docker {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam import oci image.tar -w base")]
 struct Oci {
     /// The image layout or archive
     #[arg(value_name = "DIR|FILE")]
@@ -178,6 +189,7 @@ struct Oci {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam import overlay /var/lib/sandbox/upper --onto base@ -w base")]
 struct Overlay {
     /// The upper directory
     #[arg(value_name = "DIR")]

@@ -31,7 +31,7 @@ pub struct Init {
     /// The directory [default: the current one]
     dir: Option<OsString>,
     /// The name of the new workspace [default: the name of the directory]
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     workspace: Option<String>,
     /// Leave out paths that match this pattern, as a line of .amalgamignore does; repeatable
     #[arg(long, value_name = "PATTERN")]

@@ -45,7 +45,7 @@ enum KeyCommand {
 #[derive(Debug, Args)]
 struct Place {
     /// The data directory of the server; without it the server of the local store
-    #[arg(long, value_name = "DIR", env = "AMALGAM_DATA")]
+    #[arg(long, value_name = "DIR", env = "AMALGAM_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
     /// The database of the cluster, for the nodes of one [env: AMALGAM_CLUSTER]
     #[arg(long, value_name = "URL")]
@@ -54,19 +54,23 @@ struct Place {
 
 /// Create a key, and print it once
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam key create ann --scope write --project demo --data /srv/amalgam
+  amalgam key create ci --scope merge --expires 90d")]
 struct Create {
-    /// The agent or person who gets it
+    /// The agent or person that uses the key
     agent: String,
-    /// What it permits: read, write, merge, run, admin
+    /// What the key permits: read, write, merge, run, admin
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
-    /// A project that it may use [default: all]
+    /// A project that the key may use [default: all]
     #[arg(long = "project", value_name = "PROJECT", value_delimiter = ',')]
     projects: Vec<String>,
-    /// When it stops working, as in 12h, 90d
+    /// When the key expires, such as 12h or 90d
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
-    /// Print it in the form that e2b clients demand
+    /// Print the key in the form that e2b clients require
     #[arg(long)]
     e2b: bool,
     #[command(flatten)]
@@ -75,6 +79,7 @@ struct Create {
 
 /// List all keys, revoked and expired ones too
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam key ls\n  amalgam key ls --data /srv/amalgam")]
 struct Ls {
     #[command(flatten)]
     place: Place,
@@ -82,6 +87,7 @@ struct Ls {
 
 /// Revoke a key for ever; its open connections end
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam key revoke abcdefghijklmnop")]
 struct Revoke {
     /// The id of the key: 16 characters
     id: String,
@@ -91,8 +97,9 @@ struct Revoke {
 
 /// Print a new key without storing it, for the API_KEY variable of a server
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam key generate")]
 struct Generate {
-    /// Print it in the form that e2b clients demand
+    /// Print the key in the form that e2b clients require
     #[arg(long)]
     e2b: bool,
 }

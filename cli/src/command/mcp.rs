@@ -53,7 +53,7 @@ enum McpCommand {
     Init(Init),
 }
 
-/// Enter the server into the configuration of a client
+/// Add the server to the configuration of a client
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -63,10 +63,10 @@ Examples:
 struct Init {
     /// The client
     client: McpClient,
-    /// Take the server out of the configuration
+    /// Remove the server from the configuration
     #[arg(long)]
     remove: bool,
-    /// Print the text that belongs into the configuration, change nothing
+    /// Print the text for the configuration, change nothing
     #[arg(long, conflicts_with = "remove")]
     print: bool,
     #[command(flatten)]

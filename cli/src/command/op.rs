@@ -41,7 +41,7 @@ struct OpLog {
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
     /// List only operations that changed this workspace
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
     workspace: String,
 }
 

@@ -94,10 +94,10 @@ struct Explain {
 
 /// List the changes of the policy, newest first
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam policy log")]
+#[command(after_help = "Examples:\n  amalgam policy log\n  amalgam policy log -n 5")]
 struct Log {
-    /// At most so many
-    #[arg(long, short = 'n', default_value_t = 20)]
+    /// List at most N changes
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     limit: i32,
 }
 

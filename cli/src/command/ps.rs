@@ -21,9 +21,9 @@ Examples:
   amalgam ps
   amalgam ps try --all")]
 pub struct Ps {
-    /// The sandbox: its id or its name [default: all that run]
+    /// The sandbox: its id or its name [default: all running ones]
     sandbox: Option<String>,
-    /// Also commands that have ended
+    /// List commands that have ended, too
     #[arg(long)]
     all: bool,
 }

@@ -5,6 +5,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::merge::say_merge;
+use super::workspace_arg::WorkspaceArg;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -105,8 +106,8 @@ fn quiet(text: &str) -> Result<u32, String> {
 
 #[derive(Debug, Args)]
 struct What {
-    /// The workspace [default: the one of this directory]
-    workspace: Option<String>,
+    #[command(flatten)]
+    workspace: WorkspaceArg,
     /// The workspace to merge into [default: the one it was forked from]
     #[arg(long, value_name = "WORKSPACE")]
     into: Option<String>,
@@ -154,10 +155,7 @@ impl What {
     }
 
     async fn submission(&self, session: &mut Session) -> Result<v1::Submission, CliError> {
-        let workspace = match &self.workspace {
-            Some(name) => workspace_name(name),
-            None => session.attached_directory().await?.workspace.name,
-        };
+        let workspace = self.workspace.resolve(session).await?;
         Ok(v1::Submission {
             workspace,
             target: self.into.as_deref().map(workspace_name).unwrap_or_default(),

@@ -18,7 +18,7 @@ use crate::text;
 /// Get a workspace or a label from a server
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Only what is not here yet is sent; a pull that broke off goes on where it ended. The directory of the
+Only what is not here yet is sent; an interrupted pull continues where it stopped. The directory of the
 workspace is updated, and must have no uncommitted changes. Nothing here is overwritten: if the
 workspace moved here and there, the pull fails and names the next step.
 

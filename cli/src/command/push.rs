@@ -21,7 +21,7 @@ const SECRETS_MAX: usize = 50;
 /// Send a workspace or a label to a server
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Only what the server does not have is sent; a push that broke off goes on where it ended. Uncommitted
+Only what the server does not have is sent; an interrupted push continues where it stopped. Uncommitted
 changes are not sent. Nothing on the server is overwritten: if the workspace moved there, the push
 fails and names the next step. Contents that look like keys or passwords are listed and not sent.
 

@@ -31,7 +31,7 @@ Examples:
   amalgam radar src/
   amalgam radar --watch")]
 pub struct Radar {
-    /// Only paths that start so
+    /// Show only paths that start with this
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
     /// Only overlaps of this workspace

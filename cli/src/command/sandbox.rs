@@ -57,11 +57,15 @@ enum SandboxCommand {
 
 /// List sandboxes, newest first
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam sandbox ls
+  amalgam sandbox ls --state running --name-prefix try")]
 struct Ls {
-    /// Only sandboxes in this state: starting, running, stopping, stopped, error
+    /// List only sandboxes in this state: starting, running, stopping, stopped, error
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Only sandboxes whose names begin so
+    /// List only sandboxes whose names begin with this
     #[arg(long, value_name = "TEXT")]
     name_prefix: Option<String>,
 }
@@ -70,6 +74,7 @@ struct Ls {
 ///
 /// A workspace that was made for a sandbox is deleted with it; `amalgam ws undelete` brings it back.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam sandbox rm try\n  amalgam sandbox rm try --keep-workspace")]
 struct Rm {
     /// The sandboxes
     #[arg(value_name = "SANDBOX", required = true)]
@@ -81,16 +86,18 @@ struct Rm {
 
 /// Show what happened to a sandbox
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam sandbox logs try -n 20")]
 struct Logs {
     /// The sandbox
     sandbox: String,
-    /// The last lines
+    /// Print at most this many of the last lines
     #[arg(short = 'n', long = "number", value_name = "N", default_value_t = 100)]
     number: u32,
 }
 
 /// Show the resources that a sandbox uses
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam sandbox stats try")]
 struct Stats {
     /// The sandbox
     sandbox: String,
@@ -108,30 +115,32 @@ Examples:
   amalgam sandbox create --template python --from main
   amalgam sandbox create --template snapshot:images/python@")]
 struct Templates {
-    /// Only this one
+    /// Show only this template
     name: Option<String>,
 }
 
 /// Let a sandbox live longer, by one hour at most and 24 hours in all
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam sandbox extend try 30m")]
 struct Extend {
     /// The sandbox
     sandbox: String,
-    /// How much longer, as in 600s, 30m or 1h
+    /// How much longer, such as 600s, 30m or 1h
     #[arg(value_name = "TIME")]
     by: String,
 }
 
 /// Copy the workspace of a running sandbox, and start a sandbox on each copy
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam sandbox fork try -n 3")]
 struct Fork {
     /// The sandbox
     sandbox: String,
-    /// How many copies
+    /// Number of copies
     #[arg(short = 'n', long = "number", value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=50))]
     number: u32,
-    /// A name for the copies
+    /// The name of the new sandboxes
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     name: String,
 }

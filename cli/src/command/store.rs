@@ -26,6 +26,7 @@ const CLUSTER_PREFIX: &str = "cluster:";
 
 /// Copy whole stores
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam store migrate /srv/amalgam/projects/demo cluster:demo")]
 pub struct StoreCommand {
     #[command(subcommand)]
     verb: StoreVerb,
@@ -59,7 +60,7 @@ struct Migrate {
     #[arg(long, value_name = "URL", env = "AMALGAM_CLUSTER", hide_env_values = true)]
     cluster: String,
     /// The bucket of the cluster
-    #[arg(long, value_name = "URL", env = "AMALGAM_BUCKET")]
+    #[arg(long, value_name = "URL", env = "AMALGAM_BUCKET", hide_env_values = true)]
     bucket: String,
 }
 

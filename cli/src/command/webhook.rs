@@ -53,7 +53,7 @@ enum WebhookCommand {
 #[derive(Debug, Args)]
 struct Place {
     /// The data directory of the server; without it the server of the local store
-    #[arg(long, value_name = "DIR", env = "AMALGAM_DATA")]
+    #[arg(long, value_name = "DIR", env = "AMALGAM_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
     /// The database of the cluster, for the nodes of one [env: AMALGAM_CLUSTER]
     #[arg(long, value_name = "URL")]
@@ -62,13 +62,17 @@ struct Place {
 
 /// Create a webhook, and print its secret once
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam webhook create https://ci.example/hook --kind workspace.merged --data /srv/amalgam
+  amalgam webhook create https://ci.example/hook --workspace 'agents/*'")]
 struct Create {
     /// The address, http or https
     url: String,
     /// A kind of events, as in workspace.committed or label.*; repeatable [default: all]
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
     kinds: Vec<String>,
-    /// A workspace; a name that ends with * means all that begin so; repeatable [default: all]
+    /// A workspace; a name that ends with * stands for all names with that beginning; repeatable [default: all]
     #[arg(long = "workspace", value_name = "NAME")]
     workspaces: Vec<String>,
     /// The project whose events are sent
@@ -80,6 +84,7 @@ struct Create {
 
 /// List all webhooks
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam webhook ls\n  amalgam webhook ls --data /srv/amalgam")]
 struct Ls {
     #[command(flatten)]
     place: Place,
@@ -87,6 +92,7 @@ struct Ls {
 
 /// Delete a webhook with its deliveries
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam webhook rm abcdefghijklmnop")]
 struct Rm {
     /// The id of the webhook: 16 characters
     id: String,
@@ -96,6 +102,7 @@ struct Rm {
 
 /// Send the event webhook.test, and wait for the result
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam webhook test abcdefghijklmnop")]
 struct Test {
     /// The id of the webhook: 16 characters
     id: String,
@@ -108,13 +115,14 @@ struct Test {
 
 /// List the deliveries of a webhook, newest first
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam webhook deliveries abcdefghijklmnop --failed")]
 struct Deliveries {
     /// The id of the webhook: 16 characters
     id: String,
-    /// Only those that failed
+    /// List only failed deliveries
     #[arg(long)]
     failed: bool,
-    /// The most that are listed
+    /// List at most this many
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: u32,
     #[command(flatten)]
@@ -123,6 +131,7 @@ struct Deliveries {
 
 /// Make a delivery again, and wait for the result
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam webhook replay abcdefghijklmnop 17")]
 struct Replay {
     /// The id of the webhook: 16 characters
     id: String,

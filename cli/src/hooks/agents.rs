@@ -82,7 +82,7 @@ impl Agent {
         entry
     }
 
-    /// The text that belongs into the file.
+    /// The text for the file.
     pub fn snippet(self, program: &str) -> String {
         let mut root = Node::object();
         self.enter(&mut root, program);

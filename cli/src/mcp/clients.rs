@@ -65,7 +65,7 @@ impl McpClient {
         entry
     }
 
-    /// The text that belongs into the configuration.
+    /// The text for the configuration.
     pub fn snippet(self, command: &ServerCommand) -> String {
         match self {
             Self::Codex => {

@@ -69,8 +69,10 @@ fn a_git_branch_is_followed() {
     assert_eq!(scratch.run("cat ../try/lib ../try/other"), "2\nx\n");
     // A branch that was rewritten is followed, too.
     scratch.run("cd ../repo && echo 3 > lib && git commit -qa --amend -m 3");
-    scratch.run("amalgam update try");
+    scratch.run("amalgam update -w try");
     assert_eq!(scratch.run("cat ../try/lib"), "3\n");
+    let said = scratch.run("amalgam unfollow --workspace try 2>&1");
+    assert!(said.contains("try follows nothing"), "{said}");
 }
 
 #[test]

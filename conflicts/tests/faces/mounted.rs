@@ -6,7 +6,7 @@ use amalgam_conflicts::{Caption, RenderCache};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{OperationContext, RootId, SnapshotId, Time, WorkingTree};
-use amalgam_view::{Access, Caller, CommitRequest, ConflictFold, Kind, ROOT, View, ViewOptions};
+use amalgam_view::{Access, Caller, CommitRequest, ConflictFiles, Kind, ROOT, View, ViewOptions};
 
 use crate::kit::{World, all_kinds};
 
@@ -15,7 +15,7 @@ const NOW: Time = Time(5_000_000_000_000);
 fn options() -> ViewOptions {
     let stage = Arc::new(RenderCache::default());
     ViewOptions {
-        conflicts: Some(Arc::new(move |store, path, conflict| {
+        show_conflict: Some(Arc::new(move |store, path, conflict| {
             stage.render(store, path, conflict, &|path, _| Caption::of(path))
         })),
         ..ViewOptions::new(Owner { uid: 0, gid: 0 }, || NOW)
@@ -90,10 +90,11 @@ fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
     // One is decided after it was looked at.
     view.open_file_truncating(&caller, text.ino, Access::WRITE).expect("cut");
     view.write(&caller, text.ino, 0, b"decided\n").expect("written");
-    let fold = ConflictFold { seen, root: back.root, paths };
+    let conflict_files = ConflictFiles { seen, root: back.root, paths };
     let change = Change::new("edited");
     let (workspaces, name, change, act) = (&workspaces, &name, &change, &act);
-    let request = CommitRequest { workspaces, name, change, act, action: "commit", fold: Some(&fold) };
+    let request =
+        CommitRequest { workspaces, name, change, act, action: "commit", conflict_files: Some(&conflict_files) };
     let done = view.commit_request(&request).expect("committed");
     let root = world.store.snapshot(done.snapshot).expect("read").root;
     assert_eq!(world.read(root, "text"), b"decided\n");

@@ -99,7 +99,7 @@ impl AdmissionCheck<'_> {
                 self.shallow(done.depth)?;
                 let (Some(id), Some(parent)) = (done.id, open.last_mut()) else { return Ok(done.depth) };
                 parent.depth = parent.depth.max(parent.edges.names + done.depth);
-                self.session.known().lock().insert(id, CheckedObject { depth: done.depth, bytes: 0 });
+                self.session.checked_objects().lock().insert(id, CheckedObject { depth: done.depth, bytes: 0 });
             }
             self.shallow(names)?;
         }
@@ -112,7 +112,7 @@ impl AdmissionCheck<'_> {
     /// Returns the depth below an object that has no children or was visited before. Refuses an object that does not exist.
     fn known(&self, id: ObjectId) -> Result<Option<usize>> {
         let has_none_below = matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs);
-        if let Some(known) = self.session.known().lock().get(&id) {
+        if let Some(known) = self.session.checked_objects().lock().get(&id) {
             return Ok(Some(known.depth));
         }
         if let Some(depth) = self.session.resting().lock().below.get(&id) {

@@ -40,7 +40,7 @@ impl WriteSession {
         let had = !resting.below.is_empty();
         resting.below.clear();
         if had {
-            self.known().lock().retain(|_, known| known.bytes > 0);
+            self.checked_objects().lock().retain(|_, known| known.bytes > 0);
         }
         had
     }

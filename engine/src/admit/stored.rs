@@ -87,7 +87,7 @@ impl WriteSession {
             return self.admit(id.kind, bytes.clone()).map(drop);
         }
         // The chunk occurred before in the same stream.
-        if self.known().lock().contains_key(id) {
+        if self.checked_objects().lock().contains_key(id) {
             return Ok(());
         }
         // Repack a form that is larger than the raw chunk.
@@ -96,7 +96,7 @@ impl WriteSession {
             false => bytes.clone(),
         };
         self.put_stored_chunk(*id, stored, raw_bytes as usize)?;
-        self.known().lock().insert(*id, CheckedObject { depth: 0, bytes: raw_bytes });
+        self.checked_objects().lock().insert(*id, CheckedObject { depth: 0, bytes: raw_bytes });
         Ok(())
     }
 

@@ -65,7 +65,7 @@ pub struct Rocks {
     database: DB,
     chunk_options: Options,
     directory: PathBuf,
-    commits: Group<Prepared, Result<Committed>>,
+    commits: Group<PreparedTransaction, Result<Committed>>,
     /// Only accessed by the leader of a group; it is here because it outlives the group.
     next_operation: AtomicU64,
     /// The oldest operation in the log.
@@ -90,7 +90,7 @@ pub struct Rocks {
 }
 
 /// A transaction with its rows prepared: the leader only compares and numbers.
-struct Prepared {
+struct PreparedTransaction {
     objects: Vec<ObjectRow>,
     expect: Vec<(RefName, Option<RefValue>)>,
     set: Vec<(RefName, Option<RefValue>)>,
@@ -333,7 +333,7 @@ impl Rocks {
     ) -> Result<()> {
         wanted.sort_unstable_by_key(|wanted| (wanted.number, wanted.place));
         if family == CHUNKS && is_dense(wanted) {
-            return self.rows_in_a_row(wanted, ids, look);
+            return self.read_adjacent_rows(wanted, ids, look);
         }
         let keys: Vec<_> = wanted.iter().map(|wanted| wanted.number.to_be_bytes()).collect();
         let rows = self.database.batched_multi_get_cf_opt(self.family(family), &keys, true, &reading(family));
@@ -348,7 +348,7 @@ impl Rocks {
     }
 
     /// Calls `look` for adjacent chunks with one sequential read instead of one read for each.
-    fn rows_in_a_row(&self, wanted: &[Wanted], ids: &[ObjectId], look: &mut ReadCallback<'_>) -> Result<()> {
+    fn read_adjacent_rows(&self, wanted: &[Wanted], ids: &[ObjectId], look: &mut ReadCallback<'_>) -> Result<()> {
         let mut options = reading(CHUNKS);
         let bytes: u64 = wanted.iter().map(|wanted| wanted.stored_bytes).sum();
         options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
@@ -383,7 +383,7 @@ impl Rocks {
 
     /// Reads the rows between the first and the last of some chunks, if their number matches; otherwise tries each half. `others`
     /// receives the indices of chunks that were not found.
-    fn guess_in_a_row(
+    fn read_guessed_range(
         &self,
         ids: &[ObjectId],
         places: Range<usize>,
@@ -401,8 +401,8 @@ impl Rocks {
         };
         if last.number.checked_sub(first.number) != Some(places.len() as u64 - 1) {
             let middle = places.start + places.len() / 2;
-            self.guess_in_a_row(ids, places.start..middle, look, others)?;
-            return self.guess_in_a_row(ids, middle..places.end, look, others);
+            self.read_guessed_range(ids, places.start..middle, look, others)?;
+            return self.read_guessed_range(ids, middle..places.end, look, others);
         }
         let mut options = reading(CHUNKS);
         // `look` compares the hash, and a mismatch is read by id with all checks.
@@ -414,15 +414,15 @@ impl Rocks {
         let mut rows = self.database.raw_iterator_cf_opt(self.family(CHUNKS), options);
         rows.seek(first.number.to_be_bytes());
         for (number, place) in (first.number..).zip(places) {
-            let is_it = match rows.item() {
+            let is_match = match rows.item() {
                 Some((here, row)) if here == number.to_be_bytes() => {
-                    let is_it = look(place, row);
+                    let is_match = look(place, row);
                     rows.next();
-                    is_it
+                    is_match
                 }
                 _ => false,
             };
-            if !is_it {
+            if !is_match {
                 others.push(place);
             }
         }
@@ -500,7 +500,7 @@ impl Backend for Rocks {
     fn guess_many(&self, ids: &[ObjectId], look: &mut MatchCallback<'_>) -> Result<Vec<usize>> {
         let mut others = Vec::new();
         if ids.iter().all(|id| id.kind == ObjectKind::Chunk) {
-            self.guess_in_a_row(ids, 0..ids.len(), look, &mut others)?;
+            self.read_guessed_range(ids, 0..ids.len(), look, &mut others)?;
         } else {
             others.extend(0..ids.len());
         }
@@ -541,7 +541,7 @@ impl Backend for Rocks {
         transaction.check()?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
         let _numbering = self.numbering.read();
-        let prepared = Prepared { objects: self.rows(objects), expect, set, operation, durability };
+        let prepared = PreparedTransaction { objects: self.rows(objects), expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::record::{EpisodeState, Step, StepDraft, StepUpdate};
 use super::{CACHED_EPISODES_MAX, CachedEpisode, Episode, EpisodeName, Episodes, StepId, half_dropped};
 use crate::backend::Transaction;
-use crate::commit::{CommittedTree, Words};
+use crate::commit::{CommittedTree, SnapshotDetails};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{OperationContext, hold_snapshot, recorded, trying};
@@ -80,7 +80,7 @@ impl Episodes {
         let (landed, step) = self.placing(episode, |known, id| {
             // Complete except for the snapshot, which does not exist yet.
             let mut step = self.step_at(episode, id, SnapshotId::from_bytes([0; 32]), draft, context)?;
-            let words = Words {
+            let words = SnapshotDetails {
                 author: context.actor.clone(),
                 time: context.time,
                 message: message.to_owned(),

@@ -126,17 +126,17 @@ pub struct MergeHeads {
     pub sources: Vec<(WorkspaceName, SnapshotId)>,
 }
 
-/// The result of a merge before anything is changed.
-enum Unchanged {
+/// The result of a merge that is not committed yet.
+enum ComputedMerge {
     Already,
     /// A source may not be merged, for this reason.
     Refused(String),
     Forward(SnapshotId),
-    Folded(Box<Fold>),
+    Merged(Box<MergeInProgress>),
 }
 
 /// A merge of several heads in progress.
-struct Fold {
+struct MergeInProgress {
     tree: WorkingTree,
     /// The sources to merge.
     sources: Vec<(WorkspaceName, SnapshotId)>,
@@ -182,16 +182,16 @@ impl Workspaces {
         for name in request.sources {
             heads.sources.extend(self.get(name)?.head.map(|head| (name.clone(), head)));
         }
-        let fold = match self.fold(history, request, &heads, context)? {
-            Unchanged::Already => return Ok(MergeDone::without_change(MergeHow::Already, target.head)),
-            Unchanged::Refused(reason) => {
+        let merge = match self.compute_merge(history, request, &heads, context)? {
+            ComputedMerge::Already => return Ok(MergeDone::without_change(MergeHow::Already, target.head)),
+            ComputedMerge::Refused(reason) => {
                 return Ok(MergeDone { reason, ..MergeDone::without_change(MergeHow::Refused, target.head) });
             }
-            Unchanged::Forward(source) => return self.forward(&target, source, context, MERGE),
-            Unchanged::Folded(fold) => *fold,
+            ComputedMerge::Forward(source) => return self.forward(&target, source, context, MERGE),
+            ComputedMerge::Merged(merge) => *merge,
         };
-        if !fold.conflicts.is_empty() && !request.keep_conflicts {
-            let Fold { conflicts, report, reason, .. } = fold;
+        if !merge.conflicts.is_empty() && !request.keep_conflicts {
+            let MergeInProgress { conflicts, report, reason, .. } = merge;
             return Ok(MergeDone {
                 conflicts,
                 report,
@@ -199,7 +199,7 @@ impl Workspaces {
                 ..MergeDone::without_change(MergeHow::Refused, target.head)
             });
         }
-        self.land(request, fold, target.head, context)
+        self.land(request, merge, target.head, context)
     }
 
     /// Computes the result of a merge without changing anything. `heads` are the heads of the workspaces, or their intended
@@ -211,66 +211,69 @@ impl Workspaces {
         heads: &MergeHeads,
         context: &OperationContext,
     ) -> Result<MergeDone> {
-        match self.fold(history, request, heads, context)? {
-            Unchanged::Already => Ok(MergeDone::without_change(MergeHow::Already, heads.target)),
-            Unchanged::Refused(reason) => {
+        match self.compute_merge(history, request, heads, context)? {
+            ComputedMerge::Already => Ok(MergeDone::without_change(MergeHow::Already, heads.target)),
+            ComputedMerge::Refused(reason) => {
                 Ok(MergeDone { reason, ..MergeDone::without_change(MergeHow::Refused, heads.target) })
             }
-            Unchanged::Forward(_) => Ok(MergeDone::without_change(MergeHow::Forward, heads.target)),
-            Unchanged::Folded(fold) => {
-                let Fold { conflicts, report, reason, .. } = *fold;
+            ComputedMerge::Forward(_) => Ok(MergeDone::without_change(MergeHow::Forward, heads.target)),
+            ComputedMerge::Merged(merge) => {
+                let MergeInProgress { conflicts, report, reason, .. } = *merge;
                 let done = MergeDone::without_change(MergeHow::Merged, heads.target);
                 Ok(MergeDone { conflicts, report, reason, ..done })
             }
         }
     }
 
-    fn fold(
+    /// Merges the trees of the heads in memory: finds the base, applies the rules, and changes no reference.
+    fn compute_merge(
         &self,
         history: &History,
         request: &MergeRequest<'_>,
         heads: &MergeHeads,
         context: &OperationContext,
-    ) -> Result<Unchanged> {
+    ) -> Result<ComputedMerge> {
         let sources = new_sources(history, heads)?;
         let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
-        let Some((_, first)) = sources.first() else { return Ok(Unchanged::Already) };
+        let Some((_, first)) = sources.first() else { return Ok(ComputedMerge::Already) };
         for (name, head) in &sources {
             let refusal = request.admit.map(|admit| admit.refusal(name, *head, heads.target)).transpose()?;
             if let Some(reason) = refusal.flatten() {
-                return Ok(Unchanged::Refused(reason));
+                return Ok(ComputedMerge::Refused(reason));
             }
         }
         if let [(_, source)] = sources[..] {
             let is_behind = heads.target.map(|head| history.is_ancestor(head, source)).transpose()?;
             if is_behind.unwrap_or(true) && (request.fast_forward || heads.target.is_none()) {
-                return Ok(Unchanged::Forward(source));
+                return Ok(ComputedMerge::Forward(source));
             }
         }
-        let mut fold = match heads.target {
+        let mut merge = match heads.target {
             Some(head) => self.begin(request, head, Some(head))?,
             None => self.begin(request, *first, None)?,
         };
         for (name, head) in &sources {
-            fold.record.sources.push((name.to_string(), head.to_string()));
-            if !fold.heads.contains(head) {
-                fold.take(history, request, *head, context)?;
+            merge.record.sources.push((name.to_string(), head.to_string()));
+            if !merge.heads.contains(head) {
+                merge.take(history, request, *head, context)?;
             }
         }
         if sources.len() > 1 {
-            fold.report_once()?;
-            heads.target.map_or(Ok(()), |head| fold.count_once(self.store(), head))?;
+            merge.report_once()?;
+            heads.target.map_or(Ok(()), |head| merge.count_once(self.store(), head))?;
         }
-        fold.sources = sources;
-        Ok(Unchanged::Folded(Box::new(fold)))
+        merge.sources = sources;
+        Ok(ComputedMerge::Merged(Box::new(merge)))
     }
-    fn begin(&self, request: &MergeRequest<'_>, head: SnapshotId, base: Option<SnapshotId>) -> Result<Fold> {
+
+    /// Begins a merge on the tree of `head`. The merge commit follows `base`.
+    fn begin(&self, request: &MergeRequest<'_>, head: SnapshotId, base: Option<SnapshotId>) -> Result<MergeInProgress> {
         let mut tree = WorkingTree::open(self.store(), head)?;
         tree.rebase(base);
         let record = MergeRecord { target: request.target.to_string(), ..MergeRecord::default() };
         let (conflicts, report, reason) = (Vec::new(), MergeReport::default(), String::new());
         let (heads, sources, pins) = (vec![head], Vec::new(), Vec::new());
-        Ok(Fold { tree, sources, heads, conflicts, report, record, reason, pins })
+        Ok(MergeInProgress { tree, sources, heads, conflicts, report, record, reason, pins })
     }
 
     /// Moves the head of a workspace to a snapshot that continues it. Returns nothing, and moves nothing, when it does not. `action`
@@ -294,6 +297,7 @@ impl Workspaces {
         })
     }
 
+    /// Moves the head of a workspace to `to` in one operation.
     fn forward(
         &self,
         target: &Workspace,
@@ -307,14 +311,15 @@ impl Workspaces {
         Ok(MergeDone { operation: Some(operation.sequence), ..MergeDone::without_change(MergeHow::Forward, Some(to)) })
     }
 
+    /// Commits a merge: one snapshot with all heads as parents.
     fn land(
         &self,
         request: &MergeRequest<'_>,
-        mut fold: Fold,
+        mut merge: MergeInProgress,
         head: Option<SnapshotId>,
         context: &OperationContext,
     ) -> Result<MergeDone> {
-        let sources = &fold.sources;
+        let sources = &merge.sources;
         let names = sources.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
         let message = match request.message.is_empty() {
             true => format!("merge {names}"),
@@ -323,13 +328,13 @@ impl Workspaces {
         let mut change = Change::new(message);
         change.other_parents = sources.iter().map(|(_, head)| *head).collect();
         change.metadata = request.metadata.clone();
-        change.metadata.insert(MERGE_RECORD_KEY.to_owned(), fold.record.to_json());
-        let mut tree = fold.tree;
+        change.metadata.insert(MERGE_RECORD_KEY.to_owned(), merge.record.to_json());
+        let mut tree = merge.tree;
         if let Some(head) = head
-            && (!fold.conflicts.is_empty() || have_conflicts(self.store(), &fold.heads)?)
+            && (!merge.conflicts.is_empty() || have_conflicts(self.store(), &merge.heads)?)
         {
             let (root, pin) = write(self.store(), &tree)?;
-            fold.pins.push(pin);
+            merge.pins.push(pin);
             let conflicts = count_conflicts(self.store(), head, root)?;
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
@@ -339,9 +344,9 @@ impl Workspaces {
             how: MergeHow::Merged,
             head: Some(done.snapshot),
             operation: done.operation,
-            conflicts: fold.conflicts,
-            report: fold.report,
-            reason: fold.reason,
+            conflicts: merge.conflicts,
+            report: merge.report,
+            reason: merge.reason,
         })
     }
 }
@@ -364,7 +369,7 @@ fn new_sources(history: &History, heads: &MergeHeads) -> Result<Vec<(WorkspaceNa
     Ok(sources)
 }
 
-impl Fold {
+impl MergeInProgress {
     /// Counts a path that several sources changed only once.
     fn count_once(&mut self, store: &Store, head: SnapshotId) -> Result<()> {
         let (root, pin) = write(store, &self.tree)?;

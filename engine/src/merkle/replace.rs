@@ -24,7 +24,7 @@ fn replace_below<S: Keyed>(
     end: Option<&S::Key>,
 ) -> Result<S::Link> {
     let mut node = node.clone();
-    let mut is = Presence::Unknown;
+    let mut presence = Presence::Unknown;
     let mut below_it = Vec::new();
     while let Some(item) = items.as_slice().first()
         && end.is_none_or(|end| S::item_key(item) < end)
@@ -44,9 +44,9 @@ fn replace_below<S: Keyed>(
                 below_it.push(S::link_id(&links[at]));
             }
         }
-        if is == Presence::Unknown && below_it.drain(..).any(|id| session.is_new(id)) {
-            is = Presence::New;
+        if presence == Presence::Unknown && below_it.drain(..).any(|id| session.is_new(id)) {
+            presence = Presence::New;
         }
     }
-    session.put_node_that(is, node)
+    session.put_node_with_presence(presence, node)
 }

@@ -138,7 +138,7 @@ impl Sequence for Directories {
         node.link(id, node.bare())
     }
 
-    fn look_and_describe<E: From<Malformed>>(
+    fn encode_and_link<E: From<Malformed>>(
         node: &DirectoryNode,
         look: impl FnOnce(&[u8]) -> Result<ObjectId, E>,
     ) -> Result<DirectoryLink, E> {

@@ -42,7 +42,7 @@ pub trait Sequence: Sized + Debug + Send + Sync + 'static {
     /// Creates the link that describes a node.
     fn describe(node: &SequenceNode<Self>, id: ObjectId) -> Result<Self::Link, Malformed>;
     /// Passes the canonical bytes of a node to `look`, which returns its id, and creates the link that describes the node.
-    fn look_and_describe<E: From<Malformed>>(
+    fn encode_and_link<E: From<Malformed>>(
         node: &SequenceNode<Self>,
         look: impl FnOnce(&[u8]) -> Result<ObjectId, E>,
     ) -> Result<Self::Link, E> {

@@ -45,7 +45,7 @@ pub(super) struct TargetLine<'a> {
     pub(super) pins: Vec<Pin>,
 }
 
-/// The start of a merge: its base.
+/// The merge base of an entry and its target.
 struct MergeStart {
     boundary: Option<HistoryBoundary>,
     snapshots: Vec<SnapshotId>,

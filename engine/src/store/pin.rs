@@ -38,6 +38,7 @@ impl std::fmt::Debug for Pin {
     }
 }
 
+/// All pins of a store, counted by object.
 #[derive(Default)]
 pub(super) struct PinTable {
     state: Mutex<Pins>,
@@ -50,14 +51,15 @@ struct Pins {
     /// dropped, and the sweep must not miss both.
     since_sweep: Option<HashSet<ObjectId>>,
     /// The objects of that set that have not been reported to the collector.
-    untold: Vec<ObjectId>,
+    unreported: Vec<ObjectId>,
 }
 
 impl PinTable {
+    /// Pins an object. A running sweep learns of it by [`unreported`](Self::unreported).
     pub(super) fn pin(self: &Arc<Self>, id: ObjectId) -> Pin {
         let mut state = self.state.lock();
         if state.add(id) {
-            state.untold.push(id);
+            state.unreported.push(id);
         }
         Pin { id, table: Arc::clone(self) }
     }
@@ -77,8 +79,8 @@ impl PinTable {
         }
     }
 
-    /// Returns whether there is a pin or a sweep.
-    pub(super) fn any(&self) -> bool {
+    /// Returns whether a pin exists or a sweep runs.
+    pub(super) fn has_pin_or_sweep(&self) -> bool {
         let state = self.state.lock();
         !state.counts.is_empty() || state.since_sweep.is_some()
     }
@@ -101,25 +103,27 @@ impl PinTable {
     /// Returns everything that was pinned at any time since the sweep began.
     pub(super) fn since_sweep(&self) -> Vec<ObjectId> {
         let mut state = self.state.lock();
-        state.untold.clear();
+        state.unreported.clear();
         state.since_sweep.iter().flatten().copied().collect()
     }
 
     /// Returns the pinned objects that have not been reported to the collector yet.
-    pub(super) fn untold(&self) -> Vec<ObjectId> {
-        std::mem::take(&mut self.state.lock().untold)
+    pub(super) fn unreported(&self) -> Vec<ObjectId> {
+        std::mem::take(&mut self.state.lock().unreported)
     }
 
-    /// Runs `action` while no pin can be added, unless there are unreported pins: then returns those instead.
-    pub(super) fn unless_untold<T>(&self, action: impl FnOnce() -> T) -> Result<T, Vec<ObjectId>> {
+    /// Calls `action` while no pin can be added. If there are unreported pins, returns those instead and does not call
+    /// it.
+    pub(super) fn unless_unreported<T>(&self, action: impl FnOnce() -> T) -> Result<T, Vec<ObjectId>> {
         let mut state = self.state.lock();
-        if state.untold.is_empty() { Ok(action()) } else { Err(std::mem::take(&mut state.untold)) }
+        if state.unreported.is_empty() { Ok(action()) } else { Err(std::mem::take(&mut state.unreported)) }
     }
 
+    /// Stops tracking pins.
     pub(super) fn end_sweep(&self) {
         let mut state = self.state.lock();
         state.since_sweep = None;
-        state.untold.clear();
+        state.unreported.clear();
     }
 }
 

@@ -40,19 +40,19 @@ const CHECKED_OBJECTS_MAX: usize = 1 << 20;
 pub struct WriteSession {
     store: Store,
     epoch: Epoch,
-    mark: SessionMark,
+    pin: SessionPin,
     pending: Mutex<Pending>,
     /// Held shared while a thread writes objects ahead: in the meantime those are neither pending nor in the store.
     ahead: RwLock<()>,
     /// Objects from outside that were checked in this session. Everything they refer to has the session's epoch or is in a tree
     /// that the session rests on.
-    known: Mutex<HashMap<ObjectId, CheckedObject>>,
+    checked_objects: Mutex<HashMap<ObjectId, CheckedObject>>,
     resting: Mutex<RestingTrees>,
     /// Chunks that the sender of a stream has purged.
     buried: Mutex<HashMap<ObjectId, Tombstone>>,
     /// The number of known objects from which on they are forgotten; 0 right after that.
-    known_max: AtomicUsize,
-    /// Number of bytes written ahead, in stored form.
+    checked_objects_max: AtomicUsize,
+    /// Bytes that were written ahead of the transaction, in stored form.
     stored: Arc<AtomicU64>,
 }
 
@@ -70,9 +70,9 @@ struct Pending {
 /// A pending object.
 struct PendingObject {
     object: StoredObject,
-    is: Presence,
+    presence: Presence,
     /// Its position in the write order.
-    place: u64,
+    position: u64,
 }
 
 thread_local! {
@@ -130,20 +130,24 @@ pub(crate) enum Presence {
     Unknown,
 }
 
-/// Tells after the end of a session whether its objects became part of the store, by a commit or by a pin, and keeps them there.
+/// The pin on the tree that a session wrote. Empty until the session ends by a commit or a pin, and for ever if it is
+/// dropped without either: so a clone tells later whether the objects of the session became part of the store. It also
+/// keeps them there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SessionMark(Arc<OnceLock<Pin>>);
+pub(crate) struct SessionPin(Arc<OnceLock<Pin>>);
 
-impl SessionMark {
-    /// Creates the mark of an object that was already in the store and is pinned.
+impl SessionPin {
+    /// Creates the pin of an object that was already in the store and is pinned.
     pub(crate) fn stored(pin: Pin) -> Self {
         Self(Arc::new(OnceLock::from(pin)))
     }
 
+    /// Returns whether the session has ended and its objects are in the store.
     pub(crate) fn is_committed(&self) -> bool {
         self.0.get().is_some()
     }
 
+    /// Returns whether both are pins of one session.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -160,13 +164,13 @@ impl WriteSession {
         Self {
             store,
             epoch,
-            mark: SessionMark::default(),
+            pin: SessionPin::default(),
             pending: Mutex::default(),
             ahead: RwLock::default(),
-            known: Mutex::default(),
+            checked_objects: Mutex::default(),
             resting: Mutex::default(),
             buried: Mutex::default(),
-            known_max: AtomicUsize::new(CHECKED_OBJECTS_MAX),
+            checked_objects_max: AtomicUsize::new(CHECKED_OBJECTS_MAX),
             stored: Arc::default(),
         }
     }
@@ -181,14 +185,14 @@ impl WriteSession {
         Arc::clone(&self.stored)
     }
 
-    pub(crate) fn mark(&self) -> &SessionMark {
-        &self.mark
+    pub(crate) fn pin(&self) -> &SessionPin {
+        &self.pin
     }
 
     /// Sets the write position of all objects that this thread puts during `put`. With it, the results of several threads are
     /// stored in their logical order and not in that of the threads.
-    pub fn in_place<T>(place: u64, put: impl FnOnce() -> T) -> T {
-        let before = WRITE_POSITION.replace(place);
+    pub fn at_write_position<T>(position: u64, put: impl FnOnce() -> T) -> T {
+        let before = WRITE_POSITION.replace(position);
         let done = put();
         WRITE_POSITION.set(before);
         done
@@ -244,7 +248,7 @@ impl WriteSession {
             Node::Directory(Some(contents)) => Some(contents.id.object()),
             _ => None,
         };
-        let id = self.put_that(self.above(directory), ObjectKind::Root, bytes)?;
+        let id = self.put_with_presence(self.presence_above(directory), ObjectKind::Root, bytes)?;
         self.store.inner.cache.insert(id, Cached::Root(Arc::new(root.clone())), length);
         Ok(RootId::from_bytes(id.hash))
     }
@@ -263,9 +267,9 @@ impl WriteSession {
         snapshot.check().map_err(|source| Error::Refused { kind: ObjectKind::Snapshot, source })?;
         let canonical = snapshot.encode();
         let length = canonical.len();
-        let is = self.above(Some(snapshot.root.object()));
+        let presence = self.presence_above(Some(snapshot.root.object()));
         let id = ObjectId::of(ObjectKind::Snapshot, &canonical);
-        self.add(id, is, length, || match &touched {
+        self.add(id, presence, length, || match &touched {
             Some(touched) => touched.pack(id, &canonical),
             None => canonical.into(),
         })?;
@@ -275,16 +279,20 @@ impl WriteSession {
 
     /// Puts a node of a sequence and returns the link to it.
     pub(crate) fn put_node<S: CachedSequence>(&self, node: SequenceNode<S>) -> Result<S::Link> {
-        self.put_node_that(Presence::Unknown, node)
+        self.put_node_with_presence(Presence::Unknown, node)
     }
 
-    /// Puts a node of a sequence of which it may be known that it is new, and returns the link to it.
-    pub(crate) fn put_node_that<S: CachedSequence>(&self, is: Presence, node: SequenceNode<S>) -> Result<S::Link> {
+    /// Puts a node of a sequence, whose presence in the store the caller may know, and returns the link to it.
+    pub(crate) fn put_node_with_presence<S: CachedSequence>(
+        &self,
+        presence: Presence,
+        node: SequenceNode<S>,
+    ) -> Result<S::Link> {
         let mut length = 0;
-        let link = S::look_and_describe(&node, |bytes| {
+        let link = S::encode_and_link(&node, |bytes| {
             length = bytes.len();
             let id = ObjectId::of(S::KIND, bytes);
-            self.add(id, is, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(PutError::Store)
+            self.add(id, presence, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(PutError::Store)
         });
         let link = link.map_err(|why| match why {
             PutError::Store(error) => error,
@@ -296,12 +304,12 @@ impl WriteSession {
 
     /// Puts the canonical bytes of an object that this process created.
     pub(crate) fn put(&self, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
-        self.put_that(Presence::Unknown, kind, canonical)
+        self.put_with_presence(Presence::Unknown, kind, canonical)
     }
 
-    fn put_that(&self, is: Presence, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
+    fn put_with_presence(&self, presence: Presence, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
         let id = ObjectId::of(kind, &canonical);
-        self.add(id, is, canonical.len(), || canonical.into())?;
+        self.add(id, presence, canonical.len(), || canonical.into())?;
         Ok(id)
     }
 
@@ -310,8 +318,8 @@ impl WriteSession {
         self.pending.lock().ids.get(&id) == Some(&Presence::New)
     }
 
-    /// Returns whether an object that refers to this one is known to be new.
-    fn above(&self, below: Option<ObjectId>) -> Presence {
+    /// Returns the presence of an object that refers to `below`: it is new if `below` is.
+    fn presence_above(&self, below: Option<ObjectId>) -> Presence {
         if below.is_some_and(|below| self.is_new(below)) { Presence::New } else { Presence::Unknown }
     }
 
@@ -338,15 +346,16 @@ impl WriteSession {
         Ok(())
     }
 
-    pub(crate) fn known(&self) -> &Mutex<HashMap<ObjectId, CheckedObject>> {
-        &self.known
+    /// Returns the objects from outside that were checked in this session.
+    pub(crate) fn checked_objects(&self) -> &Mutex<HashMap<ObjectId, CheckedObject>> {
+        &self.checked_objects
     }
 
     /// Forgets the checked objects from outside when they take too much memory. Later objects are walked again; the limit is at
     /// least twice the size of that walk, so that this does not repeat over and over.
-    pub(crate) fn bound_known(&self) {
-        let mut known = self.known.lock();
-        let max = match self.known_max.load(Ordering::Relaxed) {
+    pub(crate) fn limit_checked_objects(&self) {
+        let mut known = self.checked_objects.lock();
+        let max = match self.checked_objects_max.load(Ordering::Relaxed) {
             0 => CHECKED_OBJECTS_MAX.max(2 * known.len()),
             max if known.len() > max => {
                 known.clear();
@@ -354,13 +363,15 @@ impl WriteSession {
             }
             max => max,
         };
-        self.known_max.store(max, Ordering::Relaxed);
+        self.checked_objects_max.store(max, Ordering::Relaxed);
     }
 
+    /// Returns the tombstones of chunks that the sender of a stream has purged.
     pub(crate) fn buried(&self) -> &Mutex<HashMap<ObjectId, Tombstone>> {
         &self.buried
     }
 
+    /// Returns the stored trees that the session rests on: they stay pinned, so that they need not be walked.
     pub(crate) fn resting(&self) -> &Mutex<RestingTrees> {
         &self.resting
     }
@@ -403,7 +414,9 @@ impl WriteSession {
         Ok(self.store.inner.backend.contains_many(&[id], self.epoch)?[0])
     }
 
-    fn add(&self, id: ObjectId, is: Presence, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
+    /// Adds an object to the pending ones, unless it is pending already. `taken` is its size before compression;
+    /// `stored` returns its bytes in stored form.
+    fn add(&self, id: ObjectId, presence: Presence, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
         // A larger object could be stored, but neither sent nor restored.
         if taken > OBJECT_BYTES_MAX {
             return Err(Error::Refused { kind: id.kind, source: Malformed::TooMuch { what: "an object" } });
@@ -417,26 +430,28 @@ impl WriteSession {
             {
                 return Err(Error::Unwanted { id, tombstone: Box::new(tombstone) });
             }
-            place.insert(is);
+            place.insert(presence);
             let bytes = stored();
             pending.bytes += bytes.len() + PENDING_OVERHEAD_BYTES;
             pending.bytes_taken += taken;
-            pending.objects.push(PendingObject { object: StoredObject { id, bytes }, is, place: WRITE_POSITION.get() });
+            let object = StoredObject { id, bytes };
+            pending.objects.push(PendingObject { object, presence, position: WRITE_POSITION.get() });
         }
         self.write_ahead(false)
     }
 
-    /// Returns the objects that are not in the store yet, in write order: objects with the same position are read together later,
-    /// and read-ahead assumes that chunks are adjacent. The existing ones are protected from collection from now on.
-    fn new_ones(&self, mut objects: Vec<PendingObject>) -> Result<Vec<StoredObject>> {
-        objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.place));
-        let unknown = objects.iter().filter(|waiting| waiting.is == Presence::Unknown);
+    /// Drops the objects that are in the store already, and returns the others in write order: objects with the same
+    /// position are read together later, and read-ahead assumes that chunks are adjacent. The existing ones are
+    /// protected from collection from now on.
+    fn retain_unstored(&self, mut objects: Vec<PendingObject>) -> Result<Vec<StoredObject>> {
+        objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.position));
+        let unknown = objects.iter().filter(|waiting| waiting.presence == Presence::Unknown);
         let unknown: Vec<_> = unknown.map(|waiting| waiting.object.id).collect();
-        let mut there = self.store.inner.backend.contains_many(&unknown, self.epoch)?.into_iter();
-        let mut is_there = |is| is == Presence::Unknown && there.next().expect("an answer for each");
+        let mut stored = self.store.inner.backend.contains_many(&unknown, self.epoch)?.into_iter();
+        let mut is_stored = |presence| presence == Presence::Unknown && stored.next().expect("an answer for each");
         Ok(objects
             .into_iter()
-            .filter_map(|PendingObject { object, is, .. }| (!is_there(is)).then_some(object))
+            .filter_map(|PendingObject { object, presence, .. }| (!is_stored(presence)).then_some(object))
             .collect())
     }
 
@@ -451,7 +466,7 @@ impl WriteSession {
             (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
         let ids: Vec<_> = objects.iter().map(|waiting| waiting.object.id).collect();
-        let written = self.new_ones(objects).and_then(|objects| {
+        let written = self.retain_unstored(objects).and_then(|objects| {
             let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
             self.store.inner.backend.put_ahead(objects)?;
             self.stored.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -467,7 +482,7 @@ impl WriteSession {
     }
 
     /// Ends the session without moving a reference: writes the pending objects and pins `root`. The objects of this session stay
-    /// in the store while the pin or a mark of the session exists.
+    /// in the store while the returned pin or a clone of the session's own pin exists.
     pub(crate) fn keep(self, root: RootId) -> Result<Pin> {
         self.write_all_ahead()?;
         if let Some(error) = self.pending.lock().failed.take() {
@@ -475,25 +490,25 @@ impl WriteSession {
         }
         // Pin before the session closes, so that the objects are protected at every moment.
         let pin = self.store.pin(root);
-        self.mark.0.get_or_init(|| pin.clone());
+        self.pin.0.get_or_init(|| pin.clone());
         Ok(pin)
     }
 
     /// Ends the session in one transaction: the pending objects, the references and the operation record.
     ///
-    /// `keep`, usually the new root, stays pinned while a mark of this session exists.
+    /// `keep`, usually the new root, stays pinned while a clone of this session's pin exists.
     pub fn commit(self, keep: impl Into<ObjectId>, refs: RefMove) -> Result<Committed> {
         let Pending { objects, failed, .. } = std::mem::take(&mut *self.pending.lock());
         if let Some(error) = failed {
             return Err(error);
         }
-        let objects = self.new_ones(objects)?;
+        let objects = self.retain_unstored(objects)?;
         let RefMove { expect, set, operation, durability } = refs;
         let transaction = Transaction { objects, expect, set, operation: Some(operation), durability };
         let committed = self.store.transact(transaction)?;
         if !committed.replayed {
             // Pin before the session closes, so that the objects are protected at every moment.
-            self.mark.0.get_or_init(|| self.store.inner.pins.pin_own(keep.into()));
+            self.pin.0.get_or_init(|| self.store.inner.pins.pin_own(keep.into()));
         }
         Ok(committed)
     }

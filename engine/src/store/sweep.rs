@@ -37,17 +37,22 @@ pub struct SweepScope {
 /// below it exists.
 pub struct SweepRound {
     store: Store,
+    /// The epoch that began with the round.
     epoch: Epoch,
+    /// The oldest epoch of a session that was open at the start. Objects of this epoch or a later one are not deleted.
     older_than: Epoch,
+    /// The last operation whose references [`roots`](Self::roots) has returned.
     last_operation: u64,
     /// The last operation before the start of the round.
     begun_after: u64,
-    /// Values in operations after this number are kept.
-    counts_after: u64,
+    /// Operations after this number can be undone: the values in them are roots, and the log keeps them.
+    undoable_after: u64,
     without: BTreeSet<RefName>,
-    refs_told: bool,
+    /// Whether [`roots`](Self::roots) has returned the objects of all references.
+    are_refs_reported: bool,
     numbers_end: u64,
     stage: Stage,
+    /// The last index row that the current stage examined.
     after: Option<ObjectId>,
     freed: Tallies,
     /// The numbers of all index rows that the sweep kept, by object family.
@@ -56,12 +61,12 @@ pub struct SweepRound {
     gone: [NumberSet; Family::OBJECTS.len()],
 }
 
-/// The objects that are being deleted.
+/// The objects that the sweep examines. Roots come first, so that a root that exists has its whole tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Roots,
     Others,
-    Nothing,
+    Done,
 }
 
 /// The result of a sweep.
@@ -146,9 +151,9 @@ impl SweepRound {
             older_than,
             last_operation: 0,
             begun_after: 0,
-            counts_after: 0,
+            undoable_after: 0,
             without: scope.without,
-            refs_told: false,
+            are_refs_reported: false,
             numbers_end: 0,
             stage: Stage::Roots,
             after: None,
@@ -161,7 +166,7 @@ impl SweepRound {
         }
         round.begun_after = round.store.inner.backend.last_operation()?;
         round.last_operation = scope.operations_after.map_or(round.begun_after, |after| after.min(round.begun_after));
-        round.counts_after = round.last_operation;
+        round.undoable_after = round.last_operation;
         round.numbers_end = round.store.inner.backend.numbers_end()?;
         Ok(round)
     }
@@ -188,23 +193,23 @@ impl SweepRound {
     /// The log covers the case of a reference that is renamed from after the reader's position to before it.
     pub fn roots(&mut self) -> Result<Vec<ObjectId>> {
         let pins = &self.store.inner.pins;
-        let mut roots = if self.refs_told { pins.untold() } else { pins.since_sweep() };
+        let mut roots = if self.are_refs_reported { pins.unreported() } else { pins.since_sweep() };
         roots.extend(self.store.inner.backend.pins_elsewhere()?);
         let mut after = None;
-        while !self.refs_told {
+        while !self.are_refs_reported {
             let page = self.store.list_refs("", after.as_ref(), PAGE)?;
             let counted = page.iter().filter(|(name, _)| !self.without.contains(name));
             roots.extend(counted.flat_map(|(_, value)| value.roots()));
             match page.into_iter().last() {
                 Some((name, _)) => after = Some(name),
-                None => self.refs_told = true,
+                None => self.are_refs_reported = true,
             }
         }
         loop {
             let page = self.store.list_operations(self.last_operation, PAGE)?;
             let Some(last) = page.last() else { break };
             self.last_operation = last.sequence;
-            let counted = page.iter().filter(|operation| self.counts(operation));
+            let counted = page.iter().filter(|operation| self.is_counted(operation));
             let changes = counted.flat_map(|operation| &operation.changes);
             let changes = changes.filter(|change| !self.without.contains(&change.name));
             roots
@@ -217,7 +222,7 @@ impl SweepRound {
 
     /// Returns whether the references that an operation moved count as roots: always since the start of the round, and before it
     /// unless the operation was a `forget`.
-    fn counts(&self, operation: &Operation) -> bool {
+    fn is_counted(&self, operation: &Operation) -> bool {
         operation.sequence > self.begun_after || operation.draft.action != FORGET
     }
 
@@ -267,16 +272,16 @@ impl SweepRound {
         let inner = &self.store.inner;
         if !self.without.is_empty() {
             let why =
-                "references were left out, so what they hold looks dead; it can be counted, not deleted".to_owned();
+                "this round ignores references, so live objects look dead; they can be counted, not deleted".to_owned();
             return Err(Error::Invalid { what: "collection", why });
         }
-        if self.stage == Stage::Nothing {
+        if self.stage == Stage::Done {
             return Ok(Swept::Done { objects: self.freed.total().objects });
         }
         let page = inner.backend.scan(self.after, rows)?;
         let Some(last) = page.last() else {
             self.after = None;
-            self.stage = if self.stage == Stage::Roots { Stage::Others } else { Stage::Nothing };
+            self.stage = if self.stage == Stage::Roots { Stage::Others } else { Stage::Done };
             return Ok(Swept::Some { rows: 0 });
         };
         let of_stage = |row: &&IndexRow| (row.id.kind == ObjectKind::Root) == (self.stage == Stage::Roots);
@@ -296,29 +301,29 @@ impl SweepRound {
             Vec::new()
         } else {
             let dead: Vec<_> = unmarked.iter().map(|row| row.id).collect();
-            match inner.pins.unless_untold(|| inner.backend.delete(&dead, self.older_than)) {
+            match inner.pins.unless_unreported(|| inner.backend.delete(&dead, self.older_than)) {
                 Ok(deletion) => match deletion? {
                     Deletion::Done(gone) => gone,
                     Deletion::Pinned(pinned) => return Ok(Swept::Unmarked(pinned)),
                 },
-                Err(untold) => return Ok(Swept::Unmarked(untold)),
+                Err(unreported) => return Ok(Swept::Unmarked(unreported)),
             }
         };
         for (row, _) in unmarked.iter().zip(&gone).filter(|(_, gone)| **gone) {
             self.freed.add(row.id.kind, row.stored_bytes);
-            self.gone[place(row)].insert(row.number);
+            self.gone[family_index(row)].insert(row.number);
         }
         if self.stage == Stage::Roots {
-            // Checked for by a session between the scan and the deletion.
-            let met = unmarked.iter().zip(&gone).filter(|(row, gone)| !**gone && row.epoch < self.older_than);
-            let met: Vec<_> = met.map(|(row, _)| row.id).collect();
-            if !met.is_empty() {
-                return Ok(Swept::Unmarked(met));
+            // A session looked these up between the scan and the deletion, which stamped them with its epoch.
+            let stamped = unmarked.iter().zip(&gone).filter(|(row, gone)| !**gone && row.epoch < self.older_than);
+            let stamped: Vec<_> = stamped.map(|(row, _)| row.id).collect();
+            if !stamped.is_empty() {
+                return Ok(Swept::Unmarked(stamped));
             }
         }
         let stayed = unmarked.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(row, _)| row);
         for row in alive.iter().chain(stayed) {
-            self.kept[place(row)].insert(row.number);
+            self.kept[family_index(row)].insert(row.number);
         }
         self.after = Some(last.id);
         Ok(Swept::Some { rows: page.len() as u64 })
@@ -327,12 +332,12 @@ impl SweepRound {
     /// Trims the operation log: deletes at most `limit` operations before this number, oldest first. Operations that count as
     /// roots of this round stay. Returns the number of the oldest remaining operation.
     pub fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
-        self.store.inner.backend.trim_operations(before.min(self.counts_after.saturating_add(1)), limit)
+        self.store.inner.backend.trim_operations(before.min(self.undoable_after.saturating_add(1)), limit)
     }
 
     /// Returns the total number of operations that trimming would delete.
     pub fn operations_to_trim(&self, before: u64) -> Result<u64> {
-        let before = before.min(self.counts_after.saturating_add(1)).min(self.store.last_operation()?);
+        let before = before.min(self.undoable_after.saturating_add(1)).min(self.store.last_operation()?);
         Ok(before.saturating_sub(self.store.first_operation()?))
     }
 
@@ -343,7 +348,7 @@ impl SweepRound {
 
     /// Reclaims the disk space of deleted objects. Must be called after the sweep, which determines the live rows.
     pub fn reclaim(&mut self, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
-        assert!(self.stage == Stage::Nothing, "what stays is known when the sweep is done");
+        assert!(self.stage == Stage::Done, "the sweep is done, so the rows to keep are known");
         let named = KeptRows {
             numbers: Arc::new(std::mem::take(&mut self.kept)),
             gone: Arc::new(std::mem::take(&mut self.gone)),
@@ -354,7 +359,7 @@ impl SweepRound {
 }
 
 /// Returns the index of a row's family among the object families.
-fn place(row: &IndexRow) -> usize {
+fn family_index(row: &IndexRow) -> usize {
     let family = Family::of(row.id.kind);
     Family::OBJECTS.iter().position(|known| *known == family).expect("every kind has its family")
 }

@@ -118,7 +118,7 @@ trait VerifiedSequence: Sequence {
 fn read_node<S: VerifiedSequence>(id: ObjectId, bytes: &Bytes, claims: &mut Vec<Claim>) -> Result<Facts, Malformed> {
     let node = object::decode_node::<S>(bytes)?;
     let mut is_canonical = false;
-    let link = S::look_and_describe(&node, |whole| {
+    let link = S::encode_and_link(&node, |whole| {
         is_canonical = whole == &bytes[..];
         Ok::<_, Malformed>(id)
     })?;

@@ -34,7 +34,7 @@ pub struct Frozen {
 }
 
 /// The result of writing a frozen tree.
-pub(crate) struct Written {
+pub(crate) struct WrittenTree {
     pub(crate) root: Arc<Root>,
     pub(crate) id: RootId,
     pub(super) assigned: OrdMap<u64, LinkGroup>,
@@ -75,7 +75,7 @@ impl Frozen {
         Ok((root, pin))
     }
 
-    pub(crate) fn write_root(&self, session: &WriteSession) -> Result<Written> {
+    pub(crate) fn write_root(&self, session: &WriteSession) -> Result<WrittenTree> {
         let mut tree = self.tree.fork();
         let mut assigned = tree.state.assigned.clone();
         let links = freeze_links(&mut tree, session, &mut assigned)?;
@@ -85,7 +85,7 @@ impl Frozen {
         let root = Root { directory, links, state };
         let id = session.put_root(&root)?;
         let marks = marks.map(|marks| (tree.state.root.base, marks));
-        Ok(Written { root: Arc::new(root), id, assigned, marks })
+        Ok(WrittenTree { root: Arc::new(root), id, assigned, marks })
     }
 }
 
@@ -94,14 +94,14 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
     let mut leaves: Vec<&Leaf> = Vec::new();
     let mut open: Vec<&Dir> = vec![root];
     while let Some(dir) = open.pop() {
-        if dir.memo.get(session.mark()).is_some() {
+        if dir.memo.get(session.pin()).is_some() {
             continue;
         }
         let others = open.len();
         for (_, child) in dir.edits.iter() {
             match child {
                 Some(Child::Dir(below)) => open.push(below),
-                Some(Child::Leaf(leaf)) if leaf.memo.get(session.mark()).is_none() => leaves.push(leaf),
+                Some(Child::Leaf(leaf)) if leaf.memo.get(session.pin()).is_none() => leaves.push(leaf),
                 _ => {}
             }
         }
@@ -114,14 +114,14 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
     };
     let freeze = |leaf: &Leaf| freeze_leaf(session, leaf).map(drop);
     if leaves.len() > 1 && leaves.iter().map(|leaf| dirty_bytes(leaf)).sum::<u64>() >= PARALLEL_BYTES_MIN {
-        let freeze = |(place, leaf): (usize, &Leaf)| WriteSession::in_place(place as u64, || freeze(leaf));
+        let freeze = |(place, leaf): (usize, &Leaf)| WriteSession::at_write_position(place as u64, || freeze(leaf));
         return leaves.into_par_iter().enumerate().try_for_each(freeze);
     }
     leaves.into_iter().try_for_each(freeze)
 }
 
 fn freeze_leaf(session: &WriteSession, leaf: &Leaf) -> Result<Entry> {
-    if let Some(entry) = leaf.memo.get(session.mark()) {
+    if let Some(entry) = leaf.memo.get(session.pin()) {
         return Ok(entry);
     }
     let node = match &leaf.body {
@@ -129,7 +129,7 @@ fn freeze_leaf(session: &WriteSession, leaf: &Leaf) -> Result<Entry> {
         Body::Other(node) => node.clone(),
     };
     let entry = entry(session, node, &leaf.meta)?;
-    leaf.memo.set(entry.clone(), session.mark());
+    leaf.memo.set(entry.clone(), session.pin());
     Ok(entry)
 }
 
@@ -164,7 +164,7 @@ struct FrozenBelow {
 
 /// Returns the root directory's entry, and the marks of the changed paths below it if they were tracked.
 fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry, Option<MarkBuilder>)> {
-    if let Some(entry) = root.memo.get(session.mark()) {
+    if let Some(entry) = root.memo.get(session.pin()) {
         let is_base = root.edits.is_empty() && entry.node == Node::Directory(root.base);
         return Ok((entry, is_base.then(MarkBuilder::default)));
     }
@@ -174,7 +174,7 @@ fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry,
     while next < found.len() {
         for (name, child) in found[next].dir.edits.iter() {
             if let Some(Child::Dir(below)) = child
-                && below.memo.get(session.mark()).is_none()
+                && below.memo.get(session.pin()).is_none()
             {
                 let path = found[next].path.add(name.as_bytes()).add(b"/");
                 found.push(DirtyDirectory { dir: below, parent: next, name: Some(name), path, frozen: Vec::new() });
@@ -212,7 +212,7 @@ fn freeze_directory(
                     followed.push((edits.len(), child.base, marks));
                     Some(entry)
                 }
-                None => Some(child.memo.get(session.mark()).expect("it was frozen before")),
+                None => Some(child.memo.get(session.pin()).expect("it was frozen before")),
             },
             Some(Child::Linked(_)) => unreachable!("links are resolved before directories are frozen"),
         };
@@ -220,7 +220,7 @@ fn freeze_directory(
     }
     let mut marks = MarkBuilder::default();
     let mut followed = followed.into_iter().peekable();
-    let contents = directory::apply_and_tell(session, dir.base, edits, |at, name, before| {
+    let contents = directory::apply_observed(session, dir.base, edits, |at, name, before| {
         let path = path.add(name.as_bytes());
         while followed.next_if(|(followed, ..)| *followed < at).is_some() {}
         match (followed.next_if(|(followed, ..)| *followed == at), before) {
@@ -232,7 +232,7 @@ fn freeze_directory(
         }
     })?;
     let entry = entry(session, Node::Directory(contents), &dir.meta)?;
-    dir.memo.set(entry.clone(), session.mark());
+    dir.memo.set(entry.clone(), session.pin());
     Ok((entry, marks))
 }
 

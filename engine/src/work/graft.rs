@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::name::TreePath;
 use crate::object::{Entry, Node, Xattr};
-use crate::store::SessionMark;
+use crate::store::SessionPin;
 use crate::time::Time;
 
 impl WorkingTree {
@@ -35,7 +35,7 @@ impl WorkingTree {
 
     /// Protects another tree from garbage collection while this one may hold entries of it.
     pub(crate) fn keep(&mut self, root: RootId) -> Result<()> {
-        self.state.base.older.push(SessionMark::stored(self.store.hold(root)?));
+        self.state.base.older.push(SessionPin::stored(self.store.hold(root)?));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::id::LinkGroup;
 use crate::name::Name;
 use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, EntryKind, Node, Owner, Xattr, Xattrs};
-use crate::store::SessionMark;
+use crate::store::SessionPin;
 use crate::time::Time;
 
 /// An edited directory: the stored one and the edits since.
@@ -62,9 +62,10 @@ pub(super) enum XattrsNow {
     Edited(Arc<Vec<Xattr>>),
 }
 
-/// The entry that a freeze made from a node, and the mark of the session that put its objects. Valid until the node is edited.
+/// The entry that a freeze made from a node, and the pin of the session that put its objects. Valid until the node is
+/// edited.
 #[derive(Default)]
-pub(super) struct Memo(Mutex<Option<(Entry, SessionMark)>>);
+pub(super) struct Memo(Mutex<Option<(Entry, SessionPin)>>);
 
 /// The key of a file with several names: either stored as such, or linked since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,10 +76,10 @@ pub(super) enum GroupKey {
 
 impl Memo {
     /// Returns the entry if its objects are in the store or were put by this session.
-    pub(super) fn get(&self, session: &SessionMark) -> Option<Entry> {
+    pub(super) fn get(&self, session: &SessionPin) -> Option<Entry> {
         let memo = self.0.lock();
-        let (entry, mark) = memo.as_ref()?;
-        (mark.is_committed() || mark.is_same(session)).then(|| entry.clone())
+        let (entry, pin) = memo.as_ref()?;
+        (pin.is_committed() || pin.is_same(session)).then(|| entry.clone())
     }
 
     /// Returns whether the last freeze of the node produced this entry. False if the node was edited since.
@@ -88,10 +89,10 @@ impl Memo {
 
     /// Returns the entry if its objects are in the store.
     pub(super) fn stored(&self) -> Option<Entry> {
-        self.0.lock().as_ref().filter(|(_, mark)| mark.is_committed()).map(|(entry, _)| entry.clone())
+        self.0.lock().as_ref().filter(|(_, pin)| pin.is_committed()).map(|(entry, _)| entry.clone())
     }
 
-    pub(super) fn set(&self, entry: Entry, session: &SessionMark) {
+    pub(super) fn set(&self, entry: Entry, session: &SessionPin) {
         *self.0.lock() = Some((entry, session.clone()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::freeze::{Frozen, Written};
+use super::freeze::{Frozen, WrittenTree};
 use super::node::{Body, Child, Dir, Leaf, Memo, XattrsNow};
 use super::ordmap::OrdMap;
 use super::{Base, State, WorkingTree};
@@ -10,7 +10,7 @@ use crate::directory;
 use crate::error::Result;
 use crate::id::SnapshotId;
 use crate::object::{Entry, Node, Xattrs};
-use crate::store::{SessionMark, Store};
+use crate::store::{SessionPin, Store};
 
 /// Directories nested deeper than this stay dirty if they were edited during the commit; the next commit handles them.
 const SETTLE_DEPTH_MAX: usize = 128;
@@ -20,9 +20,9 @@ impl WorkingTree {
     pub(crate) fn settle_on(
         &mut self,
         frozen: &Frozen,
-        written: Written,
+        written: WrittenTree,
         snapshot: SnapshotId,
-        mark: SessionMark,
+        pin: SessionPin,
     ) -> Result<()> {
         let before = &frozen.tree.state;
         let live = &mut self.state;
@@ -32,7 +32,7 @@ impl WorkingTree {
         }
         let values_same = live.values.is_same(&before.values);
         if Arc::ptr_eq(&live.root, &before.root) && live.groups.is_same(&before.groups) && values_same {
-            *live = State::clean(written.root, Some(snapshot), mark);
+            *live = State::clean(written.root, Some(snapshot), pin);
             return Ok(());
         }
         if !live.groups.is_empty() || !before.groups.is_empty() {
@@ -47,7 +47,7 @@ impl WorkingTree {
             Child::Clean(entry) => {
                 let Node::Directory(contents) = entry.node else { unreachable!("a directory stays one") };
                 let root = Dir::stored(&entry, contents);
-                root.memo.set(entry, &mark);
+                root.memo.set(entry, &pin);
                 live.root = Arc::new(root);
             }
             Child::Leaf(_) | Child::Linked(_) => unreachable!("a directory stays one"),
@@ -55,7 +55,7 @@ impl WorkingTree {
         let mut older = Vec::new();
         if settling.needs_old_base {
             older.append(&mut live.base.older);
-            older.extend(live.base.mark.take());
+            older.extend(live.base.pin.take());
         }
         let mut values = OrdMap::default();
         for (key, value) in live.values.iter() {
@@ -65,7 +65,7 @@ impl WorkingTree {
         }
         live.values = values;
         live.clean.forget();
-        live.base = Base { root: Some(written.root), snapshot: Some(snapshot), mark: Some(mark), older };
+        live.base = Base { root: Some(written.root), snapshot: Some(snapshot), pin: Some(pin), older };
         Ok(())
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     /// Simulates a commit, with edits between the freeze and its end.
     fn commit_around(tree: &mut WorkingTree, during: &[Edit]) -> Vec<bool> {
         let session = tree.store.session();
-        let mark = session.mark().clone();
+        let pin = session.pin().clone();
         let frozen = tree.freeze();
         let done = perform(tree, during);
         let written = frozen.write_root(&session).expect("write");
@@ -206,7 +206,7 @@ mod tests {
         };
         let snapshot = session.put_snapshot(snapshot).expect("put");
         session.commit(root, RefMove::default()).expect("commit");
-        tree.settle_on(&frozen, written, snapshot, mark).expect("settle");
+        tree.settle_on(&frozen, written, snapshot, pin).expect("settle");
         assert_eq!(tree.base(), Some(snapshot));
         done
     }

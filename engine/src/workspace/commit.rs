@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::label::{LabelName, note_reference, note_value, reward_reference, reward_value};
 use super::{JournalPlace, WorkspaceName, Workspaces};
-use crate::commit::{CommitDone, CommittedTree, Words};
+use crate::commit::{CommitDone, CommittedTree, SnapshotDetails};
 use crate::conflict::NewResolution;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -45,10 +45,10 @@ impl Change {
         Self { message: message.into(), ..Self::default() }
     }
 
-    /// Returns the metadata of the snapshot of this change.
-    pub(super) fn words(&self, context: &OperationContext) -> Words {
+    /// Returns author, time, message and metadata of the snapshot of this change.
+    pub(super) fn details(&self, context: &OperationContext) -> SnapshotDetails {
         let (message, metadata) = (self.message.clone(), self.metadata.clone());
-        Words { author: context.actor.clone(), time: context.time, message, metadata }
+        SnapshotDetails { author: context.actor.clone(), time: context.time, message, metadata }
     }
 
     /// Adds a label to set on the snapshot.
@@ -168,13 +168,13 @@ impl Workspaces {
         }
         let mut parents: Vec<_> = tree.base().into_iter().collect();
         parents.extend(change.other_parents.iter().copied());
-        let landed = prepared.land(parents, change.words(context), |snapshot| {
+        let landed = prepared.land(parents, change.details(context), |snapshot| {
             let mut refs =
                 RefMove { operation: context.draft(action), durability: context.durability, ..RefMove::default() };
             let value = workspace.committed(snapshot, change.journaled)?;
             refs.expect.push((name.reference(), Some(workspace.value().clone())));
             refs.set.push((name.reference(), Some(value)));
-            for Step { name, before, after } in self.marks(snapshot, change)? {
+            for Step { name, before, after } in self.extra_refs(snapshot, change)? {
                 refs.expect.push((name.clone(), before));
                 refs.set.push((name, after));
             }
@@ -195,7 +195,7 @@ impl Workspaces {
     }
 
     fn set_on_head(&self, head: SnapshotId, change: &Change, context: &OperationContext) -> Result<Committed> {
-        let steps = self.marks(head, change)?;
+        let steps = self.extra_refs(head, change)?;
         if steps.is_empty() {
             return Ok(Committed { snapshot: head, operation: None, is_new: false });
         }
@@ -203,22 +203,24 @@ impl Workspaces {
         Ok(Committed { snapshot: head, operation: Some(operation.sequence), is_new: false })
     }
 
-    /// Returns the references to set together with a commit. They may already exist for the same snapshot.
-    fn marks(&self, snapshot: SnapshotId, change: &Change) -> Result<Vec<Step>> {
-        let mut marks: Vec<_> = change.labels.iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();
+    /// Returns the references to set in the transaction of a commit: labels, note, reward and resolutions. They may
+    /// exist already.
+    fn extra_refs(&self, snapshot: SnapshotId, change: &Change) -> Result<Vec<Step>> {
+        let mut extra_refs: Vec<_> =
+            change.labels.iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();
         if let Some(note) = &change.note {
-            marks.push((note_reference(snapshot), note_value(note)?));
+            extra_refs.push((note_reference(snapshot), note_value(note)?));
         }
         if let Some(reward) = change.reward {
-            marks.push((reward_reference(snapshot), reward_value(reward)?));
+            extra_refs.push((reward_reference(snapshot), reward_value(reward)?));
         }
         for new in &change.resolutions {
             // The same conflict may be at several paths; the last resolution counts.
-            marks.retain(|(name, _)| *name != new.name);
-            marks.push((new.name.clone(), new.value.clone()));
+            extra_refs.retain(|(name, _)| *name != new.name);
+            extra_refs.push((new.name.clone(), new.value.clone()));
         }
         let step = |(name, value)| Ok(Step { before: self.store.read_ref(&name)?, name, after: Some(value) });
-        marks.into_iter().map(step).collect()
+        extra_refs.into_iter().map(step).collect()
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Workspace {
     /// The workspace that its changes are merged into: the one it was forked from, unless set otherwise.
     pub target: Option<WorkspaceName>,
     /// The last commit that was taken from a live view.
-    pub journaled: Option<Journaled>,
+    pub journaled: Option<JournaledCommit>,
     /// A snapshot of the workspace's files as the last restore or undo left them, if they differ from the head. Its parent is the
     /// head; it is not part of any history.
     pub working: Option<SnapshotId>,
@@ -52,7 +52,7 @@ pub struct JournalPlace {
 /// A commit that was taken from a live view. It is stored together with the head, so that a journal that lost its end, and with
 /// it the record of the commit, is replayed from the position after the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Journaled {
+pub struct JournaledCommit {
     /// The committed snapshot.
     pub snapshot: SnapshotId,
     /// The position in the journal.
@@ -66,7 +66,7 @@ pub(super) struct Record {
     pub(super) project: String,
     pub(super) created: Time,
     pub(super) target: Option<WorkspaceName>,
-    pub(super) journaled: Option<Journaled>,
+    pub(super) journaled: Option<JournaledCommit>,
     pub(super) working: Option<SnapshotId>,
     pub(super) follow: Option<Follow>,
 }
@@ -119,7 +119,7 @@ impl Workspace {
 
     /// Returns the value of its reference after a commit moved its head.
     pub(super) fn committed(&self, snapshot: SnapshotId, place: Option<JournalPlace>) -> Result<RefValue> {
-        let journaled = place.map(|place| Journaled { snapshot, place }).or(self.journaled);
+        let journaled = place.map(|place| JournaledCommit { snapshot, place }).or(self.journaled);
         Record { journaled, working: None, ..self.record() }.value(Some(snapshot), self.base)
     }
 
@@ -197,7 +197,7 @@ impl Record {
         if let Some(target) = &self.target {
             note.bytes(4, target.as_str().as_bytes());
         }
-        if let Some(Journaled { snapshot, place: JournalPlace { journal, file } }) = &self.journaled {
+        if let Some(JournaledCommit { snapshot, place: JournalPlace { journal, file } }) = &self.journaled {
             note.bytes(5, &[&snapshot.as_bytes()[..], journal, &file.to_be_bytes()].concat());
         }
         if let Some(working) = &self.working {
@@ -234,7 +234,7 @@ impl Record {
                     let wrong = |_| Malformed::Rule("a workspace's target has a workspace's name");
                     record.target = Some(WorkspaceName::new(value.text(4)?).map_err(wrong)?);
                 }
-                5 => record.journaled = Some(Journaled::read(&value.bytes(5)?)?),
+                5 => record.journaled = Some(JournaledCommit::read(&value.bytes(5)?)?),
                 6 => record.working = Some(SnapshotId::from_bytes(value.hash(6)?)),
                 7 => record.follow = Some(Follow::read(value.message(7)?)?),
                 number => return Err(Malformed::Field { number }),
@@ -244,7 +244,7 @@ impl Record {
     }
 }
 
-impl Journaled {
+impl JournaledCommit {
     fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let parts = || -> Option<Self> {
             let (snapshot, rest) = bytes.split_first_chunk()?;

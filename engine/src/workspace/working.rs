@@ -26,7 +26,7 @@ impl Workspaces {
         trying(|| {
             let workspace = self.get(name)?;
             let parents = workspace.head.into_iter().collect();
-            let landed = tree.freeze().prepare()?.land(parents, change.words(context), |snapshot| {
+            let landed = tree.freeze().prepare()?.land(parents, change.details(context), |snapshot| {
                 let value = workspace.working_at(Some(snapshot))?;
                 Ok(RefMove {
                     expect: vec![(name.reference(), Some(workspace.value().clone()))],
@@ -74,9 +74,9 @@ impl Workspaces {
         let reference = name.aside_reference();
         trying(|| {
             let before = self.store.read_ref(&reference)?;
-            let words = Change::new(message).words(context);
+            let details = Change::new(message).details(context);
             let parents = self.get(name)?.head.into_iter().collect();
-            let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
+            let landed = tree.freeze().prepare()?.land(parents, details, |snapshot| {
                 Ok(RefMove {
                     expect: vec![(reference.clone(), before)],
                     set: vec![(reference.clone(), Some(RefValue::to(snapshot)))],

@@ -54,7 +54,7 @@ impl Blobs {
             progress.check()?;
             progress.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
             bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-            let content = WriteSession::in_place(place as u64, || write_content(session, &data))?;
+            let content = WriteSession::at_write_position(place as u64, || write_content(session, &data))?;
             Ok((oid, (data.len() as u64, content)))
         };
         let stored: Vec<Vec<_>> = wanted

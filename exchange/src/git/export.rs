@@ -8,20 +8,24 @@ use std::sync::atomic::Ordering;
 
 use amalgam_engine::content;
 use amalgam_engine::object::{Content, DirectoryRef, Entry, Node, Snapshot};
-use amalgam_engine::{Name, Progress, SnapshotId, Store, Time, TreePath};
+use amalgam_engine::{Progress, SnapshotId, Store, Time, TreePath};
 
+use super::claims::ClaimCheck;
 use super::commit::{Commit, person};
 use super::fast_import::{CommitRef, FastImport, git, quoted, run};
+use super::git_entry::{GitEntry, contents, git_entry};
 use super::history::GitHistory;
-use super::keys::{GITLINK_XATTR, GITMODE_XATTR, KEY_SUBMODULES};
-use super::objects::{Oid, words};
+use super::keys::KEY_SUBMODULES;
+use super::objects::{Oid, Repository, open_error};
 use crate::error::{Error, Result};
 use crate::paired::{PairedEntry, paired_entries};
 use crate::report::Report;
-use crate::tar::{NOTE_CONFLICT, NOTE_STATE};
+use crate::tar::NOTE_STATE;
 use crate::walk::{VisitedEntry, read_and_visit};
 
 const READ_BYTES: u64 = 4 << 20;
+/// The largest commit or tree of the target repository that is read, in bytes.
+const OBJECT_BYTES_MAX: u64 = 1 << 30;
 /// Blobs that are read together.
 const BATCH_BLOBS: usize = 512;
 /// The largest file of a mirror, in bytes. A file may be a hole of many exabytes, which git would write as zeros.
@@ -31,17 +35,11 @@ const REMEMBERED_MAX: usize = 1_000_000;
 /// The list of snapshots and their commits, in the directory of the repository.
 const EXPORTED: &str = "amalgam/exported";
 
-const NOTE_GIT: &str = "`.git` inside the tree was left out";
-const NOTE_SPECIAL: &str = "devices, FIFOs and sockets were left out: git has none";
-const NOTE_EMPTY: &str = "empty directories were left out: git has none";
-const NOTE_XATTRS: &str = "extended attributes were left out: git has none";
-const NOTE_OWNER: &str = "owners were left out: git has none";
-const NOTE_MODE: &str = "permissions other than 644 and 755 became one of them";
-const NOTE_LINKS: &str = "hard links became separate files";
 const NOTE_SIGNED: &str = "commits with signatures or other extra headers were written without them";
 const NOTE_DATE: &str = "times before 1970 became 1970";
 const NOTE_PERSON: &str = "names that git does not accept were changed";
 const NOTE_RANGE: &str = "snapshots before the range are not in the repository, and no commit rests on them";
+const NOTE_CLAIM: &str = "snapshots whose metadata names a git commit with another tree became new commits";
 const NOTE_OTHER_ID: &str = "commits that were imported from git got another id";
 
 /// Maps names of authors to git identities.
@@ -96,6 +94,8 @@ pub fn export_git(
     let mut exporter = Exporter {
         store,
         known: target.as_ref().map(|target| target.exported()).transpose()?.unwrap_or_default(),
+        claims: target.as_ref().map(|_| claim_check(store, repository)).transpose()?,
+        confirmed: Vec::new(),
         written: HashMap::new(),
         blobs: HashMap::new(),
         next_mark: 1,
@@ -134,10 +134,16 @@ pub fn export_git(
         }
         new.push((*snapshot, commit));
     }
+    new.append(&mut exporter.confirmed);
     target.remember(&new)?;
     let mut report = exporter.report;
     report.snapshots = order.len() as u64;
     Ok(GitExportReport { commit: oid(tip)?.to_string(), reused, report })
+}
+
+/// Returns the check of claims against a repository that is written to.
+fn claim_check<'a>(store: &'a Store, path: &Path) -> Result<ClaimCheck<'a>> {
+    Ok(ClaimCheck::new(store, Repository::open(path, OBJECT_BYTES_MAX)?.reader()))
 }
 
 /// A repository that is written to.
@@ -164,10 +170,7 @@ fn open(path: &Path, options: &GitExport) -> Result<Option<TargetRepository>> {
             std::path::absolute(path).map_err(|source| Error::host(format!("find {}", path.display()), source))?,
         ))?;
     }
-    let repository = gix::open::Options::isolated().open(path).map_err(|error| Error::Invalid {
-        what: "git repository",
-        why: format!("{}: {}; name the top of a work tree, or a bare repository", path.display(), words(&error)),
-    })?;
+    let repository = gix::open::Options::isolated().open(path).map_err(|error| open_error(path, &error))?;
     let repository = repository.to_thread_local();
     if options.branch == "HEAD" {
         return Err(Error::Invalid { what: "branch", why: "`HEAD` is no name for a branch".to_owned() });
@@ -227,24 +230,6 @@ impl TargetRepository {
     }
 }
 
-/// An entry as git represents it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum GitEntry {
-    File {
-        is_executable: bool,
-        size: u64,
-        content: Content,
-    },
-    Symlink(bytes::Bytes),
-    /// A symlink that the tree has as a file.
-    OddSymlink {
-        size: u64,
-        content: Content,
-    },
-    Gitlink(Oid),
-    Directory(Option<DirectoryRef>),
-}
-
 /// A difference between two trees, as git sees it.
 enum Change {
     Remove,
@@ -254,6 +239,10 @@ enum Change {
 struct Exporter<'a> {
     store: &'a Store,
     known: HashMap<SnapshotId, Oid>,
+    /// Checks which commits snapshots were imported from; `None` without a repository.
+    claims: Option<ClaimCheck<'a>>,
+    /// Imported snapshots whose commits the repository has.
+    confirmed: Vec<(SnapshotId, Oid)>,
     /// The snapshots of this export.
     written: HashMap<SnapshotId, u64>,
     blobs: HashMap<(Content, u64), u64>,
@@ -294,7 +283,7 @@ impl Exporter<'_> {
             }
             if next == 0 {
                 progress.check()?;
-                self.find(id, target)?;
+                self.find(id, target, progress)?;
             }
             if self.known.contains_key(&id) {
                 reused.insert(id);
@@ -307,7 +296,7 @@ impl Exporter<'_> {
                     // History that was thinned out is not there.
                     let is_there = self.store.snapshot(*parent).is_ok();
                     if is_there && left_out.contains(parent) {
-                        self.find(*parent, target)?;
+                        self.find(*parent, target, progress)?;
                         if !self.known.contains_key(parent) {
                             self.report.note(NOTE_RANGE, parent.to_string().as_bytes());
                         }
@@ -347,10 +336,11 @@ impl Exporter<'_> {
         }
     }
 
-    /// Knows a snapshot whose commit is in the repository.
-    fn find(&mut self, id: SnapshotId, target: Option<&TargetRepository>) -> Result<()> {
+    /// Adds a snapshot to the known ones if the repository has the commit that it was imported from. Its metadata names
+    /// the commit, which counts only if the commit has the snapshot's tree.
+    fn find(&mut self, id: SnapshotId, target: Option<&TargetRepository>, progress: &Progress) -> Result<()> {
         self.forget_missing(id, target);
-        if let Some(target) = target
+        if let (Some(target), Some(claims)) = (target, &mut self.claims)
             && !self.known.contains_key(&id)
             && let snapshot = self.store.snapshot(id)?
             // The commit has a link where such a snapshot has files.
@@ -358,7 +348,12 @@ impl Exporter<'_> {
             && let Some((oid, _)) = Commit::of_snapshot(&snapshot)
             && target.has(oid)
         {
-            self.known.insert(id, oid);
+            if claims.has_tree_of(oid, snapshot.root, progress)? {
+                self.known.insert(id, oid);
+                self.confirmed.push((id, oid));
+            } else {
+                self.report.note(NOTE_CLAIM, id.to_string().as_bytes());
+            }
         }
         Ok(())
     }
@@ -572,13 +567,6 @@ impl Identity {
     }
 }
 
-fn contents(directory: &Entry) -> Option<DirectoryRef> {
-    match directory.node {
-        Node::Directory(contents) => contents,
-        _ => unreachable!("a root is a directory"),
-    }
-}
-
 /// Calls `tell` with each difference between two directories that git can represent, and notes the others. Fails if there are more
 /// paths than the store's limit.
 fn changes(
@@ -628,59 +616,4 @@ fn changes(
         }
     }
     Ok(())
-}
-
-/// Returns an entry as git represents it; `None`, with a note, if it cannot.
-fn git_entry(
-    store: &Store,
-    path: &TreePath,
-    name: &Name,
-    entry: &Entry,
-    notes: &mut Report,
-) -> Result<Option<GitEntry>> {
-    let mut note = |why| notes.note(why, path.as_bytes());
-    if name.as_bytes().eq_ignore_ascii_case(b".git") {
-        note(NOTE_GIT);
-        return Ok(None);
-    }
-    let xattrs = store.xattrs(entry.xattrs())?;
-    let ours = |key: &str| xattrs.iter().find(|xattr| xattr.name == key.as_bytes());
-    if xattrs.iter().any(|xattr| xattr.name != GITLINK_XATTR.as_bytes() && xattr.name != GITMODE_XATTR.as_bytes()) {
-        note(NOTE_XATTRS);
-    }
-    if entry.owner().is_some() {
-        note(NOTE_OWNER);
-    }
-    if entry.link().is_some() {
-        note(NOTE_LINKS);
-    }
-    Ok(match &entry.node {
-        Node::File { size, content } => {
-            if !matches!(entry.mode, 0o644 | 0o755) {
-                note(NOTE_MODE);
-            }
-            let (size, content) = (*size, *content);
-            match ours(GITMODE_XATTR) {
-                Some(_) => Some(GitEntry::OddSymlink { size, content }),
-                None => Some(GitEntry::File { is_executable: entry.mode & 0o100 != 0, size, content }),
-            }
-        }
-        Node::Symlink(target) => Some(GitEntry::Symlink(target.clone())),
-        Node::Directory(None) => match ours(GITLINK_XATTR).and_then(|xattr| Oid::from_hex(&xattr.value)) {
-            Some(oid) => Some(GitEntry::Gitlink(oid)),
-            None => {
-                note(NOTE_EMPTY);
-                None
-            }
-        },
-        Node::Directory(contents) => Some(GitEntry::Directory(*contents)),
-        Node::Conflict(_) => {
-            note(NOTE_CONFLICT);
-            None
-        }
-        Node::Fifo | Node::Socket | Node::CharDevice(_) | Node::BlockDevice(_) => {
-            note(NOTE_SPECIAL);
-            None
-        }
-    })
 }

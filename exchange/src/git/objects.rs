@@ -24,6 +24,9 @@ const SUBMODULE_DEPTH_MAX: usize = 16;
 /// Entries of decoded trees that each reader keeps.
 const CACHE_ENTRIES_MAX: usize = 200_000;
 
+/// The setting of a repository that says which hash its ids are.
+const OBJECT_FORMAT_KEY: &str = "extensions.objectFormat";
+
 /// The id of a git object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Oid(pub(crate) [u8; 20]);
@@ -40,6 +43,27 @@ impl Oid {
         hasher.update(format!(" {}\0", data.len()).as_bytes());
         hasher.update(data);
         Self(hasher.finalize().into())
+    }
+}
+
+/// Computes the id of a blob from its bytes, which come in pieces.
+pub(crate) struct BlobHasher(Sha1);
+
+impl BlobHasher {
+    /// Begins a blob of a known size.
+    pub(crate) fn new(size: u64) -> Self {
+        let mut hasher = Sha1::new();
+        hasher.update(format!("blob {size}\0").as_bytes());
+        Self(hasher)
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the id of the blob.
+    pub(crate) fn finish(self) -> Oid {
+        Oid(self.0.finalize().into())
     }
 }
 
@@ -98,21 +122,25 @@ pub(super) fn words(error: &dyn std::error::Error) -> String {
     words.join(": ")
 }
 
+/// Returns the error for a repository that cannot be opened. This build of `gix` reads SHA-1 ids only, and refuses the
+/// configuration of other repositories.
+pub(super) fn open_error(path: &Path, error: &dyn std::error::Error) -> Error {
+    let why = words(error);
+    if why.contains(OBJECT_FORMAT_KEY) {
+        return Error::Unsupported {
+            what: format!("{} is a git repository with SHA-256 ids", path.display()),
+            hint: "only repositories with SHA-1 ids are read and written; \
+                   convert it by `git fast-export --all | git -C NEW fast-import`",
+        };
+    }
+    let why = format!("{}: {why}; name the top of a work tree, or a bare repository", path.display());
+    Error::Invalid { what: "git repository", why }
+}
+
 impl Repository {
     /// Opens a repository by its directory or that of its work tree. Reads its own configuration only.
     pub(crate) fn open(path: &Path, object_bytes_max: u64) -> Result<Self> {
-        let shared = open_options(object_bytes_max).open(path).map_err(|error| {
-            let why =
-                format!("{}: {}; name the top of a work tree, or a bare repository", path.display(), words(&error));
-            Error::Invalid { what: "git repository", why }
-        })?;
-        let hash = shared.to_thread_local().object_hash();
-        if hash != gix::hash::Kind::Sha1 {
-            return Err(Error::Unsupported {
-                what: format!("{}: the repository has {hash} ids", path.display()),
-                hint: "only repositories with SHA-1 ids are read",
-            });
-        }
+        let shared = open_options(object_bytes_max).open(path).map_err(|error| open_error(path, &error))?;
         Ok(Self { shared, submodules: None, object_bytes_max })
     }
 

@@ -1,5 +1,7 @@
 //! Permissions of agents over the network: each level with each act, and the ways around them.
 
+use amalgam_proto::v1;
+use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
 use amalgam_proto::v1::file_service_client::FileServiceClient;
 use http::Method;
 use serde_json::{Value, json};
@@ -448,4 +450,92 @@ async fn the_reason_of_a_refused_merge_names_no_path_that_is_hidden_from_the_cal
         let answer = house.call(&house.ann, Method::POST, path, body).await;
         assert!(!reason(&answer).contains("shut"), "{path}: {}", reason(&answer));
     }
+}
+
+/// A tar archive of files, each with its text or with the name of the earlier file that it is a hard link to.
+fn tar_of(files: &[(&str, Result<&str, &str>)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (name, content) in files {
+        let (text, target) = (content.unwrap_or_default(), content.err().unwrap_or_default());
+        let mut header = [0_u8; 512];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[108..116].copy_from_slice(b"0000000\0");
+        header[116..124].copy_from_slice(b"0000000\0");
+        header[124..136].copy_from_slice(format!("{:011o}\0", text.len()).as_bytes());
+        header[136..148].copy_from_slice(b"00000000000\0");
+        header[148..156].copy_from_slice(b"        ");
+        header[156] = if target.is_empty() { b'0' } else { b'1' };
+        header[157..157 + target.len()].copy_from_slice(target.as_bytes());
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        archive.extend_from_slice(&header);
+        archive.extend_from_slice(text.as_bytes());
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    archive.resize(archive.len() + 1_024, 0);
+    archive
+}
+
+impl House {
+    /// Imports a tar archive into a workspace, as the admin.
+    async fn import(&self, workspace: &str, archive: Vec<u8>) {
+        use v1::import_tree_request::Event;
+        let options = v1::ImportOptions {
+            source: Some(v1::import_options::Source::Tar(v1::TarSource::default())),
+            workspace_id: workspace.to_owned(),
+            ..Default::default()
+        };
+        let sent = [Event::Options(options), Event::Data(archive.into())];
+        let sent = sent.map(|event| v1::ImportTreeRequest { event: Some(event) });
+        let mut request = tonic::Request::new(tokio_stream::iter(sent));
+        request.metadata_mut().insert("x-api-key", self.admin.parse().unwrap());
+        let mut exchange = ExchangeServiceClient::new(self.server.channel().await);
+        let mut events = exchange.import_tree(request).await.expect("accepted").into_inner();
+        while events.message().await.expect("imported").is_some() {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_with_a_hidden_name_is_absent_from_blame_versions_and_find() {
+    let house = House::new().await;
+    let files = [("shut/key", Ok(CANARY)), ("open/alias", Err("shut/key")), ("open/twin", Err("open/alias"))];
+    house.import("linked", tar_of(&files)).await;
+    house.import("plain", tar_of(&[("open/one", Ok("text\n")), ("open/two", Err("open/one"))])).await;
+    let edit = json!({"edits": [{"remove": {"path": "open/twin"}}], "message": "one name less"});
+    house.ok(&house.admin, Method::POST, "/workspaces/linked/commit-edits", edit).await;
+    house.policy(&format!("default = \"RW\"\n{}", rule("shut", "none"))).await;
+    let empty = [
+        "/find?pattern=**&revisions=linked@",
+        "/snapshots/linked@/versions?path=open/alias",
+        "/snapshots/linked@/versions?path=open/twin&follow=true",
+        "/snapshots?revisions=linked@&paths=open/alias",
+        "/snapshots?revisions=linked@&paths=open/twin",
+    ];
+    for path in empty {
+        let text = |answer: Answer| (answer.status, String::from_utf8_lossy(&answer.bytes).into_owned());
+        let (status, seen) = text(house.get(&house.ann, path).await);
+        assert_eq!(status, 200, "{path}: {seen}");
+        for hidden in ["alias", "twin", "shut"] {
+            assert!(!seen.contains(hidden), "{path}: {seen}");
+        }
+        // A directory that the agent sees is found, with its snapshot.
+        assert!(path.starts_with("/find") || !seen.contains("one name less"), "{path}: {seen}");
+        let (status, all) = text(house.get(&house.admin, path).await);
+        assert!(status == 200 && all.len() > seen.len(), "{path} for the admin: {all}");
+    }
+    for path in ["/snapshots/linked@/blame?path=open/alias", "/snapshots/linked@~/blame?path=open/twin"] {
+        assert_eq!(house.get(&house.ann, path).await.status, 404, "{path}");
+        assert_eq!(house.get(&house.admin, path).await.status, 200, "{path} for the admin");
+    }
+    // A file whose names are all visible stays.
+    for path in ["/snapshots/plain@/blame?path=open/two", "/snapshots/plain@/versions?path=open/two"] {
+        let answer = house.get(&house.ann, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(String::from_utf8_lossy(&answer.bytes).contains("open/two"), "{path}: {:?}", answer.bytes);
+    }
+    let found = house.get(&house.ann, "/find?pattern=open/*&revisions=plain@").await;
+    let found = String::from_utf8_lossy(&found.bytes);
+    assert!(found.contains("open/one") && found.contains("open/two"), "{found}");
 }

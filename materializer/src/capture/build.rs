@@ -126,7 +126,7 @@ pub(crate) fn build(
         notices: Mutex::new(notices),
     };
     worker_pool::run_jobs(jobs, reader.job.progress, |(place, job), _| {
-        WriteSession::in_place(place, || builder.work(job))
+        WriteSession::at_write_position(place, || builder.work(job))
     })?;
     let Builder { made, top, notices, .. } = builder;
     let mut notices = notices.into_inner();

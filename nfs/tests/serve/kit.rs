@@ -70,7 +70,7 @@ impl Home {
 
 fn open(workspaces: &Workspaces, journal: &Path) -> View {
     let mut options = ViewOptions::new(Owner { uid: OWNER, gid: OWNER }, now);
-    options.journaled = workspaces.get(&main_workspace()).expect("a workspace").journaled;
+    options.journaled_commit = workspaces.get(&main_workspace()).expect("a workspace").journaled;
     let tree = workspaces.open(&main_workspace()).expect("a tree");
     let (view, _) = View::open(tree, journal, options).expect("a view");
     view.keep_handles().expect("handles");

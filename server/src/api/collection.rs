@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 use super::{Answers, Api, actor};
 use crate::calls::Kind;
 use crate::collection::Subject;
-use crate::collection::{How, Why};
+use crate::collection::{CollectionReason, CollectionRequest};
 use crate::error::{Error, Result};
 use crate::service::Service;
 
@@ -54,7 +54,8 @@ impl CollectionService for Api {
                 }
             };
             let grace = request.grace_seconds.map(span);
-            let how = How { actor: &actor, dry_run: request.dry_run, grace, why: Why::Asked };
+            let how =
+                CollectionRequest { actor: &actor, dry_run: request.dry_run, grace, why: CollectionReason::Asked };
             let result = service.context.once(&actor, &request, || service.collections.collect(&how, &mut watch))?;
             sender.send(v1::CollectStoreResponse { event: Some(Event::Result(result)) })
         })

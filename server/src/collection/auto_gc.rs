@@ -8,7 +8,7 @@ use amalgam_engine::{LivedTime, Time};
 use amalgam_gc::Progress;
 use amalgam_proto::Reason;
 
-use super::{Collections, How, ITSELF, Last, Why};
+use super::{CollectionReason, CollectionRequest, Collections, ITSELF, LastCollection};
 use crate::call_log::warn_failure;
 use crate::disk_quota::{Disk, Shortage, shortage};
 use crate::error::Result;
@@ -16,7 +16,7 @@ use crate::error::Result;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The time without calls that a collection by time waits for, unless it is overdue.
 const IDLE: Duration = Duration::from_secs(30);
-/// A collection that only time asks for waits so long for a quiet moment. Then it comes beside the calls, and gives way to them.
+/// How long a daily collection waits for [`IDLE`]. After that it runs beside calls, throttled by their load.
 const OVERDUE_NANOSECONDS: i64 = 2 * HOUR_NANOSECONDS;
 /// Delay before a collection that failed is tried again: it doubles with each failure.
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ impl Collections {
                 continue;
             }
             // The time of the last collection by the present clock, which may have jumped since.
-            let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
+            let placed = state.last.map(|last| LastCollection { time: lived.place(Time(last.time)).0, ..last });
             let StoreGrowth { last, disk, budget } = match self.growth(placed) {
                 Ok(Some(growth)) => growth,
                 Ok(None) => continue,
@@ -76,7 +76,7 @@ impl Collections {
             let why = due(&collections.policy, last, &disk, budget, self.context.now(), idle());
             let is_near = self.quota.take_quota_note();
             let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.context.now())) else { continue };
-            let how = How { actor: ITSELF, dry_run: false, grace: None, why };
+            let how = CollectionRequest { actor: ITSELF, dry_run: false, grace: None, why };
             let mut watch = |_: &Progress| match collections.state.lock().is_paused(self.context.now()) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -96,9 +96,9 @@ impl Collections {
     }
 }
 
-/// What decides whether a collection is due.
+/// The values that decide whether a collection is due.
 struct StoreGrowth {
-    last: Option<Last>,
+    last: Option<LastCollection>,
     disk: Disk,
     budget: Option<u64>,
 }
@@ -106,7 +106,7 @@ struct StoreGrowth {
 impl Collections {
     /// Returns the last collection, the disk and the budget. A store that several nodes share was collected by any of them, and its size is
     /// that of all packs, to which no budget applies; nothing while another node collects it.
-    fn growth(&self, own: Option<Last>) -> Result<Option<StoreGrowth>> {
+    fn growth(&self, own: Option<LastCollection>) -> Result<Option<StoreGrowth>> {
         let (disk, settings) = (self.quota.measure_disk()?, self.context.settings()?);
         let Some(shared) = self.context.store.last_collection()? else {
             return Ok(Some(StoreGrowth { last: own, disk, budget: settings.budget_bytes }));
@@ -117,7 +117,11 @@ impl Collections {
         let now = self.context.now().0;
         let last = shared.age.map(|age| {
             let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
-            Last { time: now.saturating_sub(age), disk_bytes_after: shared.bytes_after, ..Last::default() }
+            LastCollection {
+                time: now.saturating_sub(age),
+                disk_bytes_after: shared.bytes_after,
+                ..LastCollection::default()
+            }
         });
         let disk = Disk { store_bytes: shared.bytes, ..disk };
         Ok(Some(StoreGrowth { last, disk, budget: None }))
@@ -127,23 +131,23 @@ impl Collections {
 /// Returns why an automatic collection is due, if one is.
 fn due(
     policy: &AutoGcPolicy,
-    last: Option<&Last>,
+    last: Option<&LastCollection>,
     disk: &Disk,
     budget: Option<u64>,
     now: Time,
     idle: Duration,
-) -> Option<Why> {
+) -> Option<CollectionReason> {
     let base = last.map_or(0, |last| last.disk_bytes_after);
     let since = since(last, now);
     let grown = disk.store_bytes.saturating_sub(base);
     if shortage(disk, budget) != Shortage::None && (grown > policy.growth_bytes_short || since >= HOUR_NANOSECONDS) {
-        return Some(Why::Room);
+        return Some(CollectionReason::Room);
     }
     if disk.store_bytes > next(policy, last, &LivedTime::default()).1 {
-        return Some(Why::Growth);
+        return Some(CollectionReason::Growth);
     }
     let is_quiet = idle >= IDLE || since >= DAY_NANOSECONDS + OVERDUE_NANOSECONDS;
-    (since >= DAY_NANOSECONDS && is_quiet).then_some(Why::Time)
+    (since >= DAY_NANOSECONDS && is_quiet).then_some(CollectionReason::Time)
 }
 
 /// Consecutive failures of collections.
@@ -155,12 +159,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// Whether it is too early to try again.
+    /// Returns whether it is too early to retry.
     fn are_fresh(&self, now: Instant) -> bool {
         self.retry_at.is_some_and(|retry_at| now < retry_at)
     }
 
-    /// Counts one; whether it is to be told, because it is not the one that was told last.
+    /// Counts a failure. Returns whether to report it: a message that was reported last is not reported again.
     fn add(&mut self, message: &str, now: Instant) -> bool {
         self.retry_at = now.checked_add(retry_delay(self.count));
         self.count = self.count.saturating_add(1);
@@ -170,23 +174,24 @@ impl Failures {
     }
 }
 
-/// How long after so many failures a collection is tried again.
+/// Returns the delay before the next attempt after this many failures.
 fn retry_delay(failures: u32) -> Duration {
     RETRY_DELAY_MIN.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(RETRY_DELAY_MAX)
 }
 
 /// Returns why a collection is due where a workspace is near its quota. Retention works in hours: sooner it would find nothing new.
-fn due_for_quota(is_near: bool, last: Option<&Last>, now: Time) -> Option<Why> {
-    (is_near && since(last, now) >= HOUR_NANOSECONDS).then_some(Why::Room)
+fn due_for_quota(is_near: bool, last: Option<&LastCollection>, now: Time) -> Option<CollectionReason> {
+    (is_near && since(last, now) >= HOUR_NANOSECONDS).then_some(CollectionReason::Room)
 }
 
-/// How long ago the last one was.
-fn since(last: Option<&Last>, now: Time) -> i64 {
+/// Returns the nanoseconds since the last collection.
+fn since(last: Option<&LastCollection>, now: Time) -> i64 {
     last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time))
 }
 
-/// The time and the number of bytes from which an automatic collection is due; no time before the first collection.
-pub(super) fn next(policy: &AutoGcPolicy, last: Option<&Last>, lived: &LivedTime) -> (Option<Time>, u64) {
+/// Returns the time and the size of the store from which on an automatic collection is due; no time before the first
+/// collection.
+pub(super) fn next(policy: &AutoGcPolicy, last: Option<&LastCollection>, lived: &LivedTime) -> (Option<Time>, u64) {
     let base = last.map_or(0, |last| last.disk_bytes_after);
     let time = last.map(|last| Time(lived.place(Time(last.time)).0.saturating_add(DAY_NANOSECONDS)));
     (time, base.saturating_add(policy.growth_bytes_min.max(base / 4)))
@@ -209,25 +214,32 @@ mod tests {
     fn it_is_due_by_growth_by_time_and_by_room() {
         const MB: u64 = 1_000_000;
         let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
-            let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
+            let last = LastCollection {
+                time: -hours_ago * HOUR_NANOSECONDS,
+                disk_bytes_after: base,
+                ..LastCollection::default()
+            };
             let disk = Disk { store_bytes: store, free_bytes: free, floor_bytes: 1_000 * MB, ..Disk::default() };
             due(&AutoGcPolicy::default(), Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
         };
         let plenty = 100_000 * MB;
         assert_eq!(check(100 * MB, 1, 300 * MB, plenty, None, 0), None);
-        assert_eq!(check(100 * MB, 1, 357 * MB, plenty, None, 0), Some(Why::Growth));
+        assert_eq!(check(100 * MB, 1, 357 * MB, plenty, None, 0), Some(CollectionReason::Growth));
         assert_eq!(check(4_000 * MB, 1, 4_900 * MB, plenty, None, 0), None);
-        assert_eq!(check(4_000 * MB, 1, 5_001 * MB, plenty, None, 0), Some(Why::Growth));
+        assert_eq!(check(4_000 * MB, 1, 5_001 * MB, plenty, None, 0), Some(CollectionReason::Growth));
         assert_eq!(check(100 * MB, 23, 100 * MB, plenty, None, 60), None);
-        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(Why::Time));
+        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(CollectionReason::Time));
         assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 0), None, "somebody is at work");
-        assert_eq!(check(100 * MB, 26, 100 * MB, plenty, None, 0), Some(Why::Time), "somebody always is");
-        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(Why::Room));
+        assert_eq!(check(100 * MB, 26, 100 * MB, plenty, None, 0), Some(CollectionReason::Time), "somebody always is");
+        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(CollectionReason::Room));
         assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
-        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
-        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
+        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(CollectionReason::Room));
+        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(CollectionReason::Room));
         let new = Disk { store_bytes: MB, free_bytes: plenty, ..Disk::default() };
-        assert_eq!(due(&AutoGcPolicy::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+        assert_eq!(
+            due(&AutoGcPolicy::default(), None, &new, None, Time(0), Duration::from_secs(60)),
+            Some(CollectionReason::Time)
+        );
     }
 
     #[test]
@@ -280,9 +292,9 @@ mod tests {
 
     #[test]
     fn a_quota_that_is_near_asks_for_a_collection_once_an_hour() {
-        let ago = |nanoseconds: i64| Last { time: -nanoseconds, ..Last::default() };
-        assert_eq!(due_for_quota(true, None, Time(0)), Some(Why::Room));
-        assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS)), Time(0)), Some(Why::Room));
+        let ago = |nanoseconds: i64| LastCollection { time: -nanoseconds, ..LastCollection::default() };
+        assert_eq!(due_for_quota(true, None, Time(0)), Some(CollectionReason::Room));
+        assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS)), Time(0)), Some(CollectionReason::Room));
         assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS - 1)), Time(0)), None);
         assert_eq!(due_for_quota(false, None, Time(0)), None);
     }
@@ -349,7 +361,7 @@ mod tests {
     }
 
     /// Waits for a collection after the one that was last; nothing if there is none for so long.
-    fn wait_for(service: &Service, after: &Option<Last>, at_most: Duration) -> Option<Last> {
+    fn wait_for(service: &Service, after: &Option<LastCollection>, at_most: Duration) -> Option<LastCollection> {
         let begun = Instant::now();
         while begun.elapsed() < at_most {
             let last = service.collections.inner.state.lock().last.clone();

@@ -41,7 +41,7 @@ mod tests {
     use amalgam_proto::v1;
 
     use super::*;
-    use crate::collection::{How, Why};
+    use crate::collection::{CollectionReason, CollectionRequest};
     use crate::context::Clocks;
     use crate::home::Home;
     use crate::service::Service;
@@ -72,7 +72,7 @@ mod tests {
     }
 
     fn collect(service: &Service) -> v1::CollectResult {
-        let how = How { actor: "ann", dry_run: false, grace: None, why: Why::Asked };
+        let how = CollectionRequest { actor: "ann", dry_run: false, grace: None, why: CollectionReason::Asked };
         service.collections.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected")
     }
 
@@ -124,11 +124,10 @@ mod tests {
         let redone = service.context.store.list_operations(newest - 1, 1).expect("the log").remove(0).draft.time;
         let age = |service: &Service| wall().0 - service.collections.lived().place(redone).0;
         assert!((DAY..DAY + 10 * MINUTE).contains(&age(&service)), "{}", age(&service) / MINUTE);
-        let done = service
-            .collections
-            .collect(&How { actor: "ann", dry_run: true, grace: None, why: Why::Asked }, &mut |_| {
-                ControlFlow::Continue(())
-            });
+        let done = service.collections.collect(
+            &CollectionRequest { actor: "ann", dry_run: true, grace: None, why: CollectionReason::Asked },
+            &mut |_| ControlFlow::Continue(()),
+        );
         assert!(done.expect("tried").warnings[0].contains("--confirm-clock"));
         assert_eq!(service.collections.confirm_clock() / 86_400, 3_649);
         assert!(age(&service) > 3_650 * DAY);

@@ -1,4 +1,4 @@
-//! Directories of workspaces that are merged, and their mounts: captured before, brought along after.
+//! Directories and mounts of workspaces in a merge: captured before it, updated after it.
 
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::operation::operation;
@@ -21,7 +21,7 @@ const MERGE: &str = "merge";
 /// The message of a snapshot of files written during a merge.
 const WRITTEN_MEANWHILE: &str = "written during a merge";
 
-/// Files were unlocked during a merge.
+/// Says that the files were unlocked during a merge, because a command ran.
 pub(crate) struct Released;
 
 /// The head of a workspace as a capture would make it.
@@ -29,12 +29,12 @@ pub(crate) struct PreviewedHead {
     pub(crate) head: Option<SnapshotId>,
     /// The counts of a capture; nothing when there are no edits.
     pub(crate) capture: Option<v1::MergeCapture>,
-    /// Keeps what no name points at.
+    /// Keeps the snapshot, which no reference names.
     _session: Option<WriteSession>,
 }
 
 impl PreviewedHead {
-    /// A head as it is, without a capture.
+    /// Returns a head without a capture.
     pub(crate) fn at(head: Option<SnapshotId>) -> Self {
         Self { head, capture: None, _session: None }
     }
@@ -110,7 +110,7 @@ impl Directories {
         Ok(PreviewedHead { head: Some(snapshot), capture: Some(capture), _session: Some(session) })
     }
 
-    /// Takes hold of a workspace's directory, if it has one.
+    /// Locks the directory of a workspace, if it has one.
     pub(crate) fn lock_directory_of(&self, workspace: &WorkspaceName) -> Result<Option<LockedDirectory>> {
         let record = self.context.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
         record.map(|record| self.lock(&amalgam_proto::directory_name(&record.id))).transpose()
@@ -126,7 +126,7 @@ impl Directories {
 
     /// Takes a snapshot of a workspace's directory or mount, if it has one and that changed.
     pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
-        // The request belongs to what comes after it.
+        // The request id belongs to the merge that follows.
         let act = OperationContext { request: None, ..act.clone() };
         match self.lock_files_of(workspace)? {
             LockedFiles::Nowhere => Ok(()),
@@ -275,7 +275,7 @@ impl Directories {
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let (store, progress) = (&self.context.store, Progress::default());
-        // The request belongs to what comes after it.
+        // The request id belongs to the merge that follows.
         let act = &OperationContext { request: None, ..act.clone() };
         let head = self.context.head(&locked.workspace)?;
         let (Some(before), Some(now)) =

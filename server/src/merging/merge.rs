@@ -1,4 +1,4 @@
-//! Merging workspaces at once: one snapshot with all of them, or nothing.
+//! `amalgam merge`: merges workspaces into another at once, without the queue, as one snapshot or not at all.
 
 use amalgam_engine::merge::{AdmitSource, MergeHeads, MergeHow, MergeRequest, merge_base, plan_octopus};
 use amalgam_engine::workspace::WorkspaceName;
@@ -7,7 +7,7 @@ use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Reason, v1};
 
-use super::queue::turn_of;
+use super::queue::lock_target;
 use super::regenerate::Regenerator;
 use super::{Merging, conflicts_message, files_message, path_bytes};
 use crate::call_log::workspace_id;
@@ -16,13 +16,13 @@ use crate::context::Marks;
 use crate::error::{Error, Result};
 use crate::views::WriterRule;
 
-/// Judges the changes of each source by the agent of its workspace.
-struct SourceJudge<'a> {
+/// Refuses sources whose changes the agent of the source workspace may not make.
+struct SourcePermissions<'a> {
     merging: &'a Merging,
     contents: &'a RuleMerger,
 }
 
-impl AdmitSource for SourceJudge<'_> {
+impl AdmitSource for SourcePermissions<'_> {
     fn refusal(
         &self,
         source: &WorkspaceName,
@@ -44,8 +44,8 @@ impl AdmitSource for SourceJudge<'_> {
 }
 
 impl Merging {
-    /// Merges workspaces into another. The directories and mounts of the sources are captured first if asked to, that of the target
-    /// is captured and brought along.
+    /// Merges workspaces into another. Captures the directories and mounts of the sources first if asked to. Captures
+    /// those of the target always, and updates them afterwards.
     pub(crate) fn merge_workspaces(
         &self,
         request: &v1::MergeWorkspacesRequest,
@@ -84,7 +84,7 @@ impl Merging {
             return caller.walking(plan);
         }
         let lock = self.inner.lock_of(&target);
-        let _turn = turn_of(&lock, caller)?;
+        let _lock = lock_target(&lock, caller)?;
         let place = self.directories.secure_files(&target, "a merge", act)?;
         let safety = place.safety();
         let heads = self.heads_of(&target, &sources)?;
@@ -95,16 +95,16 @@ impl Merging {
         }
         // The edits of the directory are in the head now, its rules too.
         let rules = self.rules.merge_rules(Some(&target), request.rules.as_ref())?;
-        let (contents, maker) =
+        let (contents, regenerator) =
             (RuleMerger::new(&rules, &agent(&target)?, &theirs), Regenerator::new(self, &rules, &target));
         let options = caller.walking(|| self.options_for(&heads, &rules, &contents, act))?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
-        merge.regenerate = Some(&maker);
+        merge.regenerate = Some(&regenerator);
         merge.use_remembered = !request.no_remembered;
         merge.options = options;
         merge.message = request.message.clone();
-        let sources_judge = SourceJudge { merging: self, contents: &contents };
-        merge.admit = Some(&sources_judge);
+        let permissions = SourcePermissions { merging: self, contents: &contents };
+        merge.admit = Some(&permissions);
         let done = caller.walking(|| self.context.workspaces.merge(&self.context.history, &merge, act))?;
         tracing::info!(%target, sources = sources.len(), how = ?done.how, conflicts = done.conflicts.len(), "workspaces merged");
         let mut message = v1::Merge {
@@ -123,7 +123,7 @@ impl Merging {
         Ok(message)
     }
 
-    /// The heads of workspaces as they are.
+    /// Returns the current heads of workspaces.
     fn heads_of(&self, target: &WorkspaceName, sources: &[WorkspaceName]) -> Result<MergeHeads> {
         let mut heads = MergeHeads { target: self.context.head(target)?, sources: Vec::new() };
         for source in sources {
@@ -132,7 +132,7 @@ impl Merging {
         Ok(heads)
     }
 
-    /// Whether a target's head could just move to that of its only source.
+    /// Returns whether a fast-forward is possible: there is one source, and the target has no changes of its own.
     fn is_behind(&self, heads: &MergeHeads) -> Result<bool> {
         let (source, target) = match (&heads.sources[..], heads.target) {
             ([(_, source)], Some(target)) => (*source, target),
@@ -207,8 +207,8 @@ impl Merging {
         let mut merge = MergeRequest::new(target, sources, contents);
         merge.options = options;
         merge.use_remembered = !request.no_remembered;
-        let sources_judge = SourceJudge { merging: self, contents };
-        merge.admit = Some(&sources_judge);
+        let permissions = SourcePermissions { merging: self, contents };
+        merge.admit = Some(&permissions);
         let done = self.context.workspaces.preview_merge(&self.context.history, &merge, &heads, act)?;
         message.how = how(done.how).into();
         message.files = files_message(&done.report.files);

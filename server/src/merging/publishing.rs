@@ -105,7 +105,7 @@ impl Merging {
     #[cfg(test)]
     fn publish_due(&self) -> Result<()> {
         let due = self.due_by_target(|_| true)?;
-        super::queue::side_by_side(due.into_iter().collect(), |(_, plans)| self.publish_all(plans))
+        super::queue::run_in_parallel(due.into_iter().collect(), |(_, plans)| self.publish_all(plans))
     }
 
     /// The plans that are due, by their targets.

@@ -1,4 +1,5 @@
-//! The queue behind `complete` and `publish`: an entry is put there, the target is folded, and the caller gets what came of it.
+//! The merge queue behind `complete` and `publish`: [`Merging::submit`] stores an entry, a fold of the target merges
+//! all waiting entries, and each submitter gets the result of its own.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,18 +31,18 @@ use crate::error::{Error, Result};
 use crate::merge_rules::PROJECT_FILE;
 use crate::permissions::{moves_of, refused};
 
-/// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
+/// How many folds of a target a submitter waits for before it gives up. Each fold takes hundreds of entries.
 const FOLDS_MAX: usize = 1_000;
 /// The number of targets that background threads fold or publish into at a time.
 pub(super) const PARALLEL_TARGETS_MAX: usize = 8;
 /// How often a call that waits for its turn checks whether its client is still there.
 const TURN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Judges the folds of a target by its rules and by the tests of entries.
-pub(super) struct FoldJudge<'a> {
+/// The merge policy of a target: its merge rules, the permissions of agents, and the tests of entries.
+pub(super) struct ServerMergePolicy<'a> {
     merging: &'a Merging,
     rules: Arc<Rules>,
-    maker: Regenerator<'a>,
+    regenerator: Regenerator<'a>,
     /// The project's permissions when the fold began.
     policy: Option<Arc<Policy>>,
     guards: RefCell<HashMap<String, Guard>>,
@@ -49,15 +50,15 @@ pub(super) struct FoldJudge<'a> {
     caller: &'a Caller,
 }
 
-impl<'a> FoldJudge<'a> {
-    /// By the rules that hold when a fold begins: what lands in it changes them for the next one.
+impl<'a> ServerMergePolicy<'a> {
+    /// Reads the rules at the start of a fold. An entry that changes the rules changes them for the next fold.
     pub(super) fn new(merging: &'a Merging, target: &WorkspaceName, caller: &'a Caller) -> Result<Self> {
         let rules = merging.rules.merge_rules(Some(target), None)?;
         let (policy, guards) = (merging.context.permissions.policy()?, RefCell::default());
-        Ok(Self { merging, maker: Regenerator::new(merging, &rules, target), rules, policy, guards, caller })
+        Ok(Self { merging, regenerator: Regenerator::new(merging, &rules, target), rules, policy, guards, caller })
     }
 
-    /// The guard of the agent whose changes an entry has.
+    /// Returns the permissions of the agent whose changes an entry has.
     fn guard(&self, entry: &QueueEntry) -> Guard {
         let Some(policy) = self.policy.as_ref().filter(|_| !entry.agent.is_empty()) else { return Guard::default() };
         let mut guards = self.guards.borrow_mut();
@@ -66,7 +67,7 @@ impl<'a> FoldJudge<'a> {
     }
 }
 
-impl MergePolicy for FoldJudge<'_> {
+impl MergePolicy for ServerMergePolicy<'_> {
     fn contents(&self, entry: &QueueEntry) -> amalgam_engine::Result<Box<dyn MergeContents + '_>> {
         let ours = self.merging.context.workspaces.get(&entry.target)?.agent;
         Ok(Box::new(RuleMerger::new(&self.rules, &ours, &entry.agent)))
@@ -112,18 +113,18 @@ impl MergePolicy for FoldJudge<'_> {
     }
 
     fn is_regenerated(&self, path: &TreePath) -> bool {
-        self.maker.is_regenerated(path)
+        self.regenerator.is_regenerated(path)
     }
 
     fn regenerate(&self, _entry: &QueueEntry, tree: RootId, paths: &[TreePath]) -> amalgam_engine::Result<Regenerated> {
         self.caller.enter(MergeStage::Regenerate);
-        let made = self.maker.regenerate(tree, paths);
+        let made = self.regenerator.regenerate(tree, paths);
         self.caller.enter(MergeStage::Merge);
         made
     }
 
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
-        // What the machine refuses is no verdict on the tree, and is told as the reason all the same.
+        // If the machine cannot run the test, the entry fails with that as the reason.
         let place = TestPlace::new(&self.merging.context.home, &entry.id);
         let is_over = || self.caller.is_gone() || self.merging.tests_are_cancelled();
         let settings = self.merging.context.settings().map(|settings| settings.commands);
@@ -132,18 +133,18 @@ impl MergePolicy for FoldJudge<'_> {
             settings.and_then(|settings| place.run(&self.merging.context.store, tree, entry, &settings, &is_over));
         self.caller.enter(MergeStage::Merge);
         if is_over() {
-            // Whether it failed or was ended cannot be told: its entry waits on.
+            // A cancelled test looks like a failed one, so the entry stays in the queue.
             return Err(amalgam_engine::Error::Interrupted);
         }
         Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.to_string())) {
-            // Without a submitter who could be told, a person has to be.
+            // No submitter waits for the message, so the entry becomes a review.
             TestVerdict::NotStarted(reason) if !self.merging.inner.is_awaited(&entry.id) => TestVerdict::Failed(reason),
             verdict => verdict,
         })
     }
 }
 
-/// Whether a workspace goes on after its changes were merged.
+/// What happens to a workspace after its changes were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterMerge {
     KeepWorkspace,
@@ -186,7 +187,7 @@ fn log_folded(folded: &Folded) {
 }
 
 impl Merging {
-    /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
+    /// Puts the changes of a workspace into the queue of its target. Waits for the result, unless the caller detaches.
     pub(crate) fn submit(
         &self,
         asked: &v1::Submission,
@@ -211,17 +212,18 @@ impl Merging {
         if after == AfterMerge::EndWorkspace {
             self.views.refuse_live(&source, "it cannot be completed")?;
         }
-        let wish = wish_of(asked, after)?;
-        // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
+        let options = queue_options(asked, after)?;
+        // Unreadable rules are reported before the entry is queued. The directory may have a corrected version, so it
+        // is captured first.
         if self.rules.merge_rules(Some(&target), None).is_err() {
             self.directories.secure_files(&target, "a merge", &OperationContext { request: None, ..act.clone() })?;
             self.rules.merge_rules(Some(&target), None)?;
         }
-        let entry = self.context.queue.submit(&source, &target, &wish, act)?;
+        let entry = self.context.queue.submit(&source, &target, &options, act)?;
         self.submitted(&entry, asked.detach, act, caller)
     }
 
-    /// The result of a submission; none yet if the caller does not wait.
+    /// Returns the result of a submission; "waiting" if the caller detaches.
     fn submitted(
         &self,
         entry: &QueueEntry,
@@ -266,7 +268,7 @@ impl Merging {
             None => self.context.head(source)?,
         };
         let queue = &self.context.queue;
-        let entry = queue.draft(source, target, head, &wish_of(asked, after)?, act)?;
+        let entry = queue.draft(source, target, head, &queue_options(asked, after)?, act)?;
         let mut merge = self.preview_entry(&entry, act, caller)?;
         merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
@@ -281,8 +283,8 @@ impl Merging {
     ) -> Result<v1::Merge> {
         let target = &entry.target;
         let into = self.directories.preview_capture(target, act)?;
-        let referee = FoldJudge::new(self, target, caller)?;
-        let preview = || self.context.queue.preview_on(into.head, entry, &referee, act);
+        let policy = ServerMergePolicy::new(self, target, caller)?;
+        let preview = || self.context.queue.preview_on(into.head, entry, &policy, act);
         let folded = caller.walking(preview)?;
         // The previewed head has no name: the message names the present one.
         let Folded { files, conflicts, changed, .. } = &folded;
@@ -304,7 +306,7 @@ impl Merging {
         })
     }
 
-    /// Folds a target until an entry is dealt with.
+    /// Folds a target until an entry has a result.
     pub(super) fn wait_for(
         &self,
         entry: &QueueEntry,
@@ -315,7 +317,7 @@ impl Merging {
         let lock = merging.lock_of(&entry.target);
         for _ in 0..FOLDS_MAX {
             caller.enter(MergeStage::Wait);
-            let _turn = self.turn_before(entry, &lock, caller)?;
+            let _lock = self.lock_target_of(entry, &lock, caller)?;
             caller.enter(MergeStage::Merge);
             // The fold before may have taken the entry.
             if let Some(folded) = merging.result_of(&entry.id) {
@@ -328,7 +330,7 @@ impl Merging {
                     return Ok((None, v1::Merge { reason: "an undo brought it back".to_owned(), ..merge }));
                 }
                 Ok(_) => {}
-                // Done in another life of this process.
+                // An earlier process has handled it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let how = match self.context.queue.find_review(&entry.id) {
                         Ok(_) => v1::MergeHow::Review,
@@ -338,19 +340,24 @@ impl Merging {
                 }
                 Err(error) => return Err(error.into()),
             }
-            if let Some(along) = self.fold_target(&entry.target, act, caller)?
+            if let Some(update) = self.fold_target(&entry.target, act, caller)?
                 && let Some(folded) = merging.result_of(&entry.id)
             {
                 let merge = self.folded_message(&folded)?;
-                let v1::Merge { safety, written, removed, notices, .. } = along;
+                let v1::Merge { safety, written, removed, notices, .. } = update;
                 return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
             }
         }
         Err(Error::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
     }
 
-    /// The turn to fold the target of an entry. Counts the entries before it meanwhile.
-    fn turn_before<'a>(&self, entry: &QueueEntry, lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexGuard<'a, ()>> {
+    /// Locks the target of an entry. Reports the number of entries before it while it waits.
+    fn lock_target_of<'a>(
+        &self,
+        entry: &QueueEntry,
+        lock: &'a Mutex<()>,
+        caller: &Caller,
+    ) -> Result<MutexGuard<'a, ()>> {
         let is_before = |other: &QueueEntry| !other.is_held && other.id != entry.id && other.time <= entry.time;
         let ahead = || {
             let entries = self.context.queue.list(Some(&entry.target)).unwrap_or_default();
@@ -377,11 +384,11 @@ impl Merging {
         let queue = &self.context.queue;
         let place = self.directories.secure_files(target, "a merge", act)?;
         let safety = place.safety();
-        let referee = FoldJudge::new(self, target, caller)?;
-        let is_long = referee.maker.has_commands() || queue.is_next_tested(target)?;
+        let policy = ServerMergePolicy::new(self, target, caller)?;
+        let is_long = policy.regenerator.has_commands() || queue.is_next_tested(target)?;
         let place = if is_long { self.directories.release_files(place) } else { Ok(place) };
         let act = OperationContext { request: None, ..act.clone() };
-        let fold = caller.walking(|| queue.fold(target, &referee, &act))?;
+        let fold = caller.walking(|| queue.fold(target, &policy, &act))?;
         if fold.done.is_empty() {
             return Ok(None);
         }
@@ -389,32 +396,33 @@ impl Merging {
         let ended: Vec<_> =
             fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.keep_results(fold.done);
-        let mut along = v1::Merge::default();
-        let brought = match place {
-            Ok(place) => self.directories.update_files(place, &mut along, &act),
-            Err(Released) => self.directories.catch_up_files(target, &mut along, &act),
+        let mut update = v1::Merge::default();
+        let updated = match place {
+            Ok(place) => self.directories.update_files(place, &mut update, &act),
+            Err(Released) => self.directories.catch_up_files(target, &mut update, &act),
         };
-        // The files are unlocked by now: the turn of the registry comes before their lock. The source has ended in any case;
+        // The files are unlocked by now, because the registry is locked before files. The source has ended in any case;
         // a new workspace of that name has detached the old directories already.
         ended.iter().try_for_each(|workspace| self.directories.end_places_of(workspace, &act))?;
-        brought?;
-        along.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
-        Ok(Some(along))
+        updated?;
+        update.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
+        Ok(Some(update))
     }
 
     /// Folds all waiting entries: those of an earlier process, and detached ones. Targets are folded in parallel, so that a
     /// test of one does not stop the others.
     pub(crate) fn fold_all(&self) -> Result<()> {
         let targets = self.context.queue.targets()?;
-        // One that cannot be merged into keeps no other waiting; one that went wrong is told.
-        side_by_side(targets, |target| self.fold_whole(&target))
+        // A target that fails does not stop the others; the first error is returned.
+        run_in_parallel(targets, |target| self.fold_whole(&target))
     }
 
+    /// Folds a target until its queue is empty.
     fn fold_whole(&self, target: &WorkspaceName) -> Result<()> {
         let act = OperationContext::new("queue", self.context.now());
         let lock = self.inner.lock_of(target);
         for _ in 0..FOLDS_MAX {
-            let _turn = lock.lock();
+            let _lock = lock.lock();
             if self.fold_target(target, &act, &Caller::default())?.is_none() {
                 break;
             }
@@ -422,8 +430,8 @@ impl Merging {
         Ok(())
     }
 
-    /// Folds in the background on request, until it is ended. Entries from before this process come
-    /// first.
+    /// Folds in the background whenever [`fold_soon`](Self::fold_soon) asks for it, until
+    /// [`end_folding`](Self::end_folding). Begins with the entries that an earlier process left.
     pub(crate) fn keep_folding(&self) {
         let turn = &self.inner.turn;
         turn.wanted.lock().fold = true;
@@ -461,7 +469,7 @@ impl Merging {
         turn.changed.notify_one();
     }
 
-    /// Whether something is folded in the background, or is about to be.
+    /// Returns whether the background thread folds, or is asked to.
     pub(crate) fn is_folding(&self) -> bool {
         let wanted = self.inner.turn.wanted.lock();
         wanted.fold || wanted.is_folding
@@ -580,8 +588,8 @@ pub(super) fn problem_of(unreadable: &Unreadable, command: &str) -> String {
     format!("{name} cannot be read: {why}; `{command} {id}` removes it")
 }
 
-/// The turn to fold a target, as soon as it comes; an error when the caller is gone before.
-pub(super) fn turn_of<'a>(lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexGuard<'a, ()>> {
+/// Takes the lock of a target. Fails if the client disconnects meanwhile.
+pub(super) fn lock_target<'a>(lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexGuard<'a, ()>> {
     loop {
         if let Some(turn) = lock.try_lock_for(TURN_CHECK_INTERVAL) {
             return Ok(turn);
@@ -591,7 +599,7 @@ pub(super) fn turn_of<'a>(lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexG
 }
 
 /// Runs work for each target on a thread of its own, a few at a time, and returns an error if one failed.
-pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+pub(super) fn run_in_parallel<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
     let (threads, waiting) = (all.len().min(PARALLEL_TARGETS_MAX), Mutex::new(all.into_iter()));
     let run = || {
         let mut done = Ok(());
@@ -612,7 +620,8 @@ pub(super) const QUEUE: &str = "queue/";
 /// The most unreadable entries or reviews that a list names.
 pub(super) const PROBLEMS_MAX: usize = 1_000;
 
-fn wish_of(asked: &v1::Submission, after: AfterMerge) -> Result<QueueOptions> {
+/// Returns the options of the queue entry for a submission.
+fn queue_options(asked: &v1::Submission, after: AfterMerge) -> Result<QueueOptions> {
     let takes_rest = match asked.on_refused.as_str() {
         "" => None,
         word => Some(OnRefused::of_word(word).ok_or_else(|| {

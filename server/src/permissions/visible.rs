@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use amalgam_engine::{EntryKind, Pin, RootId, TreePath, WorkingTree};
+use amalgam_engine::{
+    Entry, EntryKind, Error as EngineError, Pin, RootId, SnapshotId, Store, TreePath, WorkingTree, entry_at,
+};
 use amalgam_policy::{AgentPolicy, Guard};
 use amalgam_view::TreePermissions;
 
@@ -46,6 +48,56 @@ impl Permissions {
             cached.visible.insert(key, seen);
         }
         Ok(VisibleTree { root: seen, pin: Some(pin) })
+    }
+}
+
+/// Decides which entries of stored trees the agents of a guard can see, one by one: for calls that visit a few paths of
+/// many snapshots. The result is that of [`Permissions::visible_tree`].
+pub(crate) struct VisibleEntries {
+    store: Store,
+    guard: Guard,
+    /// The tree that was asked for last.
+    tree: Option<(RootId, WorkingTree)>,
+}
+
+impl VisibleEntries {
+    pub(crate) fn new(store: &Store, guard: Guard) -> Self {
+        Self { store: store.clone(), guard, tree: None }
+    }
+
+    /// Returns whether an entry of a snapshot can be seen. A file with several names in the snapshot must be visible
+    /// under each of them.
+    pub(crate) fn is_visible(&mut self, snapshot: SnapshotId, path: &TreePath, entry: &Entry) -> Result<bool> {
+        if !self.guard.is_visible(path.as_bytes(), entry.kind() == EntryKind::Directory) {
+            return Ok(false);
+        }
+        if self.guard.is_open() || entry.link().is_none() {
+            return Ok(true);
+        }
+        let root = self.store.snapshot(snapshot)?.root;
+        if self.tree.as_ref().is_none_or(|(opened, _)| *opened != root) {
+            self.tree = Some((root, WorkingTree::open_root(&self.store, root)?));
+        }
+        let Some((_, tree)) = &self.tree else { return Ok(false) };
+        let names = tree.names_of(path)?;
+        Ok(names.iter().all(|name| self.guard.is_visible(name.as_bytes(), false)))
+    }
+
+    /// Returns whether a path of a snapshot can be seen. A path that does not exist there is judged by its name, and so
+    /// is one of a snapshot whose tree was dropped.
+    pub(crate) fn is_path_visible(&mut self, snapshot: SnapshotId, path: &TreePath) -> Result<bool> {
+        if !self.guard.is_visible(path.as_bytes(), false) {
+            return Ok(false);
+        }
+        if self.guard.is_open() {
+            return Ok(true);
+        }
+        let found = self.store.snapshot(snapshot).and_then(|found| self.store.root(found.root));
+        match found.and_then(|root| entry_at(&self.store, &root, path)) {
+            Ok(Some(entry)) => self.is_visible(snapshot, path, &entry),
+            Ok(None) | Err(EngineError::Missing { .. }) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

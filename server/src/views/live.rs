@@ -9,7 +9,7 @@ use amalgam_engine::{
     DiffOptions, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
 use amalgam_proto::{Reason, v1};
-use amalgam_view::{Captured, CommitRequest, ConflictFold, Difference, differences, holds_same};
+use amalgam_view::{Captured, CommitRequest, ConflictFiles, Difference, differences, holds_same};
 use bytes::Bytes;
 
 use super::writer_rule::WriterRule;
@@ -289,17 +289,17 @@ impl Views {
         let seen = view.fork();
         let back = self.conflicts_in(&seen)?;
         let mut change = change.clone();
-        let folding = match back {
+        let conflict_files = match back {
             Some(back) => {
                 change.resolutions = self.conflicts.resolutions_of(&back.resolved, back.root)?;
                 let paths = back.conflicts.iter().map(|placed| placed.path.clone()).collect();
-                Some(ConflictFold { seen, root: back.root, paths })
+                Some(ConflictFiles { seen, root: back.root, paths })
             }
             None => None,
         };
         let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
-        let (change, fold) = (&change, folding.as_ref());
-        let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, fold };
+        let (change, conflict_files) = (&change, conflict_files.as_ref());
+        let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, conflict_files };
         let done = view.commit_request(&request)?;
         self.drop_checkpoint(locked.id)?;
         Ok((done.snapshot, done.is_new))

@@ -171,7 +171,7 @@ impl Served {
             workspaces.create(&name, &NewWorkspace::default(), &act())?;
         }
         let mut options = ViewOptions::new(Owner { uid: 0, gid: 0 }, now);
-        options.journaled = workspaces.get(&name)?.journaled;
+        options.journaled_commit = workspaces.get(&name)?.journaled;
         let view = if orders.read_only {
             let head = workspaces.get(&name)?.head.ok_or("an empty workspace has no snapshot to show")?;
             View::of_snapshot(store, head, options)?

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use amalgam_engine::workspace::Journaled;
+use amalgam_engine::workspace::JournaledCommit;
 use amalgam_engine::{Error as EngineError, SnapshotId, Store, WorkingTree};
 
 use super::file::{Identity, MAGIC, new_identity, remove_files};
@@ -49,12 +49,12 @@ impl JournalBase {
         self,
         store: &Store,
         directory: &Path,
-        journaled: Option<Journaled>,
+        journaled: Option<JournaledCommit>,
     ) -> Result<Self> {
         if self.identity == Identity::default() {
             return Ok(Self { identity: new_identity()?, ..self });
         }
-        let Some(Journaled { snapshot, place }) = journaled else { return Ok(self) };
+        let Some(JournaledCommit { snapshot, place }) = journaled else { return Ok(self) };
         if place.journal != self.identity || place.file <= self.first || WorkingTree::open(store, snapshot).is_err() {
             return Ok(self);
         }

@@ -39,7 +39,7 @@ fn conflicted(store: &Store, shown: &[u8]) -> ViewOptions {
     let mut tree = WorkingTree::open_root(store, root).expect("opened");
     workspaces.commit(&name, &mut tree, &Change::new("a conflict"), &act).expect("committed");
     let shown = part("shown");
-    ViewOptions { conflicts: Some(Arc::new(move |_, _, _| Ok(shown.clone()))), ..options() }
+    ViewOptions { show_conflict: Some(Arc::new(move |_, _, _| Ok(shown.clone()))), ..options() }
 }
 
 fn is_conflict(kit: &Kit) -> bool {

@@ -76,7 +76,7 @@ impl Kit {
                 .expect("a workspace");
         }
         let tree = workspaces.open(&name).expect("a tree");
-        options.journaled = workspaces.get(&name).expect("a workspace").journaled;
+        options.journaled_commit = workspaces.get(&name).expect("a workspace").journaled;
         let (view, recovered) = View::open(tree, journal, options).expect("a view opens");
         let caller = Caller::owner(0, 0);
         Self { view, workspaces, caller, recovered, directory: journal.to_owned(), _scratch: None }

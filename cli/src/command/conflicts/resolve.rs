@@ -52,7 +52,7 @@ pub struct Resolve {
     #[arg(long)]
     no_remember: bool,
     /// The workspace [default: the one of this directory]
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     workspace: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct Take {
     #[arg(long)]
     no_remember: bool,
     /// The workspace [default: the one of this directory]
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     workspace: Option<String>,
 }
 

@@ -18,8 +18,8 @@ use crate::text;
 /// Sync with remotes now
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Waits until both sides are the same, and prints what was pushed, pulled and merged. A sync that broke off goes on where
-it ended. Exits with 5 if there are conflicts, and with 3 if some workspaces were not synced.
+Waits until both sides are the same, and prints what was pushed, pulled and merged. An interrupted sync continues where
+it stopped. Exits with 5 if there are conflicts, and with 3 if some workspaces were not synced.
 
 Examples:
   amalgam remote sync

@@ -47,7 +47,7 @@ pub struct Approve {
     #[arg(long, value_name = "WORKSPACE")]
     into: Option<String>,
     /// Do not ask for confirmation
-    #[arg(long)]
+    #[arg(short, long)]
     yes: bool,
     /// Print what would be approved, change nothing
     #[arg(long)]

@@ -23,7 +23,7 @@ pub struct Create {
     #[command(flatten)]
     options: CreateOptions,
     /// Work in this existing workspace
-    #[arg(long, value_name = "NAME", conflicts_with = "from")]
+    #[arg(short, long, value_name = "NAME", conflicts_with = "from")]
     workspace: Option<String>,
     /// Start with the files of a workspace or a snapshot, in a new workspace
     #[arg(long, value_name = "REV")]
@@ -36,10 +36,10 @@ pub struct Create {
 /// The options of every command that starts a sandbox.
 #[derive(Debug, Args)]
 pub struct CreateOptions {
-    /// A name for it
+    /// The name of the sandbox
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     name: String,
-    /// What to start it from: host, a name of `amalgam sandbox templates`, a Docker image, or snapshot:REV
+    /// The template: host, a name of `amalgam sandbox templates`, a Docker image, or snapshot:REV
     #[arg(long, value_name = "TEMPLATE", default_value = "host")]
     template: String,
     /// An environment variable of all its commands: NAME=VALUE, or NAME for the value here; repeatable
@@ -63,7 +63,7 @@ pub struct CreateOptions {
     /// Show the workspace for reading only
     #[arg(long)]
     read_only: bool,
-    /// What starts it: local or docker [default: the first one of the server that has the template]
+    /// The runtime: local or docker [default: the first one of the server that has the template]
     #[arg(long, value_name = "RUNTIME", default_value = "", hide_default_value = true)]
     runtime: String,
     /// Its network: none; bridge or host where the server allows it

@@ -26,7 +26,7 @@ pub(super) struct Port {
     /// The port
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// How long the URL is good, as in 30m or 1h; at most 24h
+    /// How long the URL works, such as 30m or 1h; at most 24h
     #[arg(long, value_name = "TIME", default_value = "1h")]
     timeout: String,
 }

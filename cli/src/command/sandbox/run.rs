@@ -38,7 +38,7 @@ pub struct Run {
     /// A secret: NAME for the value of a variable here, NAME=@FILE for that of a file; repeatable
     #[arg(long = "secret", value_name = "NAME[=@FILE]")]
     secrets: Vec<String>,
-    /// Kill the command and everything that it started after so long, as in 30s or 10m
+    /// Kill the command and everything that it started after this time, such as 30s or 10m
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
     /// Do not merge

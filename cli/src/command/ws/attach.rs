@@ -29,7 +29,7 @@ pub struct Attach {
     /// The directory [default: the current one]
     dir: Option<OsString>,
     /// The workspace [default: the previous workspace of the directory, or a new one named after the directory]
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     workspace: Option<String>,
     /// Leave out paths that match this pattern, as a line of .amalgamignore does; repeatable
     #[arg(long, value_name = "PATTERN")]

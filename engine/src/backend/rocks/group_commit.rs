@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rocksdb::WriteBatch;
 
 use super::settings::{OPERATIONS, REFS, REQUESTS};
-use super::{Prepared, Rocks};
+use super::{PreparedTransaction, Rocks};
 use crate::backend::rows::RefRow;
 use crate::backend::{Backend, Committed, Durability, Epoch};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ struct GroupCommit<'a> {
 
 impl Rocks {
     /// Leads a group: compares, numbers, writes once, and returns each result.
-    pub(super) fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
+    pub(super) fn commit_group(&self, group: Vec<PreparedTransaction>) -> Vec<Result<Committed>> {
         let epoch = self.epoch.read();
         let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects).map(|object| object.id));
         let mut commit = GroupCommit {
@@ -56,7 +56,7 @@ impl Rocks {
 }
 
 impl GroupCommit<'_> {
-    fn add(&mut self, mut prepared: Prepared) -> Result<Committed> {
+    fn add(&mut self, mut prepared: PreparedTransaction) -> Result<Committed> {
         let request = prepared.operation.as_ref().and_then(|draft| draft.request.clone());
         if let Some(request) = &request
             && let Some(operation) = self.find_request(request)?

@@ -6,8 +6,7 @@ use amalgam_conflicts::{Style, render_entry};
 use amalgam_engine::content::read_at;
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{Content, Node};
-use amalgam_engine::{DiffOptions, Entry, EntryKind, SnapshotId, TreePath, diff_roots, entry_at, list_directory};
-use amalgam_policy::Guard;
+use amalgam_engine::{DiffOptions, Entry, SnapshotId, TreePath, diff_roots, entry_at, list_directory};
 use amalgam_proto::v1;
 use bytes::Bytes;
 
@@ -17,6 +16,7 @@ use super::{is_wanted, tree_paths};
 use crate::context::Marks;
 use crate::error::{Error, Result};
 use crate::files::{FILE_BYTES_MAX, Glob, LineMatcher};
+use crate::permissions::VisibleEntries;
 use crate::service::Service;
 
 const MATCHES_AT_ONCE: usize = 64;
@@ -50,7 +50,8 @@ pub(super) fn paths(
     let heads = heads(service, &from, here.as_ref())?;
     let marks = service.context.marks();
     let guard = service.context.permissions.reading(here.as_ref())?;
-    let mut search = PathSearch { service, pattern, marks, guard, sender, seen: HashSet::new() };
+    let visible = VisibleEntries::new(&service.context.store, guard);
+    let mut search = PathSearch { service, pattern, marks, visible, sender, seen: HashSet::new() };
     for head in &heads {
         search.present(*head)?;
     }
@@ -67,7 +68,7 @@ struct PathSearch<'a> {
     service: &'a Service,
     pattern: Pattern,
     marks: Marks,
-    guard: Guard,
+    visible: VisibleEntries,
     sender: &'a Sender<v1::FindPathsResponse>,
     seen: HashSet<TreePath>,
 }
@@ -78,20 +79,19 @@ impl PathSearch<'_> {
         Ok(!self.service.context.history.is_thinned(id)?)
     }
 
-    fn tell(
+    /// Sends a path that matches, once. `newest` is the snapshot that has the entry.
+    fn send(
         &mut self,
         path: &TreePath,
         entry: &Entry,
         newest: SnapshotId,
         removed_in: Option<SnapshotId>,
     ) -> Result<()> {
-        let is_directory = entry.kind() == EntryKind::Directory;
-        if !self.pattern.matches(path) || !self.guard.is_visible(path.as_bytes(), is_directory) {
+        let is_new = self.pattern.matches(path) && !self.seen.contains(path);
+        if !is_new || !self.visible.is_visible(newest, path, entry)? {
             return Ok(());
         }
-        if !self.seen.insert(path.clone()) {
-            return Ok(());
-        }
+        self.seen.insert(path.clone());
         let message = |id| self.service.context.snapshot_message(id, &self.marks);
         self.sender.send(v1::FindPathsResponse {
             entry: Some(amalgam_proto::entry(path, entry)),
@@ -110,7 +110,7 @@ impl PathSearch<'_> {
         for change in diff_roots(&store, None, Some(root), DiffOptions::default())? {
             let change = change?;
             if let Some(entry) = &change.after {
-                self.tell(&change.path, entry, id, None)?;
+                self.send(&change.path, entry, id, None)?;
             }
         }
         Ok(())
@@ -132,7 +132,7 @@ impl PathSearch<'_> {
         for change in diff? {
             let change = change?;
             if let (Some(entry), None) = (&change.before, &change.after) {
-                self.tell(&change.path, entry, parent, Some(child))?;
+                self.send(&change.path, entry, parent, Some(child))?;
             }
         }
         Ok(())

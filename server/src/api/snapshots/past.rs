@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use amalgam_engine::history::{LogOrder, PathChange};
+use amalgam_engine::history::{LogOrder, PathChange, Version};
 use amalgam_engine::{Error as EngineError, SnapshotId, TreePath, WorkspaceName};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use super::super::{Sender, page_size};
 use super::{tree_path, tree_paths};
 use crate::context::Marks;
 use crate::error::{Error, Result};
+use crate::permissions::VisibleEntries;
 use crate::service::Service;
 
 /// A page of a log. The token says how many came before and where the log began, so that later commits do not
@@ -40,9 +41,18 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
             let [head] = heads[..] else {
                 return Err(Error::new(Reason::Invalid, "with a path, name one revision at most"));
             };
-            let versions = history.versions(head, path, false)?;
-            let ids = versions.map(|version| version.map(|version| version.id)).filter(is_listed);
-            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>()?
+            let mut visible = visible_entries(service, here.as_ref())?;
+            let mut listed = Vec::new();
+            for version in history.versions(head, path, false)? {
+                let version = version?;
+                if !excluded.contains(&version.id) && is_version_visible(service, &mut visible, &version)? {
+                    listed.push(version.id);
+                }
+                if listed.len() > skip + limit {
+                    break;
+                }
+            }
+            listed.split_off(skip.min(listed.len()))
         }
         _ => return Err(Error::new(Reason::Invalid, "name one path at most")),
     };
@@ -140,6 +150,25 @@ fn read_token(token: &str) -> Result<(Vec<SnapshotId>, usize)> {
     Ok((heads, skip))
 }
 
+/// Returns the judge of entries for a call that reads stored snapshots.
+fn visible_entries(service: &Service, here: Option<&WorkspaceName>) -> Result<VisibleEntries> {
+    Ok(VisibleEntries::new(&service.context.store, service.context.permissions.reading(here)?))
+}
+
+/// Returns whether the caller can see a version of a path: the file that the snapshot has there, or the one that it
+/// removed.
+fn is_version_visible(service: &Service, visible: &mut VisibleEntries, version: &Version) -> Result<bool> {
+    if let Some(entry) = &version.entry {
+        return visible.is_visible(version.id, &version.path, entry);
+    }
+    for parent in &service.context.store.snapshot(version.id)?.parents {
+        if !visible.is_path_visible(*parent, &version.path)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// The snapshots that changed a path.
 pub(super) fn versions(
     service: &Service,
@@ -153,19 +182,25 @@ pub(super) fn versions(
     let guard = service.context.permissions.reading(here.as_ref())?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     let marks = service.context.marks();
-    let versions = service.context.history.versions(head, &path, request.follow)?;
-    for version in versions.take(limit) {
+    let mut visible = visible_entries(service, here.as_ref())?;
+    let mut sent = 0;
+    for version in service.context.history.versions(head, &path, request.follow)? {
         let version = version?;
-        // The file had a hidden name before: its history ends here.
+        // The file had a hidden path before: its history ends here.
         if !guard.is_visible(version.path.as_bytes(), false) {
             break;
+        }
+        if !is_version_visible(service, &mut visible, &version)? {
+            continue;
         }
         let (kind, from) = match &version.change {
             PathChange::Added => (v1::ChangeKind::Added, None),
             PathChange::Removed => (v1::ChangeKind::Removed, None),
             PathChange::Modified => (v1::ChangeKind::Modified, None),
             PathChange::Renamed { from } => {
-                (v1::ChangeKind::Renamed, Some(from).filter(|from| guard.is_visible(from.as_bytes(), false)))
+                let parent = version.snapshot.parents.first();
+                let is_shown = parent.map_or(Ok(false), |parent| visible.is_path_visible(*parent, from))?;
+                (v1::ChangeKind::Renamed, Some(from).filter(|_| is_shown))
             }
         };
         sender.send(v1::ListVersionsResponse {
@@ -175,6 +210,10 @@ pub(super) fn versions(
             from_path: from.map(|from| Bytes::copy_from_slice(from.as_bytes())).unwrap_or_default(),
             entry: version.entry.as_ref().map(|entry| amalgam_proto::entry(&version.path, entry)),
         })?;
+        sent += 1;
+        if sent == limit {
+            break;
+        }
     }
     Ok(())
 }
@@ -184,20 +223,24 @@ pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result
     let here = service.context.here(&request.workspace)?;
     let head = service.context.resolve(&request.revision, here.as_ref())?;
     let path = tree_path(&request.path)?;
-    service.context.ensure_visible(&path, here.as_ref())?;
+    let mut visible = visible_entries(service, here.as_ref())?;
+    if !visible.is_path_visible(head, &path)? {
+        return Err(EngineError::NotFound { path }.into());
+    }
     let blame = service.context.history.blame(head, &path)?;
     let marks = Marks::default();
-    let guard = service.context.permissions.reading(here.as_ref())?;
-    let shown = |path: &TreePath| match guard.is_visible(path.as_bytes(), false) {
-        true => Bytes::copy_from_slice(path.as_bytes()),
-        false => Bytes::new(),
+    let mut shown = |id: SnapshotId, path: &TreePath| {
+        Ok::<_, Error>(match visible.is_path_visible(id, path)? {
+            true => Bytes::copy_from_slice(path.as_bytes()),
+            false => Bytes::new(),
+        })
     };
     let run = |run: &amalgam_engine::history::BlamedLines| {
         Ok(v1::BlamedLines {
             first_line: run.lines.start as u64,
             lines: run.lines.len() as u64,
             snapshot: Some(service.context.snapshot_message(run.id, &marks)?),
-            path: shown(&run.path),
+            path: shown(run.id, &run.path)?,
             original_first_line: run.first_line as u64,
         })
     };
