@@ -19,6 +19,8 @@ use crate::pack::{PackId, read_footer};
 const ACTION: &str = "read the index";
 /// Number of footers that are read concurrently.
 const FOOTERS_MAX: usize = 10;
+/// Number of attempts to read a footer that is damaged or missing.
+const FOOTER_ATTEMPTS_MAX: usize = 3;
 
 /// The changes after the one that is bound, and the head of the project, in one snapshot. The first column tells what a row is.
 const CHANGES: &str = "
@@ -173,6 +175,23 @@ impl Node {
         self.bucket.get(&row.id, range).await.map_err(|source| fault("read a pack", &source))
     }
 
+    /// Reads a footer, again if it is damaged or missing: it may have been damaged on the way, or the S3 store does not know the pack yet.
+    /// A pack without its footer counts as broken until the project is opened again.
+    async fn whole_footer(&self, row: &PackRow, name: &str) -> Result<Option<Bytes>> {
+        let mut attempts = 0;
+        loop {
+            let footer = self.stored_footer(row).await?;
+            attempts += 1;
+            if let Some(footer) = footer.as_ref().filter(|footer| read_footer(name, &row.id, footer).is_ok()) {
+                self.fetcher.keep_footer(&row.id, footer);
+                return Ok(Some(footer.clone()));
+            }
+            if attempts == FOOTER_ATTEMPTS_MAX {
+                return Ok(footer);
+            }
+        }
+    }
+
     /// Reads the footers of packs that are not in the index. A damaged or missing one does not keep the others from being used.
     fn load(&self, rows: Vec<PackRow>) -> Result<Vec<(u64, Result<Arc<Pack>>)>> {
         let rows: Vec<_> = {
@@ -183,18 +202,18 @@ impl Node {
             let name = self.bucket.name(&row.id);
             let footer = match &row.footer {
                 Some(footer) => Some(Bytes::copy_from_slice(footer)),
-                None => match self.fetcher.cached_footer(&row.id).filter(|footer| read_footer(&name, footer).is_ok()) {
+                None => match self
+                    .fetcher
+                    .cached_footer(&row.id)
+                    .filter(|footer| read_footer(&name, &row.id, footer).is_ok())
+                {
                     Some(footer) => Some(footer),
-                    None => {
-                        let read = self.stored_footer(&row).await?;
-                        read.iter().for_each(|footer| self.fetcher.keep_footer(&row.id, footer));
-                        read
-                    }
+                    None => self.whole_footer(&row, &name).await?,
                 },
             };
             let PackRow { first, id, bytes, epoch, footer: inline, .. } = row;
             let footer = footer.ok_or_else(|| damaged(&format!("pack {name}"), &"it is missing"));
-            let slots = footer.and_then(|footer| read_footer(&name, &footer));
+            let slots = footer.and_then(|footer| read_footer(&name, &id, &footer));
             let pack =
                 slots.map(|slots| Arc::new(Pack { id, first, epoch, is_inline: inline.is_some(), bytes, slots }));
             Ok((first, pack))
