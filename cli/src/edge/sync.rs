@@ -10,7 +10,8 @@ use amalgam_proto::{Reason, v1};
 
 use super::decide::{HeadOrder, Heads, Step, next_step};
 use super::definition::Remote;
-use super::state::{RemoteState, SyncOutcome, WorkspaceState};
+use super::labels::sync_labels;
+use super::state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
 use crate::connect::{Client, connect_server, now};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -45,14 +46,19 @@ pub async fn connect_remote(remote: &Remote, actor: &str) -> Result<Client, CliE
     connect_server(&remote.server()?, actor).await
 }
 
-/// Syncs the workspaces of a remote, or the chosen ones of them, and calls `report` with each result. A workspace that fails does not
+/// A function that is called with each result of a sync.
+pub trait Report: FnMut(SyncedName<'_>, &WorkspaceState, &RemoteState) -> Result<(), CliError> {}
+
+impl<F: FnMut(SyncedName<'_>, &WorkspaceState, &RemoteState) -> Result<(), CliError>> Report for F {}
+
+/// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result. A workspace that fails does not
 /// keep the others from being synced; a server that cannot be reached does.
 pub async fn sync_remote(
     sides: &mut Sides,
     remote: &Remote,
     state: &mut RemoteState,
     chosen: &[String],
-    mut report: impl FnMut(&str, &WorkspaceState, &RemoteState) -> Result<(), CliError>,
+    mut report: impl Report,
 ) -> Result<(), CliError> {
     let prefix = tracking_name(&remote.name, "");
     let local = list_heads(&mut sides.local).await?;
@@ -86,13 +92,16 @@ pub async fn sync_remote(
         let before = state.workspaces.get(&name);
         done.changed = if done.outcome.is_change() { now().0 } else { before.map_or(0, |before| before.changed) };
         state.workspaces.insert(name.clone(), done.clone());
-        report(&name, &done, state)?;
+        report(SyncedName::Workspace(&name), &done, state)?;
     }
-    Ok(())
+    match chosen.is_empty() {
+        true => sync_labels(sides, remote, state, &mut report).await,
+        false => Ok(()),
+    }
 }
 
 /// Whether an error is about all workspaces of a remote.
-fn is_fatal(error: &CliError) -> bool {
+pub(super) fn is_fatal(error: &CliError) -> bool {
     const REASONS: [Reason; 5] =
         [Reason::Unauthenticated, Reason::KeyExpired, Reason::KeyRevoked, Reason::TooMany, Reason::Full];
     error.reason == "UNAVAILABLE" || REASONS.iter().any(|reason| error.is(*reason))
