@@ -11,11 +11,13 @@
 mod decide;
 mod definition;
 mod labels;
+mod sides;
 mod state;
 mod sync;
 mod worker;
 
 pub use definition::{COMMAND_LOCK_TIMEOUT, Remote, Remotes, SyncMode, check_name};
+pub use sides::{Sides, connect_remote, tracking_name};
 pub use state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
-pub use sync::{Sides, connect_remote, sync_remote, tracking_name};
+pub use sync::sync_remote;
 pub use worker::SyncWorker;

@@ -108,8 +108,14 @@ impl Index {
                 entry.older.push(number);
             }
         }
+        self.broken.remove(&pack.first);
         self.inline_bytes += if pack.is_inline { pack.bytes } else { 0 };
         self.packs.insert(pack.first, pack);
+    }
+
+    /// Returns the first numbers of packs whose footers cannot be read.
+    pub(crate) fn broken_packs(&self) -> Vec<u64> {
+        self.broken.keys().copied().collect()
     }
 
     /// Notes a pack whose footer cannot be read. Its objects do not exist for this node.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::Result;
 use amalgam_engine::backend::rows::damaged;
@@ -21,6 +22,8 @@ const ACTION: &str = "read the index";
 const FOOTERS_MAX: usize = 10;
 /// Number of attempts to read a footer that is damaged or missing.
 const FOOTER_ATTEMPTS_MAX: usize = 3;
+/// Delay before packs whose footers could not be read are read again.
+const BROKEN_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The changes after the one that is bound, and the head of the project, in one snapshot. The first column tells what a row is.
 const CHANGES: &str = "
@@ -31,6 +34,12 @@ UNION ALL SELECT 1, first_number, epoch, bytes, footer_bytes, id, footer, NULL, 
 UNION ALL SELECT 2, pack, 0, 0, 0, NULL, NULL, slots, false FROM graves WHERE project = $1 AND change > $2
 UNION ALL SELECT 3, change, 0, 0, 0, key, value, NULL, false
   FROM marks WHERE project = $1 AND family = 't' AND change > $2";
+
+/// Packs by their first numbers, and the deletions in them, with the columns of the query above.
+const PACKS: &str = "
+SELECT 1, first_number, epoch, bytes, footer_bytes::bigint, id, footer, NULL::int[], state = 'l'
+  FROM packs WHERE project = $1 AND first_number = ANY ($2)
+UNION ALL SELECT 2, pack, 0, 0, 0, NULL, NULL, slots, false FROM graves WHERE project = $1 AND pack = ANY ($2)";
 
 /// The head of a project.
 struct Head {
@@ -113,9 +122,50 @@ impl Node {
         if unsigned(next_change) > self.index.read().seen() + 1 { self.refresh() } else { Ok(()) }
     }
 
-    /// Reads all changes so far into the index.
+    /// Reads all changes so far into the index, and packs that could not be read before.
     pub(crate) fn refresh(&self) -> Result<()> {
-        let _alone = self.refreshing.lock();
+        let mut last_retry = self.refreshing.lock();
+        self.refresh_alone()?;
+        let broken = self.index.read().broken_packs();
+        if !broken.is_empty() && last_retry.is_none_or(|last| last.elapsed() >= BROKEN_RETRY_DELAY) {
+            self.reload(&broken)?;
+            *last_retry = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Reads packs again whose footers could not be read, and the deletions in them.
+    fn reload(&self, broken: &[u64]) -> Result<()> {
+        let numbers: Vec<_> = broken.iter().map(|first| signed(*first)).collect();
+        let rows = self.database.call(ACTION, async |connection| {
+            sqlx::query(PACKS).bind(self.identity.project).bind(&numbers[..]).fetch_all(connection).await
+        })?;
+        let (mut packs, mut graves) = (Vec::new(), Vec::new());
+        for row in &rows {
+            match row.get::<i32, _>(0) {
+                1 => packs.push(PackRow::read(row)?),
+                _ => graves.push((unsigned(row.get(1)), row.get::<Vec<i32>, _>(7))),
+            }
+        }
+        packs.retain(|pack| pack.is_live);
+        let read = self.load(packs)?;
+        let mut index = self.index.write();
+        for (first, pack) in read {
+            match pack {
+                Ok(pack) => {
+                    tracing::info!(first, "a pack can be read again");
+                    index.add(pack);
+                }
+                Err(error) => index.add_broken(first, error),
+            }
+        }
+        for (pack, slots) in graves {
+            index.bury(pack, slots.into_iter().map(i32::unsigned_abs));
+        }
+        Ok(())
+    }
+
+    fn refresh_alone(&self) -> Result<()> {
         let seen = self.index.read().seen();
         let rows = self.database.call(ACTION, async |connection| {
             sqlx::query(CHANGES).bind(self.identity.project).bind(signed(seen)).fetch_all(connection).await
@@ -176,7 +226,7 @@ impl Node {
     }
 
     /// Reads a footer, again if it is damaged or missing: it may have been damaged on the way, or the S3 store does not know the pack yet.
-    /// A pack without its footer counts as broken until the project is opened again.
+    /// A pack without its footer counts as broken until a later look at it.
     async fn whole_footer(&self, row: &PackRow, name: &str) -> Result<Option<Bytes>> {
         let mut attempts = 0;
         loop {

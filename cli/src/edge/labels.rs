@@ -10,8 +10,8 @@ use amalgam_proto::{Reason, v1};
 
 use super::decide::{LabelStep, next_label_step};
 use super::definition::{Remote, is_tracking};
+use super::sides::{Report, Sides, is_fatal, tracking_name};
 use super::state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
-use super::sync::{Report, Sides, is_fatal, tracking_name};
 use crate::connect::{Client, now};
 use crate::error::CliError;
 use crate::text;

@@ -11,8 +11,9 @@ use amalgam_proto::{Reason, v1};
 use super::decide::{HeadOrder, Heads, Step, next_step};
 use super::definition::Remote;
 use super::labels::sync_labels;
+use super::sides::{Report, Sides, is_fatal, tracking_name};
 use super::state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
-use crate::connect::{Client, connect_server, now};
+use crate::connect::{Client, now};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::secrets::find_secrets;
@@ -26,30 +27,6 @@ const PAGE_SIZE: i32 = 1_000;
 const STEPS_MAX: usize = 12;
 /// Likely secrets that a message lists; the others are counted.
 const SECRETS_SHOWN_MAX: usize = 3;
-
-/// The clients of both sides.
-#[derive(Clone)]
-pub struct Sides {
-    /// The store of this machine.
-    pub local: Client,
-    /// The server.
-    pub remote: Client,
-}
-
-/// The workspace that holds the head which a workspace had on the server when it was last seen.
-pub fn tracking_name(remote: &str, workspace: &str) -> String {
-    format!("remote/{remote}/{workspace}")
-}
-
-/// Connects to the server of a remote.
-pub async fn connect_remote(remote: &Remote, actor: &str) -> Result<Client, CliError> {
-    connect_server(&remote.server()?, actor).await
-}
-
-/// A function that is called with each result of a sync.
-pub trait Report: FnMut(SyncedName<'_>, &WorkspaceState, &RemoteState) -> Result<(), CliError> {}
-
-impl<F: FnMut(SyncedName<'_>, &WorkspaceState, &RemoteState) -> Result<(), CliError>> Report for F {}
 
 /// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result. A workspace that fails does not
 /// keep the others from being synced; a server that cannot be reached does.
@@ -98,13 +75,6 @@ pub async fn sync_remote(
         true => sync_labels(sides, remote, state, &mut report).await,
         false => Ok(()),
     }
-}
-
-/// Whether an error is about all workspaces of a remote.
-pub(super) fn is_fatal(error: &CliError) -> bool {
-    const REASONS: [Reason; 5] =
-        [Reason::Unauthenticated, Reason::KeyExpired, Reason::KeyRevoked, Reason::TooMany, Reason::Full];
-    error.reason == "UNAVAILABLE" || REASONS.iter().any(|reason| error.is(*reason))
 }
 
 /// The heads of all workspaces of a store, by name.

@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::definition::{Remote, Remotes, SyncMode};
+use super::sides::{Sides, connect_remote};
 use super::state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
-use super::sync::{Sides, connect_remote, sync_remote};
+use super::sync::sync_remote;
 use crate::connect::{Client, connect_service, now};
 use crate::error::CliError;
 
