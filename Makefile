@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak daily powercut fuzz clean e2b bench-cloud
+.PHONY: help demo demo-server demo-cluster image packaging tour test lint landed dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-exchange bench-merge bench-views bench-nfs bench-server bench-scale bench-policy bench-sandbox conformance conformance-nfs integration schemathesis sdk-python sdk-typescript sdk-conformance sdk-docs bench-sdks test-cloud soak-cluster soak daily powercut fuzz clean e2b bench-cloud
 
 ready = scripts/setup $(1) && source target/amalgam-env
 # The agent as a static program, which runs in every image. Arguments choose the profile.
@@ -271,10 +271,22 @@ bench-sdks: ## the Python and TypeScript SDKs, the LangGraph saver and the MCP t
 	"$$venv/bin/python" sdks/bench/bench.py --json target/bench/sdks.json $(ARGS)
 	node sdks/bench/bench.mjs --json target/bench/sdks.json $(ARGS)
 
+# Suites of several nodes beside those of the crate.
+node_suites := --test nodes --test node_collections --test node_model --test node_queue --test node_stops
+
 test-cloud: ## the store of many nodes on PostgreSQL and a real S3 store, SeaweedFS, which is started and ended
 	@$(call ready,test cloud)
 	cargo test --locked -p amalgam-cloud --no-run
+	cargo test --locked -p amalgam-tests $(node_suites) --no-run
 	scripts/test-cloud cargo test --locked -p amalgam-cloud
+	scripts/test-cloud cargo test --locked -p amalgam-tests $(node_suites)
+
+# Figures are printed: faults, lost answers, collections, entries that landed.
+soak-cluster: ## nodes with faults between them, for long: collections, the model and the queue (ROUNDS=200 SEQUENCES=100 DISTURBANCES=200)
+	@$(call ready,test cloud)
+	cargo test --release --locked -p amalgam-tests --test node_collections --test node_model --test node_queue --no-run
+	export AMALGAM_CLUSTER_ROUNDS=$${ROUNDS:-200} AMALGAM_NODE_SEQUENCES=$${SEQUENCES:-100} AMALGAM_NODE_QUEUE_ROUNDS=$${DISTURBANCES:-200}
+	scripts/test-cloud cargo test --release --locked -p amalgam-tests --test node_collections --test node_model --test node_queue -- --nocapture
 
 bench-merge: ## contents, trees and the queue merged, beside git (ARGS=...)
 	@$(call ready,bench)

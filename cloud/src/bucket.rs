@@ -92,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// Reads a range of a pack; `None` if the pack does not exist.
+    /// Reads a range of a pack; `None` if the pack does not exist. The bytes are fewer than asked for if the pack is too short.
     pub(crate) async fn get(&self, id: &PackId, range: Range<u64>) -> object_store::Result<Option<Bytes>> {
         let path = self.path(id);
         let mut attempts = 0;
@@ -100,15 +100,24 @@ impl Bucket {
             count(&self.counters.gets);
             let found = self.store.get_range(&path, range.clone()).await;
             attempts += 1;
-            match found {
-                Ok(bytes) if bytes.len() as u64 == range.end - range.start => return Ok(Some(bytes)),
-                // A body that ended early.
-                Ok(bytes) if attempts >= ATTEMPTS_MAX => {
-                    let why = format!("{} of {} bytes of {path} came", bytes.len(), range.end - range.start);
-                    return Err(object_store::Error::Generic { store: "bucket", source: why.into() });
-                }
+            match &found {
+                Ok(bytes) if bytes.len() as u64 == range.end - range.start => return found.map(Some),
                 Err(object_store::Error::NotFound { .. }) => return Ok(None),
-                Err(error) if attempts >= ATTEMPTS_MAX || !is_transient(&error) => return Err(error),
+                Err(error) if !is_transient(error) => return found.map(Some),
+                // S3 stores refuse a range behind the end of an object in different words: its size tells.
+                Ok(_) | Err(_) if attempts >= ATTEMPTS_MAX => {
+                    count(&self.counters.gets);
+                    let size = self.store.head(&path).await?.size;
+                    return match found {
+                        found if size < range.end => Ok(Some(found.unwrap_or_default())),
+                        Ok(bytes) => {
+                            let why = format!("{} of {} bytes of {path} came", bytes.len(), range.end - range.start);
+                            Err(object_store::Error::Generic { store: "bucket", source: why.into() })
+                        }
+                        Err(error) => Err(error),
+                    };
+                }
+                // The request failed, or its body ended early.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -133,5 +142,6 @@ fn is_transient(error: &object_store::Error) -> bool {
 
 /// Returns the engine's error for one of the bucket.
 pub(crate) fn fault(action: &'static str, source: &object_store::Error) -> Error {
-    Error::Fault { action, why: source.to_string() }
+    let why = source.to_string();
+    if is_transient(source) { Error::Unreachable { action, why } } else { Error::Fault { action, why } }
 }

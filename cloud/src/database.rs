@@ -84,6 +84,12 @@ impl Database {
                         return Err(self.without_connection(action).await);
                     }
                 }
+                // Two nodes that start at once take turns, and what one of them did is found done.
+                Err(sqlx::migrate::MigrateError::Execute(error))
+                    if is_transient(&error) && started.elapsed() < self.retry_time =>
+                {
+                    tokio::time::sleep(RETRY_DELAY_MAX).await;
+                }
                 Err(why) => return Err(Error::Fault { action, why: why.to_string() }),
             }
         }
@@ -178,7 +184,7 @@ impl Database {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it does not answer".to_owned(),
         };
-        Error::Fault { action, why: format!("no connection to PostgreSQL: {why}") }
+        Error::Unreachable { action, why: format!("no connection to PostgreSQL: {why}") }
     }
 }
 
@@ -214,12 +220,12 @@ fn has_code(error: &sqlx::Error, is_meant: impl Fn(&str) -> bool) -> bool {
 
 /// Returns the error of a write by a node that was expelled.
 pub(crate) fn expelled(action: &'static str) -> Error {
-    Error::Fault { action, why: EXPELLED.to_owned() }
+    Error::Unreachable { action, why: EXPELLED.to_owned() }
 }
 
 /// Returns whether an error says that the node was expelled.
 pub(crate) fn is_expulsion(error: &Error) -> bool {
-    matches!(error, Error::Fault { why, .. } if why == EXPELLED)
+    matches!(error, Error::Unreachable { why, .. } if why == EXPELLED)
 }
 
 /// Returns the engine's error for one of PostgreSQL.
@@ -247,6 +253,7 @@ pub(crate) fn fault(action: &'static str, source: &sqlx::Error) -> Error {
             why: "it has a history of its own; name a project without one".to_owned(),
         },
         Some("53100") => Error::Full { action, why: source.to_string() },
+        _ if is_transient(source) => Error::Unreachable { action, why: source.to_string() },
         _ => Error::Fault { action, why: source.to_string() },
     }
 }

@@ -297,6 +297,8 @@ impl Fetcher {
             let location = &wanted[*place];
             results[*place] = match cut(location) {
                 Some(stored) if mode == Mode::Raw || location.slot().matches(&stored) => Ok(Some(stored)),
+                // The pack is too short.
+                None if mode == Mode::Raw => Ok(None),
                 _ => self.read_again(location),
             };
         }

@@ -7,11 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use amalgam_engine::backend::rows::damaged;
 use amalgam_engine::backend::{Epoch, IndexRow};
 use amalgam_engine::{Error, ObjectId, ObjectKind};
 use bytes::Bytes;
 
 use crate::pack::{PackId, Slot};
+
+/// The number of broken packs that an error names beside the first one.
+const BROKEN_NAMED_MAX: usize = 9;
 
 /// A registered pack.
 #[derive(Debug)]
@@ -104,8 +108,14 @@ impl Index {
                 entry.older.push(number);
             }
         }
+        self.broken.remove(&pack.first);
         self.inline_bytes += if pack.is_inline { pack.bytes } else { 0 };
         self.packs.insert(pack.first, pack);
+    }
+
+    /// Returns the first numbers of packs whose footers cannot be read.
+    pub(crate) fn broken_packs(&self) -> Vec<u64> {
+        self.broken.keys().copied().collect()
     }
 
     /// Notes a pack whose footer cannot be read. Its objects do not exist for this node.
@@ -113,9 +123,13 @@ impl Index {
         self.broken.insert(first, error);
     }
 
-    /// Returns the error of a pack whose footer cannot be read: any object that is not found may be in it.
+    /// Returns the error of packs whose footers cannot be read: any object that is not found may be in one of them.
     pub(crate) fn broken(&self) -> Option<Error> {
-        self.broken.values().next().cloned()
+        let mut errors = self.broken.values();
+        let first = errors.next()?.clone();
+        let more: Vec<_> = errors.take(BROKEN_NAMED_MAX).map(ToString::to_string).collect();
+        let all = || format!("{first}; {}", more.join("; "));
+        Some(if more.is_empty() { first.clone() } else { damaged("packs", &all()) })
     }
 
     /// Removes the objects in these slots of a pack, which a collection deleted.
@@ -245,7 +259,7 @@ mod tests {
 
     fn pack(first: u64, epoch: Epoch, contents: &[&'static str]) -> Arc<Pack> {
         let object = |text: &&'static str| StoredObject { id: id(text), bytes: Bytes::from_static(text.as_bytes()) };
-        let built = build(&contents.iter().map(object).collect::<Vec<_>>());
+        let built = build(&[0; 16], &contents.iter().map(object).collect::<Vec<_>>());
         Arc::new(Pack { id: [first as u8; 16], first, epoch, is_inline: true, bytes: 1, slots: built.slots })
     }
 

@@ -16,6 +16,7 @@ mod cluster;
 mod commit;
 mod database;
 mod fetch;
+mod fold_leases;
 mod heartbeat;
 mod hints;
 mod identity;

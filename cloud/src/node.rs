@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::{Committed, DiskCache, Group};
 use amalgam_engine::{OperationWaker, Result};
@@ -108,7 +108,8 @@ pub struct Node {
     pub(crate) bucket: Bucket,
     pub(crate) identity: Identity,
     pub(crate) index: RwLock<Index>,
-    pub(crate) refreshing: Mutex<()>,
+    /// Held while the index is brought up to date. When broken packs were last read again.
+    pub(crate) refreshing: Mutex<Option<Instant>>,
     pub(crate) fetcher: Fetcher,
     pub(crate) uploader: Uploader,
     pub(crate) commits: Group<Prepared, Result<Committed>>,

@@ -1,7 +1,9 @@
 //! The format of a pack: the stored bytes of many objects, one after another, then a footer that lists them.
 //!
-//! The footer has one entry of 45 bytes for each object (kind, hash, length, checksum of the stored bytes), the hash of these entries,
-//! their number, the version and a magic word. Numbers are little-endian. A reader needs the end of the pack only to know all of it.
+//! The footer has one entry of 45 bytes for each object (kind, hash, length, checksum of the stored bytes), the hash of these entries and
+//! of the pack's name, their number, the version and a magic word. Numbers are little-endian. A reader needs the end of the pack only to
+//! know all of it. The name is part of the hash because PostgreSQL names objects by pack and slot: a pack under the name of another one
+//! must not be taken for it. Version 1 has no name in its hash.
 
 use amalgam_engine::backend::StoredObject;
 use amalgam_engine::backend::rows::damaged;
@@ -9,7 +11,9 @@ use amalgam_engine::{ObjectId, ObjectKind, Result};
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 const MAGIC: &[u8; 8] = b"AMALPACK";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version whose hash covers the entries only.
+const VERSION_WITHOUT_NAME: u32 = 1;
 const ENTRY_BYTES: usize = 1 + 32 + 4 + CHECKSUM_BYTES;
 const CHECKSUM_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 32 + 4 + 4 + MAGIC.len();
@@ -49,22 +53,32 @@ fn checksum(stored: &[u8]) -> [u8; CHECKSUM_BYTES] {
     *hash.as_bytes().first_chunk().expect("a hash is longer")
 }
 
+/// Returns the hash of a footer's entries in a pack of this name.
+fn footer_hash(id: &PackId, entries: &[u8], version: u32) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(entries);
+    if version != VERSION_WITHOUT_NAME {
+        hasher.update(id);
+    }
+    hasher.finalize()
+}
+
 /// Builds a pack of objects, in their order.
-pub(crate) fn build(objects: &[StoredObject]) -> NewPack {
+pub(crate) fn build(id: &PackId, objects: &[StoredObject]) -> NewPack {
     let mut body = BytesMut::with_capacity(objects.iter().map(|object| object.bytes.len()).sum());
     let mut footer = BytesMut::with_capacity(objects.len() * ENTRY_BYTES + TRAILER_BYTES);
     let mut slots = Vec::with_capacity(objects.len());
-    for StoredObject { id, bytes } in objects {
+    for StoredObject { id: object, bytes } in objects {
         let length = u32::try_from(bytes.len()).expect("an object has less than 4 GiB");
-        let slot = Slot { id: *id, offset: body.len() as u64, length, checksum: checksum(bytes) };
+        let slot = Slot { id: *object, offset: body.len() as u64, length, checksum: checksum(bytes) };
         body.put_slice(bytes);
-        footer.put_u8(id.kind as u8);
-        footer.put_slice(&id.hash);
+        footer.put_u8(object.kind as u8);
+        footer.put_slice(&object.hash);
         footer.put_u32_le(length);
         footer.put_slice(&slot.checksum);
         slots.push(slot);
     }
-    let hash = blake3::hash(&footer);
+    let hash = footer_hash(id, &footer, VERSION);
     footer.put_slice(hash.as_bytes());
     footer.put_u32_le(u32::try_from(slots.len()).expect("a pack has a limited number of objects"));
     footer.put_u32_le(VERSION);
@@ -72,19 +86,20 @@ pub(crate) fn build(objects: &[StoredObject]) -> NewPack {
     NewPack { body: body.freeze(), footer: footer.freeze(), slots }
 }
 
-/// Reads the footer of a pack. `name` is for the error.
-pub(crate) fn read_footer(name: &str, footer: &[u8]) -> Result<Vec<Slot>> {
+/// Reads the footer of the pack with this id. `name` is for the error.
+pub(crate) fn read_footer(name: &str, id: &PackId, footer: &[u8]) -> Result<Vec<Slot>> {
     let wrong = |why: &str| damaged(&format!("pack {name}"), &format!("its footer {why}"));
     let split = footer.len().checked_sub(TRAILER_BYTES).ok_or_else(|| wrong("is too short"))?;
     let (entries, trailer) = footer.split_at(split);
     if !trailer.ends_with(MAGIC) {
         return Err(wrong("does not end with the magic word"));
     }
-    if trailer[36..40] != VERSION.to_le_bytes() {
+    let version = u32::from_le_bytes(*trailer[36..].first_chunk().expect("a trailer has a version"));
+    if ![VERSION, VERSION_WITHOUT_NAME].contains(&version) {
         return Err(wrong("has an unknown version"));
     }
-    if trailer[..32] != *blake3::hash(entries).as_bytes() {
-        return Err(wrong("does not have its hash"));
+    if trailer[..32] != *footer_hash(id, entries, version).as_bytes() {
+        return Err(wrong("does not have its hash, or is that of another pack"));
     }
     if !entries.len().is_multiple_of(ENTRY_BYTES)
         || trailer[32..36] != ((entries.len() / ENTRY_BYTES) as u32).to_le_bytes()
@@ -108,6 +123,8 @@ pub(crate) fn read_footer(name: &str, footer: &[u8]) -> Result<Vec<Slot>> {
 mod tests {
     use super::*;
 
+    const ID: PackId = [7; 16];
+
     fn objects() -> Vec<StoredObject> {
         let object = |(kind, bytes): (ObjectKind, &'static [u8])| StoredObject {
             id: ObjectId::of(kind, bytes),
@@ -121,8 +138,8 @@ mod tests {
     #[test]
     fn a_footer_gives_back_the_slots_of_its_pack() {
         let objects = objects();
-        let pack = build(&objects);
-        let slots = read_footer("p", &pack.footer).expect("it was just built");
+        let pack = build(&ID, &objects);
+        let slots = read_footer("p", &ID, &pack.footer).expect("it was just built");
         assert_eq!(slots, pack.slots);
         for (slot, object) in slots.iter().zip(&objects) {
             assert_eq!(slot.id, object.id);
@@ -134,25 +151,41 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_anywhere_in_a_footer_is_found() {
-        let footer = build(&objects()).footer;
+        let footer = build(&ID, &objects()).footer;
         for at in 0..footer.len() {
             let mut damaged = footer.to_vec();
             damaged[at] ^= 1;
-            let error = read_footer("packs/ab/cd", &damaged).expect_err("a damaged footer").to_string();
+            let error = read_footer("packs/ab/cd", &ID, &damaged).expect_err("a damaged footer").to_string();
             assert!(error.contains("packs/ab/cd"), "byte {at}: {error}");
         }
         for length in 0..footer.len() {
-            read_footer("p", &footer[..length]).expect_err("a truncated footer");
+            read_footer("p", &ID, &footer[..length]).expect_err("a truncated footer");
         }
     }
 
     #[test]
     fn a_pack_has_golden_bytes() {
-        let pack = build(&objects()[..1]);
+        let pack = build(&ID, &objects()[..1]);
         assert_eq!(&pack.body[..], b"one");
         assert_eq!(pack.footer.len(), ENTRY_BYTES + TRAILER_BYTES);
         assert_eq!(pack.footer[0], 1);
         assert_eq!(&pack.footer[33..37], &[3, 0, 0, 0]);
-        assert_eq!(&pack.footer[ENTRY_BYTES + 32..], b"\x01\0\0\0\x01\0\0\0AMALPACK");
+        assert_eq!(&pack.footer[ENTRY_BYTES + 32..], b"\x01\0\0\0\x02\0\0\0AMALPACK");
+    }
+    #[test]
+    fn a_footer_under_the_name_of_another_pack_is_refused() {
+        let footer = build(&ID, &objects()).footer;
+        read_footer("p", &[8; 16], &footer).expect_err("another pack");
+    }
+
+    #[test]
+    fn a_footer_of_version_1_is_read() {
+        let NewPack { footer, slots, .. } = build(&ID, &objects());
+        let mut old = footer.to_vec();
+        let entries = old.len() - TRAILER_BYTES;
+        let hash = blake3::hash(&old[..entries]);
+        old[entries..entries + 32].copy_from_slice(hash.as_bytes());
+        old[entries + 36] = 1;
+        assert_eq!(read_footer("p", &ID, &old).expect("version 1"), slots);
     }
 }

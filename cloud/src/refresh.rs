@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::Result;
 use amalgam_engine::backend::rows::damaged;
@@ -19,6 +20,10 @@ use crate::pack::{PackId, read_footer};
 const ACTION: &str = "read the index";
 /// Number of footers that are read concurrently.
 const FOOTERS_MAX: usize = 10;
+/// Number of attempts to read a footer that is damaged or missing.
+const FOOTER_ATTEMPTS_MAX: usize = 3;
+/// Delay before packs whose footers could not be read are read again.
+const BROKEN_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The changes after the one that is bound, and the head of the project, in one snapshot. The first column tells what a row is.
 const CHANGES: &str = "
@@ -29,6 +34,12 @@ UNION ALL SELECT 1, first_number, epoch, bytes, footer_bytes, id, footer, NULL, 
 UNION ALL SELECT 2, pack, 0, 0, 0, NULL, NULL, slots, false FROM graves WHERE project = $1 AND change > $2
 UNION ALL SELECT 3, change, 0, 0, 0, key, value, NULL, false
   FROM marks WHERE project = $1 AND family = 't' AND change > $2";
+
+/// Packs by their first numbers, and the deletions in them, with the columns of the query above.
+const PACKS: &str = "
+SELECT 1, first_number, epoch, bytes, footer_bytes::bigint, id, footer, NULL::int[], state = 'l'
+  FROM packs WHERE project = $1 AND first_number = ANY ($2)
+UNION ALL SELECT 2, pack, 0, 0, 0, NULL, NULL, slots, false FROM graves WHERE project = $1 AND pack = ANY ($2)";
 
 /// The head of a project.
 struct Head {
@@ -111,9 +122,50 @@ impl Node {
         if unsigned(next_change) > self.index.read().seen() + 1 { self.refresh() } else { Ok(()) }
     }
 
-    /// Reads all changes so far into the index.
+    /// Reads all changes so far into the index, and packs that could not be read before.
     pub(crate) fn refresh(&self) -> Result<()> {
-        let _alone = self.refreshing.lock();
+        let mut last_retry = self.refreshing.lock();
+        self.refresh_alone()?;
+        let broken = self.index.read().broken_packs();
+        if !broken.is_empty() && last_retry.is_none_or(|last| last.elapsed() >= BROKEN_RETRY_DELAY) {
+            self.reload(&broken)?;
+            *last_retry = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Reads packs again whose footers could not be read, and the deletions in them.
+    fn reload(&self, broken: &[u64]) -> Result<()> {
+        let numbers: Vec<_> = broken.iter().map(|first| signed(*first)).collect();
+        let rows = self.database.call(ACTION, async |connection| {
+            sqlx::query(PACKS).bind(self.identity.project).bind(&numbers[..]).fetch_all(connection).await
+        })?;
+        let (mut packs, mut graves) = (Vec::new(), Vec::new());
+        for row in &rows {
+            match row.get::<i32, _>(0) {
+                1 => packs.push(PackRow::read(row)?),
+                _ => graves.push((unsigned(row.get(1)), row.get::<Vec<i32>, _>(7))),
+            }
+        }
+        packs.retain(|pack| pack.is_live);
+        let read = self.load(packs)?;
+        let mut index = self.index.write();
+        for (first, pack) in read {
+            match pack {
+                Ok(pack) => {
+                    tracing::info!(first, "a pack can be read again");
+                    index.add(pack);
+                }
+                Err(error) => index.add_broken(first, error),
+            }
+        }
+        for (pack, slots) in graves {
+            index.bury(pack, slots.into_iter().map(i32::unsigned_abs));
+        }
+        Ok(())
+    }
+
+    fn refresh_alone(&self) -> Result<()> {
         let seen = self.index.read().seen();
         let rows = self.database.call(ACTION, async |connection| {
             sqlx::query(CHANGES).bind(self.identity.project).bind(signed(seen)).fetch_all(connection).await
@@ -173,6 +225,23 @@ impl Node {
         self.bucket.get(&row.id, range).await.map_err(|source| fault("read a pack", &source))
     }
 
+    /// Reads a footer, again if it is damaged or missing: it may have been damaged on the way, or the S3 store does not know the pack yet.
+    /// A pack without its footer counts as broken until a later look at it.
+    async fn whole_footer(&self, row: &PackRow, name: &str) -> Result<Option<Bytes>> {
+        let mut attempts = 0;
+        loop {
+            let footer = self.stored_footer(row).await?;
+            attempts += 1;
+            if let Some(footer) = footer.as_ref().filter(|footer| read_footer(name, &row.id, footer).is_ok()) {
+                self.fetcher.keep_footer(&row.id, footer);
+                return Ok(Some(footer.clone()));
+            }
+            if attempts == FOOTER_ATTEMPTS_MAX {
+                return Ok(footer);
+            }
+        }
+    }
+
     /// Reads the footers of packs that are not in the index. A damaged or missing one does not keep the others from being used.
     fn load(&self, rows: Vec<PackRow>) -> Result<Vec<(u64, Result<Arc<Pack>>)>> {
         let rows: Vec<_> = {
@@ -183,18 +252,18 @@ impl Node {
             let name = self.bucket.name(&row.id);
             let footer = match &row.footer {
                 Some(footer) => Some(Bytes::copy_from_slice(footer)),
-                None => match self.fetcher.cached_footer(&row.id).filter(|footer| read_footer(&name, footer).is_ok()) {
+                None => match self
+                    .fetcher
+                    .cached_footer(&row.id)
+                    .filter(|footer| read_footer(&name, &row.id, footer).is_ok())
+                {
                     Some(footer) => Some(footer),
-                    None => {
-                        let read = self.stored_footer(&row).await?;
-                        read.iter().for_each(|footer| self.fetcher.keep_footer(&row.id, footer));
-                        read
-                    }
+                    None => self.whole_footer(&row, &name).await?,
                 },
             };
             let PackRow { first, id, bytes, epoch, footer: inline, .. } = row;
             let footer = footer.ok_or_else(|| damaged(&format!("pack {name}"), &"it is missing"));
-            let slots = footer.and_then(|footer| read_footer(&name, &footer));
+            let slots = footer.and_then(|footer| read_footer(&name, &id, &footer));
             let pack =
                 slots.map(|slots| Arc::new(Pack { id, first, epoch, is_inline: inline.is_some(), bytes, slots }));
             Ok((first, pack))

@@ -65,7 +65,7 @@ impl Node {
         let body = pack.slots.last().map_or(0, |slot| slot.end());
         let footer = self.database.wait(self.bucket.get(&pack.id, body..pack.bytes));
         let footer = footer.map_err(|source| fault("read a pack", &source))?;
-        let slots = footer.and_then(|footer| read_footer(&self.bucket.name(&pack.id), &footer).ok());
+        let slots = footer.and_then(|footer| read_footer(&self.bucket.name(&pack.id), &pack.id, &footer).ok());
         Ok(slots.is_some_and(|slots| slots == pack.slots))
     }
 }

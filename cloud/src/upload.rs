@@ -28,7 +28,8 @@ pub(crate) struct NamedPack {
 
 impl NamedPack {
     pub(crate) fn inline(objects: &[StoredObject]) -> Result<Self> {
-        Ok(Self { id: random_name()?, pack: build(objects), is_inline: true })
+        let id = random_name()?;
+        Ok(Self { id, pack: build(&id, objects), is_inline: true })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -55,7 +56,7 @@ impl Uploader {
     pub(crate) fn put(&self, objects: Vec<StoredObject>) -> Result<Vec<NamedPack>> {
         let groups = split(objects, self.pack_bytes);
         let ids = self.take_names(groups.len())?;
-        let packs: Vec<_> = ids.into_iter().zip(&groups).map(|(id, objects)| (id, build(objects))).collect();
+        let packs: Vec<_> = ids.into_iter().zip(&groups).map(|(id, objects)| (id, build(&id, objects))).collect();
         drop(groups);
         let put = |(id, pack): (PackId, NewPack)| async move {
             self.bucket.put(&id, [pack.body.clone(), pack.footer.clone()]).await?;

@@ -6,6 +6,7 @@
 
 mod check;
 mod fault;
+mod fold_leases;
 mod group;
 #[cfg(feature = "rocksdb")]
 mod home;
@@ -22,6 +23,7 @@ mod shared;
 mod verify;
 
 pub use fault::{Fault, FaultPlan};
+pub use fold_leases::FoldLeases;
 pub use group::Group;
 #[cfg(feature = "rocksdb")]
 pub use home::RESERVE_FILE;

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Corrupt,
     /// No space is left. Reads still work; free some space and try again.
     Full,
-    /// Another process holds the store.
+    /// Another process holds the store, or a shared store cannot be reached now. Try again later.
     Busy,
     /// The operating system failed (an I/O error).
     Fault,
@@ -290,6 +290,15 @@ pub enum Error {
         /// Who does it, and what to do.
         why: String,
     },
+    /// The database of a shared store cannot be reached, or this process was expelled from it. A call that writes may have been done:
+    /// the same request, with its request id, is answered later.
+    #[error("could not {action}: {why}")]
+    Unreachable {
+        /// The action that failed.
+        action: &'static str,
+        /// The reason.
+        why: String,
+    },
     /// The disk is full.
     #[error(
         "no space left on the disk while trying to {action}: {why}; free some space and try again (reading still works)"
@@ -351,7 +360,7 @@ impl Error {
             | Self::RequestReused { .. }
             | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
             Self::NewerFormat { .. } => ErrorKind::Unsupported,
-            Self::Busy { .. } | Self::UnderWay { .. } => ErrorKind::Busy,
+            Self::Busy { .. } | Self::UnderWay { .. } | Self::Unreachable { .. } => ErrorKind::Busy,
             Self::Full { .. } => ErrorKind::Full,
             Self::Interrupted => ErrorKind::Interrupted,
             Self::Fault { .. } => ErrorKind::Fault,

@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::backend::FoldLeases;
 use crate::diff::Change;
 use crate::error::{Error, Result};
 use crate::history::History;
@@ -163,12 +164,20 @@ pub struct Queue {
     history: History,
     /// Cached ancestors of the targets' heads.
     ancestors: Arc<Mutex<HashMap<WorkspaceName, Ancestors>>>,
+    /// The leases of targets, if several processes have the store open.
+    leases: Option<Arc<dyn FoldLeases>>,
 }
 
 impl Queue {
     /// Returns the queue of a store.
     pub fn of(workspaces: &Workspaces, history: &History) -> Self {
-        Self { workspaces: workspaces.clone(), history: history.clone(), ancestors: Arc::default() }
+        Self { workspaces: workspaces.clone(), history: history.clone(), ancestors: Arc::default(), leases: None }
+    }
+
+    /// Returns this queue for a store that several processes have open: a process takes the lease of a target before it folds it.
+    #[must_use]
+    pub fn with_leases(self, leases: Arc<dyn FoldLeases>) -> Self {
+        Self { leases: Some(leases), ..self }
     }
 
     fn store(&self) -> &Store {
@@ -194,6 +203,8 @@ impl Queue {
             let entry = self.draft(source, target, head, options, &context)?;
             let step = Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) };
             match move_refs(self.store(), &context, context.draft(QUEUE), vec![step]) {
+                // The same request came in twice at once, and the other one was first.
+                Ok(done) if done.replayed => return self.find_submitted(&context)?.ok_or_else(other_request),
                 Ok(_) => return Ok(entry),
                 Err(Error::Stale { .. }) => context.time.0 += 1,
                 Err(error) => return Err(error),

@@ -5,6 +5,7 @@
 
 mod leadership;
 mod list_place;
+mod pool;
 mod sandbox_events;
 mod sandboxes;
 mod webhook_rows;
@@ -16,12 +17,13 @@ use std::time::Duration;
 
 use amalgam_engine::Time;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use sqlx::any::{AnyPoolOptions, AnyRow};
-use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::key::{KeyId, KeyText, Scopes, SecretHash};
 use crate::project::ProjectName;
 use crate::webhook::WebhookId;
+use pool::CatalogPool;
 pub(crate) use sandbox_events::SandboxEventRow;
 pub(crate) use webhook_rows::Attempt;
 
@@ -38,9 +40,6 @@ const CREATE_SCHEMA: &str = "CREATE SCHEMA IF NOT EXISTS amalgam_catalog";
 /// Two nodes that start at once may both make the schema: one fails, and finds it when it tries again.
 const SCHEMA_ATTEMPTS_MAX: u32 = 5;
 const SCHEMA_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// A call that gets no connection for so long fails.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECTIONS_MAX: u32 = 8;
 /// Bytes of a path that mean something else in the address of a database.
 const OUTSIDE_OF_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 const NANOSECONDS_IN_MICROSECOND: i64 = 1_000;
@@ -82,6 +81,13 @@ pub enum CatalogError {
     /// The system has no random source.
     #[error("no random numbers: {0}")]
     Random(#[from] getrandom::Error),
+}
+
+impl CatalogError {
+    /// Whether the database cannot be reached now: the same call may succeed later.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Database(error) if pool::is_connection_failure(error))
+    }
 }
 
 /// What a call of the catalog returns.
@@ -149,8 +155,7 @@ impl KeyRecord {
 /// The catalog. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Catalog {
-    pool: AnyPool,
-    is_shared: bool,
+    pool: CatalogPool,
 }
 
 impl Catalog {
@@ -188,28 +193,24 @@ impl Catalog {
         let mut first = AnyConnection::connect(url).await?;
         first.execute(settings).await?;
         first.close().await?;
-        let options = AnyPoolOptions::new()
-            .max_connections(CONNECTIONS_MAX)
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            .after_connect(move |connection, _| Box::pin(async move { connection.execute(settings).await.map(drop) }));
-        let pool = options.connect(url).await?;
-        sqlx::migrate!().run(&pool).await?;
-        Ok(Self { pool, is_shared })
+        let pool = CatalogPool::connect(url, settings, is_shared).await?;
+        sqlx::migrate!().run(pool.pool()).await?;
+        Ok(Self { pool })
     }
 
     /// Whether several nodes share the catalog.
     pub fn is_shared(&self) -> bool {
-        self.is_shared
+        self.pool.is_shared()
     }
 
     /// Closes all connections; the log goes into the file.
     pub async fn close(&self) {
-        self.pool.close().await;
+        self.pool.pool().close().await;
     }
 
     /// Writes a copy of the catalog, as it is at one moment, into a new file. Others may change the catalog meanwhile.
     pub async fn copy_to(&self, path: &Path) -> Result<()> {
-        if self.is_shared {
+        if self.is_shared() {
             let why = "the catalog of a cluster is backed up with the tools of PostgreSQL";
             return Err(sqlx::Error::Configuration(why.into()).into());
         }

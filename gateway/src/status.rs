@@ -15,7 +15,7 @@ pub(crate) const RETRY_AFTER: &str = "retry-after";
 impl From<AuthError> for Status {
     fn from(error: AuthError) -> Self {
         let reason = match error {
-            AuthError::Catalog(_) => Reason::Fault,
+            AuthError::Catalog(ref error) => return unreachable_or_fault(error),
             AuthError::Expired(_) => Reason::KeyExpired,
             AuthError::Revoked(_) => Reason::KeyRevoked,
             AuthError::Missing | AuthError::Invalid => Reason::Unauthenticated,
@@ -35,7 +35,7 @@ impl From<CatalogError> for Status {
             CatalogError::Database(_)
             | CatalogError::Migration(_)
             | CatalogError::Malformed { .. }
-            | CatalogError::Random(_) => Reason::Fault,
+            | CatalogError::Random(_) => return unreachable_or_fault(&error),
         };
         Failure::new(reason, error.to_string()).into_status()
     }
@@ -62,6 +62,12 @@ impl From<ProjectError> for Status {
         };
         Failure::new(reason, error.to_string()).into_status()
     }
+}
+
+/// The failure of the catalog. A caller tries again if its database cannot be reached now.
+fn unreachable_or_fault(error: &CatalogError) -> Status {
+    let reason = if error.is_unreachable() { Reason::Busy } else { Reason::Fault };
+    Failure::new(reason, error.to_string()).into_status()
 }
 
 /// The refusal of a call whose key does not permit it.

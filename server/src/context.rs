@@ -95,6 +95,11 @@ impl Context {
         self.live_trees.is_some()
     }
 
+    /// Whether this node was expelled from a store that other nodes have open: every write fails until it is opened again.
+    pub(crate) fn is_expelled(&self) -> bool {
+        self.live_trees.as_ref().is_some_and(|trees| trees.is_expelled())
+    }
+
     /// Collects the handles of an open store.
     pub(crate) fn new(
         store: Store,

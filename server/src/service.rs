@@ -117,6 +117,9 @@ impl Service {
         let (following, problem) = FollowBook::open(home)?;
         problems.extend(problem);
         let mut context = Context::new(store, home, clocks.wall, ours, registry, following, settings);
+        if let Some(shared) = &live_trees {
+            context.queue = context.queue.with_leases(Arc::clone(shared) as Arc<_>);
+        }
         context.live_trees = live_trees;
         let context = Arc::new(context);
         let quota = DiskQuota::new(&context);
@@ -178,7 +181,7 @@ impl Service {
 
     /// Whether this node was expelled from a store that several nodes have open: it must be opened again.
     pub fn is_expelled(&self) -> bool {
-        self.context.live_trees.as_ref().is_some_and(|trees| trees.is_expelled())
+        self.context.is_expelled()
     }
 
     /// The directory of the store and of the records beside it.

@@ -6,7 +6,7 @@
 mod op;
 mod see;
 
-pub use op::{Fill, Op, Raw, STATE_KEYS, cases, edit_unlinked, op, ops, perform};
+pub use op::{Fill, Op, Raw, STATE_KEYS, cases, edit_unlinked, op, ops, perform, try_perform};
 pub use see::{Contents, Data, Seen, commit, contents, fixed_root, link_classes, write_root};
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -312,9 +312,10 @@ impl ReceiveState<'_> {
             let id = objects[at].id();
             match source {
                 // An error of the store, not of the stream.
-                EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => {
-                    return Err(source.into());
-                }
+                EngineError::Full { .. }
+                | EngineError::Fault { .. }
+                | EngineError::Unreachable { .. }
+                | EngineError::DamagedRecord { .. } => return Err(source.into()),
                 // An object that it refers to was left out, it breaks a rule, or its bytes are damaged.
                 EngineError::Refused { .. } | EngineError::Missing { .. } | EngineError::HashMismatch { .. }
                     if self.origin == Origin::Backup =>

@@ -24,7 +24,8 @@ use crate::session::Session;
 #[command(after_help = "\
 The background process of the store pushes what is new here and pulls what is new on the server. Work goes on without a
 connection; afterwards both sides are merged here, with conflicts stored in the workspace, and the result is pushed.
-Nothing is overwritten on either side. `remote/NAME/WORKSPACE` is the workspace as the server last had it.
+Nothing is overwritten on either side. `remote/NAME/WORKSPACE` is the workspace as the server last had it. Labels on
+snapshots of these workspaces are synced, too.
 
 Examples:
   amalgam remote add https://state.example.com/demo
@@ -211,6 +212,9 @@ impl Rm {
         for name in tracked(&mut client, &self.name).await? {
             client.workspaces.delete_workspace(v1::DeleteWorkspaceRequest { name, ..Default::default() }).await?;
         }
+        for name in tracked_labels(&mut client, &self.name).await? {
+            client.snapshots.delete_label(v1::DeleteLabelRequest { name, ..Default::default() }).await?;
+        }
         session.output.emit(&json_line(&remote))?;
         session.output.done(format!("removed the remote {}; workspaces stay as they are", self.name))?;
         Ok(Exit::OK)
@@ -222,6 +226,20 @@ async fn tracked(client: &mut Client, remote: &str) -> Result<Vec<String>, CliEr
     let prefix = tracking_name(remote, "");
     let found = workspaces(client, &prefix).await?;
     Ok(found.into_iter().map(|found| found.name).collect())
+}
+
+/// The labels that were kept of a remote because both sides had moved them, as resource names.
+async fn tracked_labels(client: &mut Client, remote: &str) -> Result<Vec<String>, CliError> {
+    let mut request = v1::ListLabelsRequest { prefix: tracking_name(remote, ""), ..Default::default() };
+    let mut found = Vec::new();
+    loop {
+        let page = client.snapshots.list_labels(request.clone()).await?.into_inner();
+        found.extend(page.labels.into_iter().map(|label| label.name));
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            return Ok(found);
+        }
+    }
 }
 
 /// The JSON line of a remote. It holds no key.

@@ -90,9 +90,81 @@ pub fn next_step(heads: &Heads, order: HeadOrder) -> Step {
     }
 }
 
+/// The next step for a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelStep {
+    /// Both sides have it on the same snapshot.
+    Done,
+    /// Put the server's label on the snapshot of the local one.
+    Push,
+    /// Put the local label on the snapshot of the server's.
+    Pull,
+    /// Forget a label that neither side has any more.
+    Forget,
+    /// It was deleted here.
+    DeletedHere,
+    /// It was deleted on the server.
+    DeletedThere,
+    /// Both sides moved it.
+    Diverged,
+}
+
+/// Returns the next step for a label that is on these snapshots. `synced` is the snapshot that both sides last had at once, or empty.
+pub fn next_label_step(local: Option<&str>, remote: Option<&str>, synced: &str) -> LabelStep {
+    match (local, remote) {
+        (None, None) => LabelStep::Forget,
+        // A label that moved on after the other side deleted it is a new one.
+        (Some(local), None) => {
+            if local == synced {
+                LabelStep::DeletedThere
+            } else {
+                LabelStep::Push
+            }
+        }
+        (None, Some(remote)) => {
+            if remote == synced {
+                LabelStep::DeletedHere
+            } else {
+                LabelStep::Pull
+            }
+        }
+        (Some(local), Some(remote)) if local == remote => LabelStep::Done,
+        (Some(_), Some(remote)) if remote == synced => LabelStep::Push,
+        (Some(local), Some(_)) if local == synced => LabelStep::Pull,
+        (Some(_), Some(_)) => LabelStep::Diverged,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_state_of_a_label_has_a_step() {
+        for (local, remote, synced, expected) in [
+            ("", "", "", LabelStep::Forget),
+            ("", "", "a", LabelStep::Forget),
+            ("a", "", "", LabelStep::Push),
+            ("", "a", "", LabelStep::Pull),
+            ("a", "", "a", LabelStep::DeletedThere),
+            ("", "a", "a", LabelStep::DeletedHere),
+            ("b", "", "a", LabelStep::Push),
+            ("", "b", "a", LabelStep::Pull),
+            ("a", "a", "", LabelStep::Done),
+            ("b", "b", "a", LabelStep::Done),
+            ("b", "a", "a", LabelStep::Push),
+            ("a", "b", "a", LabelStep::Pull),
+            ("b", "c", "a", LabelStep::Diverged),
+            ("b", "c", "", LabelStep::Diverged),
+        ] {
+            let snapshot = |word: &'static str| (!word.is_empty()).then_some(word);
+            assert_eq!(
+                next_label_step(snapshot(local), snapshot(remote), synced),
+                expected,
+                "{local} {remote} {synced}"
+            );
+        }
+    }
 
     /// The step for `local remote tracked synced`, where `-` is no workspace and `0` one without a snapshot.
     fn step(heads: &str, order: HeadOrder) -> Step {

@@ -94,10 +94,15 @@ pub struct Remote {
     pub allow_secrets: bool,
 }
 
+/// Whether a workspace or a label holds what another store had.
+pub fn is_tracking(name: &str) -> bool {
+    TRACKING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 impl Remote {
     /// Whether a workspace is synced with this remote.
     pub fn selects(&self, workspace: &str) -> bool {
-        if TRACKING_PREFIXES.iter().any(|prefix| workspace.starts_with(prefix)) {
+        if is_tracking(workspace) {
             return false;
         }
         let (left_out, taken): (Vec<_>, Vec<_>) = self.workspaces.iter().partition(|pattern| pattern.starts_with('!'));

@@ -28,9 +28,20 @@ pub struct RemoteState {
     pub hint: String,
     /// The results for workspaces, by name.
     pub workspaces: BTreeMap<String, WorkspaceState>,
+    /// The results for labels, by name.
+    pub labels: BTreeMap<String, WorkspaceState>,
 }
 
-/// The result for one workspace.
+/// The name of what was synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncedName<'a> {
+    /// A workspace.
+    Workspace(&'a str),
+    /// A label.
+    Label(&'a str),
+}
+
+/// The result for one workspace or label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkspaceState {
@@ -71,6 +82,8 @@ pub enum SyncOutcome {
     UndoneHere,
     /// Snapshots that both sides had were undone on the server.
     UndoneThere,
+    /// A label was moved on both sides, and stays as it is on both.
+    Diverged,
     /// It failed.
     Failed,
 }
@@ -88,11 +101,12 @@ impl SyncOutcome {
             Self::DeletedThere => "deleted-there",
             Self::UndoneHere => "undone-here",
             Self::UndoneThere => "undone-there",
+            Self::Diverged => "diverged",
             Self::Failed => "failed",
         }
     }
 
-    /// Whether snapshots moved.
+    /// Whether snapshots or labels moved.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Pushed | Self::Pulled | Self::Merged)
     }

@@ -10,8 +10,10 @@ use amalgam_proto::{Reason, v1};
 
 use super::decide::{HeadOrder, Heads, Step, next_step};
 use super::definition::Remote;
-use super::state::{RemoteState, SyncOutcome, WorkspaceState};
-use crate::connect::{Client, connect_server, now};
+use super::labels::sync_labels;
+use super::sides::{Report, Sides, is_fatal, tracking_name};
+use super::state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
+use crate::connect::{Client, now};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::secrets::find_secrets;
@@ -26,33 +28,14 @@ const STEPS_MAX: usize = 12;
 /// Likely secrets that a message lists; the others are counted.
 const SECRETS_SHOWN_MAX: usize = 3;
 
-/// The clients of both sides.
-#[derive(Clone)]
-pub struct Sides {
-    /// The store of this machine.
-    pub local: Client,
-    /// The server.
-    pub remote: Client,
-}
-
-/// The workspace that holds the head which a workspace had on the server when it was last seen.
-pub fn tracking_name(remote: &str, workspace: &str) -> String {
-    format!("remote/{remote}/{workspace}")
-}
-
-/// Connects to the server of a remote.
-pub async fn connect_remote(remote: &Remote, actor: &str) -> Result<Client, CliError> {
-    connect_server(&remote.server()?, actor).await
-}
-
-/// Syncs the workspaces of a remote, or the chosen ones of them, and calls `report` with each result. A workspace that fails does not
+/// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result. A workspace that fails does not
 /// keep the others from being synced; a server that cannot be reached does.
 pub async fn sync_remote(
     sides: &mut Sides,
     remote: &Remote,
     state: &mut RemoteState,
     chosen: &[String],
-    mut report: impl FnMut(&str, &WorkspaceState, &RemoteState) -> Result<(), CliError>,
+    mut report: impl Report,
 ) -> Result<(), CliError> {
     let prefix = tracking_name(&remote.name, "");
     let local = list_heads(&mut sides.local).await?;
@@ -86,16 +69,12 @@ pub async fn sync_remote(
         let before = state.workspaces.get(&name);
         done.changed = if done.outcome.is_change() { now().0 } else { before.map_or(0, |before| before.changed) };
         state.workspaces.insert(name.clone(), done.clone());
-        report(&name, &done, state)?;
+        report(SyncedName::Workspace(&name), &done, state)?;
     }
-    Ok(())
-}
-
-/// Whether an error is about all workspaces of a remote.
-fn is_fatal(error: &CliError) -> bool {
-    const REASONS: [Reason; 5] =
-        [Reason::Unauthenticated, Reason::KeyExpired, Reason::KeyRevoked, Reason::TooMany, Reason::Full];
-    error.reason == "UNAVAILABLE" || REASONS.iter().any(|reason| error.is(*reason))
+    match chosen.is_empty() {
+        true => sync_labels(sides, remote, state, &mut report).await,
+        false => Ok(()),
+    }
 }
 
 /// The heads of all workspaces of a store, by name.

@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::definition::{Remote, Remotes, SyncMode};
-use super::state::{RemoteState, SyncOutcome, WorkspaceState};
-use super::sync::{Sides, connect_remote, sync_remote};
+use super::sides::{Sides, connect_remote};
+use super::state::{RemoteState, SyncOutcome, SyncedName, WorkspaceState};
+use super::sync::sync_remote;
 use crate::connect::{Client, connect_service, now};
 use crate::error::CliError;
 
@@ -34,7 +35,7 @@ const SUBSCRIBE_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// How long a sync of another process is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
 /// The events that can need a sync: a push of another store is `store.received`, an undo `operation.undone`.
-const EVENT_KINDS: [&str; 3] = ["workspace.*", "store.*", "operation.*"];
+const EVENT_KINDS: [&str; 4] = ["workspace.*", "store.*", "operation.*", "label.*"];
 /// The actor of background syncs in the operation log.
 const ACTOR: &str = "amalgam";
 
@@ -163,8 +164,9 @@ impl RemoteSync {
         let synced = self.sync_all(connection, &mut state).await;
         let delay = match &synced {
             Ok(()) => {
-                let (succeeded, workspaces) = (now().0, std::mem::take(&mut state.workspaces));
-                state = RemoteState { succeeded, tried: state.tried, workspaces, ..RemoteState::default() };
+                let (workspaces, labels) = (std::mem::take(&mut state.workspaces), std::mem::take(&mut state.labels));
+                let succeeded = now().0;
+                state = RemoteState { succeeded, tried: state.tried, workspaces, labels, ..RemoteState::default() };
                 Duration::ZERO
             }
             Err(error) => {
@@ -188,13 +190,24 @@ impl RemoteSync {
             None => connection.insert(Connection::open(self).await?),
         };
         let name = &self.remote.name;
-        let report = |workspace: &str, done: &WorkspaceState, state: &RemoteState| {
-            if done.outcome == SyncOutcome::Failed {
-                warn!(remote = %name, %workspace, problem = %done.problem, "workspace not synced");
+        let report = |what: SyncedName<'_>, done: &WorkspaceState, state: &RemoteState| {
+            let (outcome, conflicts) = (done.outcome.word(), done.conflicts);
+            match what {
+                SyncedName::Workspace(workspace) if done.outcome == SyncOutcome::Failed => {
+                    warn!(remote = %name, %workspace, problem = %done.problem, "workspace not synced");
+                }
+                SyncedName::Label(label) if done.outcome == SyncOutcome::Failed => {
+                    warn!(remote = %name, %label, problem = %done.problem, "label not synced");
+                }
+                SyncedName::Workspace(workspace) if done.outcome.is_change() => {
+                    info!(remote = %name, %workspace, outcome, conflicts, "workspace synced");
+                }
+                SyncedName::Label(label) if done.outcome.is_change() => {
+                    info!(remote = %name, %label, outcome, "label synced");
+                }
+                SyncedName::Workspace(_) | SyncedName::Label(_) => {}
             }
             if done.outcome.is_change() {
-                let (outcome, conflicts) = (done.outcome.word(), done.conflicts);
-                info!(remote = %name, %workspace, outcome, conflicts, "workspace synced");
                 // What both sides had is known even if the process is killed before the round ends.
                 state.save(&self.remotes, name)?;
             }

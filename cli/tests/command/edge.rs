@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::file_service_client::FileServiceClient;
+use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use crate::scratch::Scratch;
 use crate::served::{Served, key};
@@ -397,4 +398,100 @@ fn a_server_that_cannot_be_reached_is_added_and_tried_again() {
     assert_eq!(scratch.run("amalgam --server dev cat main:a"), "one\n");
     let said = scratch.run("amalgam remote status");
     assert!(said.contains("last success") && said.contains("up to date"), "{said}");
+}
+
+/// The snapshot of each label of a store.
+#[track_caller]
+fn labels(scratch: &Scratch, line: &str) -> std::collections::BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    told(scratch, line, "label").iter().map(|label| (text(&label["name"]), text(&label["snapshot"]))).collect()
+}
+
+#[test]
+fn labels_of_synced_workspaces_are_synced_and_none_is_overwritten() {
+    const HERE: &str = "amalgam label --json";
+    const SERVER: &str = "amalgam --server dev label --json";
+    let (scratch, _server, _) = place();
+    scratch.run("echo one > a; amalgam init -q --workspace main; echo two > a; amalgam commit -q; echo three > a; amalgam commit -q");
+    scratch.run("amalgam label -q first @~2; amalgam label -q works @~1");
+    // A label that belongs to no synced workspace stays here.
+    scratch
+        .run("mkdir ../own; cd ../own; echo own > own; amalgam init -q --workspace own; amalgam label -q hidden own@");
+    scratch.run("amalgam remote add dev --sync manual --workspace main -q");
+    let said = scratch.run("amalgam remote sync");
+    assert!(said.contains("label works pushed") && said.contains("label first pushed"), "{said}");
+    let mut expected = labels(&scratch, HERE);
+    assert!(expected.remove("hidden").is_some());
+    assert_eq!(labels(&scratch, SERVER), expected);
+    assert!(scratch.run("amalgam remote sync").contains("are the same"));
+
+    // The second store gets them, and moves one.
+    let elsewhere = other(HERE);
+    scratch.run(&other("amalgam remote add dev --sync manual -q; amalgam remote sync"));
+    assert_eq!(labels(&scratch, &elsewhere), expected);
+    scratch.run(&other("amalgam label -q works main@; amalgam remote sync"));
+    assert!(scratch.run("amalgam remote sync").contains("label works pulled"));
+    let head = told(&scratch, "amalgam log main -n 1 --json", "snapshot")[0]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(labels(&scratch, HERE)["works"], head);
+
+    // Both move it: both are kept, however often it is synced.
+    scratch.run("amalgam label -q works main@~1");
+    scratch.run(&other("amalgam label -q works main@~2; amalgam remote sync -q"));
+    let (ours, theirs) = (labels(&scratch, HERE)["works"].clone(), labels(&scratch, SERVER)["works"].clone());
+    assert!(ours != theirs);
+    for _ in 0..2 {
+        let said = scratch.run("amalgam remote sync");
+        assert!(said.contains("label works moved on both sides") && said.contains("remote/origin/works"), "{said}");
+        let here = labels(&scratch, HERE);
+        assert_eq!((&here["works"], &here["remote/origin/works"]), (&ours, &theirs));
+        assert_eq!(labels(&scratch, SERVER)["works"], theirs, "nothing is overwritten");
+    }
+    assert!(scratch.run("amalgam remote status").contains("moved on both sides"));
+    let status = told(&scratch, "amalgam remote status --json", "remote_label");
+    assert!(status.iter().any(|line| line["label"] == "works" && line["outcome"] == "diverged"), "{status:?}");
+    // The step that the message names.
+    scratch.run(&format!("amalgam label -q works {theirs}"));
+    assert!(scratch.run("amalgam remote sync").contains("are the same"));
+    assert!(!labels(&scratch, HERE).contains_key("remote/origin/works"));
+
+    // A label that was deleted on one side stays on the other one, and is not brought back.
+    scratch.run("amalgam --server dev label first --delete -q");
+    for _ in 0..2 {
+        let said = scratch.run("amalgam remote sync");
+        assert!(said.contains("label first deleted on the server"), "{said}");
+        assert!(labels(&scratch, HERE).contains_key("first") && !labels(&scratch, SERVER).contains_key("first"));
+    }
+    scratch.run("amalgam label first --delete -q; amalgam remote sync -q");
+    assert!(told(&scratch, "amalgam remote status --json", "remote_label").iter().all(|line| line["label"] != "first"));
+    scratch.run(&other("amalgam stop --force -q"));
+}
+
+#[test]
+fn a_label_that_is_elsewhere_than_expected_is_not_moved() {
+    let (scratch, server, key) = place();
+    scratch.run("echo one > a; amalgam init -q --workspace main; echo two > a; amalgam commit -q; amalgam push main --server dev -q");
+    let ids: Vec<_> = told(&scratch, "amalgam log main --json", "snapshot")
+        .iter()
+        .map(|snapshot| snapshot["id"].as_str().expect("an id").to_owned())
+        .collect();
+    let [newer, older] = &ids[..] else { panic!("two snapshots: {ids:?}") };
+    runtime().block_on(async {
+        let channel = Endpoint::from_shared(server.url.clone()).expect("a URL").connect().await.expect("a connection");
+        let mut snapshots = SnapshotServiceClient::with_interceptor(channel, WithKey(Some(key)));
+        let mut set = async |revision: &str, expected: &str| {
+            let request = v1::SetLabelRequest {
+                label_id: "works".to_owned(),
+                revision: revision.to_owned(),
+                expected_snapshot: Some(expected.to_owned()),
+                ..Default::default()
+            };
+            snapshots.set_label(request).await.map(drop).map_err(|status| status.code())
+        };
+        assert_eq!(set(older, newer).await, Err(Code::Aborted), "there is no such label");
+        assert_eq!(set(older, "").await, Ok(()));
+        assert_eq!(set(newer, "").await, Err(Code::Aborted), "there is one");
+        assert_eq!(set(older, newer).await, Err(Code::Aborted), "it is elsewhere");
+        assert_eq!(set(newer, older).await, Ok(()));
+    });
+    assert_eq!(&labels(&scratch, "amalgam --server dev label --json")["works"], newer);
 }

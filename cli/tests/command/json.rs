@@ -132,7 +132,7 @@ const STORY: &[&str] = &[
      until grep -q listening ../serve.log; do sleep 0.02; done",
     "amalgam login --json $(sed -n 's/^listening on //p' ../serve.log) --name there < ../key; amalgam context --json",
     "amalgam push --json packed && amalgam pull --json packed",
-    "amalgam remote add --json there --sync manual --workspace packed && amalgam remote sync --json && amalgam remote status --json \
+    "amalgam label --json shipped packed@ && amalgam remote add --json there --sync manual --workspace packed && amalgam remote sync --json && amalgam remote status --json \
      && amalgam remote ls --json && amalgam remote rm --json origin",
     "printf 'id = AKIAABCDEFGHIJKLMNOP\\n' > ../creds; tar -cf ../creds.tar -C .. creds; amalgam import tar -q ../creds.tar -w leaky; \
      amalgam push --json leaky; test $? = 1",

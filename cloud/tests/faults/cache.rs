@@ -105,7 +105,7 @@ fn a_purge_on_another_node_empties_the_cache() {
     assert_eq!(reader.get(large.id).expect("get").expect("there"), large.bytes);
 }
 
-/// A pack that is damaged, and one that is missing, come back from the cache of a node.
+/// Packs that are damaged, missing or swapped come back from the cache of a node.
 #[test]
 fn a_repair_restores_packs_from_the_cache() {
     let Some(url) = postgres::shared() else { return };
@@ -117,22 +117,23 @@ fn a_repair_restores_packs_from_the_cache() {
     let main = name("head/main");
     let mut tree = amalgam_engine::WorkingTree::new(&writer);
     let content = |number: u64| amalgam_engine::SplitMix64::new(number).bytes(400 << 10);
-    for number in 0..4 {
+    for number in 0..6 {
         tree.write(&*format!("file {number}"), &content(number)).expect("write");
         tree.commit(amalgam_engine::Commit::new(&main, "one")).expect("commit");
     }
     let head = tree.base().expect("a snapshot");
     drop((tree, writer));
     let packs = bucket.names();
-    assert!(packs.len() >= 4, "{packs:?}");
+    assert!(packs.len() >= 6, "{packs:?}");
     bucket.flip(&packs[0], 10);
     bucket.remove(&packs[1]);
     let size = bucket.size(&packs[2]);
     bucket.flip(&packs[2], size - 60);
+    bucket.swap([&packs[3], &packs[4]]);
 
     let without = store(&settings);
     let check = |store: &Store| verify(store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(()));
-    assert!(!check(&without).is_ok_and(|report| report.is_clean()), "three packs are damaged");
+    assert!(!check(&without).is_ok_and(|report| report.is_clean()), "five packs are damaged");
     drop(without);
     let with = store(&cached);
     let done = repair(&with, &VerifyOptions::reading_data()).expect("repaired");
@@ -142,7 +143,7 @@ fn a_repair_restores_packs_from_the_cache() {
     let without = store(&settings);
     assert!(check(&without).expect("verified").is_clean());
     let tree = amalgam_engine::WorkingTree::open(&without, head).expect("open");
-    for number in 0..4 {
+    for number in 0..6 {
         assert!(tree.read(&*format!("file {number}")).expect("read") == content(number), "file {number}");
     }
 }

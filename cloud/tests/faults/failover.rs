@@ -59,7 +59,7 @@ fn write(settings: &CloudOptions, node: u64, acknowledged: &AtomicU64) -> (u64, 
                     break;
                 }
                 Err(error) => {
-                    assert!(matches!(error, Error::Fault { .. }), "node {node} commit {commit}: {error:?}");
+                    assert!(matches!(error, Error::Unreachable { .. }), "node {node} commit {commit}: {error:?}");
                     expelled += u64::from(error.to_string().contains("expelled"));
                     drop(cloud);
                     cloud = open_again(settings);

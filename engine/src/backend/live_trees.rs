@@ -1,5 +1,6 @@
 //! Live trees that several processes share: which process has one, and the files of its journal.
 
+use super::FoldLeases;
 use crate::error::Result;
 
 /// A live tree that this process has taken, with the files of its journal.
@@ -27,8 +28,9 @@ pub struct FilePart {
 /// The live trees of a store that several processes have open. One process has a tree at a time; another one takes it when it needs
 /// it, and the first one finds that out by its token.
 ///
-/// An edit is acknowledged after [`LiveTrees::write`] has stored its journal record, so that a process that dies loses none.
-pub trait LiveTrees: Send + Sync + 'static {
+/// An edit is acknowledged after [`LiveTrees::write`] has stored its journal record, so that a process that dies loses none. A store
+/// that shares live trees shares its merge queue, too.
+pub trait LiveTrees: FoldLeases {
     /// Returns the number of a workspace's live tree, the same in all processes. It stays when the workspace is renamed.
     fn number(&self, workspace: &str) -> Result<u64>;
 

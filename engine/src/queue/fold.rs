@@ -7,6 +7,7 @@ use super::entry::{self, QueueEntry};
 use super::line::TargetLine;
 use super::outcome::Folded;
 use super::{MergePolicy, Queue};
+use crate::backend::FoldLeases;
 use crate::error::{Error, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::limit::without_cancellation;
@@ -29,6 +30,21 @@ pub struct Fold {
     pub done: Vec<Folded>,
     /// The sequence number of the operation; `None` if there was nothing to do.
     pub operation: Option<u64>,
+    /// Whether another process folds this target now, so that nothing was done here.
+    pub is_elsewhere: bool,
+}
+
+/// The lease of a target in a store that several processes have open, given back when this is dropped.
+struct Lease<'a> {
+    leases: &'a dyn FoldLeases,
+    target: &'a WorkspaceName,
+}
+
+impl Drop for Lease<'_> {
+    /// A lease that cannot be given back ends with the next fold of this process, or with the process.
+    fn drop(&mut self) {
+        self.leases.release_fold_lease(self.target.as_str()).ok();
+    }
 }
 
 impl Queue {
@@ -36,7 +52,15 @@ impl Queue {
     ///
     /// The merged entries, the reviews and the remaining queue change in one transaction. An entry that cannot be read becomes a
     /// review, so that it does not block the others.
+    ///
+    /// In a store that several processes have open, one of them folds a target at a time: see [`Queue::with_leases`]. One thread of a
+    /// process folds a target at a time.
     pub fn fold(&self, target: &WorkspaceName, policy: &dyn MergePolicy, context: &OperationContext) -> Result<Fold> {
+        let _lease = match self.leases.as_deref() {
+            Some(leases) if leases.take_fold_lease(target.as_str())? => Some(Lease { leases, target }),
+            Some(_) => return Ok(Fold { is_elsewhere: true, ..Fold::default() }),
+            None => None,
+        };
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
         retry_while(is_stale, || self.try_fold(target, policy, context))
     }
@@ -86,7 +110,7 @@ impl Queue {
         if let Some(ancestors) = ancestors.filter(Ancestors::is_small) {
             self.ancestors.lock().insert(target.clone(), ancestors);
         }
-        Ok(Fold { done, operation: committed.operation.map(|operation| operation.sequence) })
+        Ok(Fold { done, operation: committed.operation.map(|operation| operation.sequence), is_elsewhere: false })
     }
 
     /// Returns the entries of the next transaction. An entry with a test is alone in its transaction, so that others do not wait

@@ -74,6 +74,23 @@ impl Labels {
         self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", context)
     }
 
+    /// Puts a label on a snapshot if it is on an expected one, or if there is none and none is expected.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the label is elsewhere.
+    pub fn set_expecting(
+        &self,
+        label: &LabelName,
+        expected: Option<SnapshotId>,
+        snapshot: SnapshotId,
+        context: &OperationContext,
+    ) -> Result<Operation> {
+        let _pins = hold_snapshot(&self.store, snapshot)?;
+        let step =
+            Step { name: label.reference(), before: expected.map(RefValue::to), after: Some(RefValue::to(snapshot)) };
+        move_refs(&self.store, context, context.draft("label"), vec![step]).map(recorded)
+    }
+
     /// Sets or removes a label as part of the history of a workspace: an undo in that workspace reverts it.
     pub fn set_in(
         &self,

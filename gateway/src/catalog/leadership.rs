@@ -1,6 +1,6 @@
 //! Work that one node of a cluster does for all: the node that holds an advisory lock of PostgreSQL. The lock ends with its connection.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{AnyConnection, Executor as _, Row as _};
 
@@ -17,17 +17,19 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) struct Leadership {
     /// Nothing for a catalog that only this server uses.
     connection: Option<AnyConnection>,
+    begun: Instant,
+    catalog: Catalog,
 }
 
 impl Catalog {
     /// Waits until this node leads. The only server of a catalog always leads.
     pub(crate) async fn lead(&self) -> Leadership {
         if !self.is_shared() {
-            return Leadership { connection: None };
+            return self.leadership(None);
         }
         loop {
             match self.try_lead().await {
-                Ok(Some(connection)) => return Leadership { connection: Some(connection) },
+                Ok(Some(connection)) => return self.leadership(Some(connection)),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "which node sends webhooks cannot be decided"),
             }
@@ -35,19 +37,27 @@ impl Catalog {
         }
     }
 
+    fn leadership(&self, connection: Option<AnyConnection>) -> Leadership {
+        Leadership { connection, begun: Instant::now(), catalog: self.clone() }
+    }
+
     async fn try_lead(&self) -> sqlx::Result<Option<AnyConnection>> {
         // Not given back to the pool: there it would keep the lock.
         let mut connection = self.pool.acquire().await?.detach();
-        let leads: bool = connection.fetch_one(TRY_LOCK).await?.try_get("leads")?;
+        let row = tokio::time::timeout(CHECK_INTERVAL, connection.fetch_one(TRY_LOCK)).await;
+        let leads: bool = row.map_err(|_| sqlx::Error::PoolTimedOut)??.try_get("leads")?;
         Ok(leads.then_some(connection))
     }
 }
 
 impl Leadership {
-    /// Completes when this node leads no longer.
+    /// Completes when this node leads no longer. A server that was replaced may still answer over the connection with the lock: a node
+    /// that has lost another connection meanwhile gives the lead up.
     pub(crate) async fn lost(&mut self) {
         let Some(connection) = &mut self.connection else { return std::future::pending().await };
-        while let Ok(Ok(_)) = tokio::time::timeout(CHECK_INTERVAL, connection.execute("SELECT 1")).await {
+        while let Ok(Ok(_)) = tokio::time::timeout(CHECK_INTERVAL, connection.execute("SELECT 1")).await
+            && !self.catalog.pool.has_failed_since(self.begun)
+        {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }

@@ -2,8 +2,8 @@
 
 use amalgam_engine::Time;
 use serde_json::Value;
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{Connection as _, Row as _};
 
 use super::{Catalog, CatalogError, Result, microseconds, time_of};
 use crate::project::ProjectName;
@@ -31,23 +31,28 @@ impl Catalog {
         sandbox: &Value,
         now: Time,
     ) -> Result<()> {
-        let mut transaction = self.pool.begin().await?;
-        sqlx::query(
-            "INSERT INTO sandbox_events (position, project, kind, sandbox_id, sandbox_json, created_at) \
-             VALUES ((SELECT COALESCE(MAX(position), 0) + 1 FROM sandbox_events), $1, $2, $3, $4, $5)",
-        )
-        .bind(project.as_str())
-        .bind(kind)
-        .bind(sandbox_id)
-        .bind(sandbox.to_string())
-        .bind(microseconds(now))
-        .execute(&mut *transaction)
-        .await?;
-        sqlx::query("DELETE FROM sandbox_events WHERE position <= (SELECT MAX(position) FROM sandbox_events) - $1")
-            .bind(KEPT)
+        let mut connection = self.pool.acquire().await?;
+        let added = self.pool.within(async {
+            let mut transaction = connection.begin().await?;
+            sqlx::query(
+                "INSERT INTO sandbox_events (position, project, kind, sandbox_id, sandbox_json, created_at) \
+                 VALUES ((SELECT COALESCE(MAX(position), 0) + 1 FROM sandbox_events), $1, $2, $3, $4, $5)",
+            )
+            .bind(project.as_str())
+            .bind(kind)
+            .bind(sandbox_id)
+            .bind(sandbox.to_string())
+            .bind(microseconds(now))
             .execute(&mut *transaction)
             .await?;
-        transaction.commit().await?;
+            sqlx::query("DELETE FROM sandbox_events WHERE position <= (SELECT MAX(position) FROM sandbox_events) - $1")
+                .bind(KEPT)
+                .execute(&mut *transaction)
+                .await?;
+            transaction.commit().await
+        });
+        let added = added.await;
+        self.pool.take_answer(connection, added)?;
         Ok(())
     }
 

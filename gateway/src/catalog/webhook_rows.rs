@@ -3,8 +3,8 @@
 use amalgam_engine::Time;
 use amalgam_server::EventFilter;
 use serde_json::{Value, json};
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Connection as _, Row as _};
 
 use super::{Catalog, CatalogError, ListPlace, Result, SandboxRecord, microseconds, time_of};
 use crate::project::ProjectName;
@@ -161,34 +161,9 @@ impl Catalog {
         event: Option<&Value>,
         now: Time,
     ) -> Result<Delivery> {
-        let mut transaction = self.pool.begin().await?;
-        let moved = sqlx::query(
-            "UPDATE webhooks SET next_number = next_number + 1, position = COALESCE($1, position) WHERE id = $2 RETURNING next_number",
-        )
-        .bind(position.map(number))
-        .bind(id.as_str())
-        .fetch_optional(&mut *transaction)
-        .await?;
-        let row = moved.ok_or_else(|| CatalogError::NoWebhook(id.clone()))?;
-        let new: i64 = row.try_get::<i64, _>("next_number")? - 1;
-        sqlx::query(
-            "INSERT INTO deliveries (webhook_id, number, position, kind, state, attempts, status, error, created_at, next_at, event_json) \
-             VALUES ($1, $2, $3, $4, 'pending', 0, 0, '', $5, $5, $6)",
-        )
-        .bind(id.as_str())
-        .bind(new)
-        .bind(position.map(number))
-        .bind(kind)
-        .bind(microseconds(now))
-        .bind(event.map(ToString::to_string))
-        .execute(&mut *transaction)
-        .await?;
-        sqlx::query("DELETE FROM deliveries WHERE webhook_id = $1 AND number <= $2 AND state <> 'pending'")
-            .bind(id.as_str())
-            .bind(new - KEPT)
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
+        let mut connection = self.pool.acquire().await?;
+        let queued = self.pool.within(queue_in(&mut connection, id, position, kind, event, now)).await;
+        let new = self.pool.take_answer(connection, queued)?;
         self.delivery(id, new).await
     }
 
@@ -308,4 +283,44 @@ fn delivery_of(row: &AnyRow) -> Result<Delivery> {
         next: row.try_get::<Option<i64>, _>("next_at")?.map(time_of),
         event: row.try_get("event_json")?,
     })
+}
+
+/// Adds a delivery and returns its number.
+async fn queue_in(
+    connection: &mut AnyConnection,
+    id: &WebhookId,
+    position: Option<u64>,
+    kind: &str,
+    event: Option<&Value>,
+    now: Time,
+) -> Result<i64> {
+    let mut transaction = connection.begin().await?;
+    let moved = sqlx::query(
+        "UPDATE webhooks SET next_number = next_number + 1, position = COALESCE($1, position) WHERE id = $2 RETURNING next_number",
+    )
+    .bind(position.map(number))
+    .bind(id.as_str())
+    .fetch_optional(&mut *transaction)
+    .await?;
+    let row = moved.ok_or_else(|| CatalogError::NoWebhook(id.clone()))?;
+    let new: i64 = row.try_get::<i64, _>("next_number")? - 1;
+    sqlx::query(
+        "INSERT INTO deliveries (webhook_id, number, position, kind, state, attempts, status, error, created_at, next_at, event_json) \
+         VALUES ($1, $2, $3, $4, 'pending', 0, 0, '', $5, $5, $6)",
+    )
+    .bind(id.as_str())
+    .bind(new)
+    .bind(position.map(number))
+    .bind(kind)
+    .bind(microseconds(now))
+    .bind(event.map(ToString::to_string))
+    .execute(&mut *transaction)
+    .await?;
+    sqlx::query("DELETE FROM deliveries WHERE webhook_id = $1 AND number <= $2 AND state <> 'pending'")
+        .bind(id.as_str())
+        .bind(new - KEPT)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(new)
 }

@@ -1,15 +1,20 @@
 //! Nodes of a cluster: servers of one process on one PostgreSQL database and one bucket. Each has its own connections and files.
 #![allow(clippy::print_stdout, reason = "a figure is printed")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use amalgam_cloud::{Cloud, CloudOptions, open_bucket};
+use amalgam_engine::queue::{Queue, QueueOptions};
+use amalgam_engine::{History, OperationContext, Store, StoreOptions, WorkspaceName, Workspaces};
 use amalgam_gateway::{
-    Catalog, ClusterOptions, DeliveryState, NewKey, NewWebhook, ProjectName, Scopes, WebhookOptions,
+    Catalog, CatalogError, ClusterOptions, DeliveryState, NewKey, NewWebhook, ProjectName, Scopes, WebhookOptions,
 };
 use amalgam_proto::v1;
 use amalgam_proto::v1::event_service_client::EventServiceClient;
 use amalgam_test_support::postgres;
+use amalgam_test_support::postgres_proxy::PostgresProxy;
 use http::Method;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _};
@@ -20,6 +25,8 @@ use crate::running::{Running, Setup, now};
 
 /// The time within which something must happen.
 const WITHIN: Duration = Duration::from_secs(20);
+/// The time within which a node goes on after a failover: a call without an answer is given up after 20 seconds.
+const FAILOVER_WITHIN: Duration = Duration::from_secs(120);
 
 /// A database of its own and a bucket, for the nodes of one test.
 struct Place {
@@ -290,4 +297,187 @@ async fn a_collection_on_one_node_keeps_what_another_node_uses() {
     assert!(read(&one, &key, "main/files/large").await == large);
     one.stop().await;
     two.stop().await;
+}
+
+/// Repeats a call of the catalog until it succeeds. Failures meanwhile are those that a caller repeats.
+async fn until_done<T>(what: &str, call: impl AsyncFn() -> Result<T, CatalogError>) -> T {
+    let begun = Instant::now();
+    loop {
+        match call().await {
+            Ok(done) => return done,
+            Err(error) => {
+                let status = tonic::Status::from(error);
+                assert_eq!(status.code(), tonic::Code::Unavailable, "{what}: {status:?}");
+                assert!(begun.elapsed() < FAILOVER_WITHIN, "{what}: {status:?}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Repeats a call of the API until it succeeds. Returns its answer and the number of refusals, which are all 503.
+async fn until_answered(node: &Running, key: &str, method: Method, path: &str, body: Value) -> (Value, usize) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let (begun, mut refusals) = (Instant::now(), 0);
+    loop {
+        let answer = node.rest(method.clone(), &format!("/api/v1{path}"), &[("x-api-key", key)], body.clone()).await;
+        if answer.status == 200 {
+            return (answer.json(), refusals);
+        }
+        assert_eq!(answer.status, 503, "{path}: {:?}", answer.bytes);
+        assert!(begun.elapsed() < FAILOVER_WITHIN, "{path}: {:?}", answer.bytes);
+        refusals += 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A PostgreSQL server with a synchronous standby, behind a proxy that leads to the first one.
+async fn replicated() -> Option<(postgres::Postgres, postgres::Postgres, PostgresProxy)> {
+    let started = tokio::task::spawn_blocking(|| {
+        let mut primary = postgres::own()?;
+        let standby = primary.start_standby().expect("a standby");
+        let proxy = PostgresProxy::start(primary.directory());
+        Some((primary, standby, proxy))
+    });
+    started.await.unwrap()
+}
+
+/// Keys, projects and webhooks of a node whose PostgreSQL server is restarted, and then replaced by its standby. The node is not started
+/// anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_goes_on_when_postgresql_is_restarted_and_when_it_is_replaced() {
+    let Some((mut primary, mut standby, proxy)) = replicated().await else { return };
+    let bucket = tempfile::tempdir().unwrap();
+    let options = ClusterOptions {
+        database: postgres::url(proxy.directory()),
+        bucket: format!("file://{}", bucket.path().display()),
+        connections: 4,
+        cache: None,
+    };
+    let mut node = Running::with(Setup { cluster: Some(options), ..Setup::default() }).await;
+    let admin = node.key("admin,merge", &[], false).await;
+    call(&node, &admin, Method::POST, "/projects", json!({"projectId": "before"})).await;
+    call(&node, &admin, Method::POST, "/workspaces", json!({"workspaceId": "main"})).await;
+    let new = NewWebhook {
+        project: ProjectName::new("default").unwrap(),
+        url: "http://127.0.0.1:9/".to_owned(),
+        kinds: Vec::new(),
+        workspaces: Vec::new(),
+        secret: None,
+    };
+    let (webhook, _) = node.catalog.create_webhook(&new, None, now()).await.unwrap();
+
+    let primary = tokio::task::spawn_blocking(move || {
+        primary.restart();
+        primary.wait_for_standby();
+        primary
+    });
+    let mut primary = primary.await.unwrap();
+    until_answered(&node, &admin, Method::POST, "/projects", json!({"projectId": "between"})).await;
+    let edits = json!({"edits": [{"write": {"path": "a.txt", "text": "one\n"}}], "message": "first"});
+    until_answered(&node, &admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+
+    let stopped = tokio::task::spawn_blocking(move || primary.stop());
+    stopped.await.unwrap();
+    // Without a server a call fails, in a way that its caller repeats.
+    let body = json!({"projectId": "during"}).to_string();
+    let refused = node.rest(Method::POST, "/api/v1/projects", &[("x-api-key", &admin)], body).await;
+    assert_eq!(refused.status, 503, "{:?}", refused.bytes);
+    let promoted = tokio::task::spawn_blocking(move || {
+        standby.promote();
+        standby
+    });
+    let standby = promoted.await.unwrap();
+    proxy.redirect(standby.directory());
+    until_answered(&node, &admin, Method::POST, "/projects", json!({"projectId": "after"})).await;
+    let (listed, _) = until_answered(&node, &admin, Method::GET, "/projects", Value::Null).await;
+    let names: Vec<_> = listed["projects"].as_array().unwrap().iter().map(|project| project["name"].clone()).collect();
+    for project in ["before", "between", "after"] {
+        assert!(names.iter().any(|name| name == &format!("projects/{project}")), "{project}: {names:?}");
+    }
+    assert!(!names.iter().any(|name| name == "projects/during"), "it was refused: {names:?}");
+    assert_eq!(until_done("webhook", async || node.catalog.webhook(&webhook.id).await).await.id, webhook.id);
+    let new = NewKey { agent: "bob".to_owned(), scopes: Scopes::ALL, projects: Vec::new(), expires: None };
+    let (text, made) = until_done("key", async || node.catalog.create_key(&new, now()).await).await;
+    assert_eq!(node.catalog.key(text.id()).await.unwrap(), made);
+    // The store of the project was opened anew on the new server.
+    let edits = json!({"edits": [{"write": {"path": "b.txt", "text": "two\n"}}], "message": "second"});
+    until_answered(&node, &admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+    for (path, text) in [("a.txt", "one\n"), ("b.txt", "two\n")] {
+        assert_eq!(read(&node, &admin, &format!("main/files/{path}")).await, text);
+    }
+    node.stop().await;
+}
+
+/// A server that was replaced and does not know it: its commits wait for the standby, which does not come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_catalog_leaves_a_server_that_was_replaced_and_still_runs() {
+    let Some((primary, mut standby, proxy)) = replicated().await else { return };
+    let catalog = Catalog::connect(&postgres::url(proxy.directory())).await.unwrap();
+    let (one, two) = (ProjectName::new("one").unwrap(), ProjectName::new("two").unwrap());
+    catalog.create_project(&one, now()).await.unwrap();
+    let promoted = tokio::task::spawn_blocking(move || {
+        standby.promote();
+        standby
+    });
+    let standby = promoted.await.unwrap();
+    // The connections that exist lead to the old server still.
+    proxy.redirect(standby.directory());
+    let error = catalog.create_project(&two, now()).await.expect_err("the old server waits for its standby");
+    assert_eq!(tonic::Status::from(error).code(), tonic::Code::Unavailable);
+    until_done("project", async || catalog.create_project(&two, now()).await).await;
+    let fresh = Catalog::connect(&standby.url()).await.unwrap();
+    let listed = fresh.list_projects(None, 10, true).await.unwrap();
+    assert_eq!(listed.iter().map(|project| project.name.clone()).collect::<Vec<_>>(), [one, two]);
+    drop(primary);
+}
+
+/// Connections over which nothing comes back, as after a machine is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_catalog_leaves_connections_that_do_not_answer() {
+    let Some(server) = tokio::task::spawn_blocking(postgres::own).await.unwrap() else { return };
+    let proxy = PostgresProxy::start(server.directory());
+    let catalog = Catalog::connect(&postgres::url(proxy.directory())).await.unwrap();
+    let name = ProjectName::new("one").unwrap();
+    catalog.create_project(&name, now()).await.unwrap();
+    proxy.hold_present();
+    let found = until_done("project", async || catalog.project(&name).await).await;
+    assert_eq!(found.name, name);
+    proxy.release();
+}
+
+/// An entry that its node put into the queue and did not merge, as if it had died right then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_of_a_node_that_died_is_merged_by_another_one() {
+    let Some(place) = Place::new().await else { return };
+    let mut node = place.node().await;
+    let key = node.key("merge", &[], false).await;
+    call(&node, &key, Method::POST, "/workspaces", json!({"workspaceId": "main"})).await;
+    let edits = json!({"edits": [{"write": {"path": "a.txt", "text": "one\n"}}], "message": "first"});
+    call(&node, &key, Method::POST, "/workspaces/main/commit-edits", edits).await;
+    call(&node, &key, Method::POST, "/workspaces/main/fork", json!({"workspaceIds": ["ann"]})).await;
+    let edits = json!({"edits": [{"write": {"path": "b.txt", "text": "two\n"}}], "message": "second"});
+    call(&node, &key, Method::POST, "/workspaces/ann/commit-edits", edits).await;
+    let (database, bucket) = (place.options.database.clone(), place.options.bucket.clone());
+    let submitted = tokio::task::spawn_blocking(move || {
+        let options = CloudOptions::new(database, open_bucket(&bucket).unwrap(), "default");
+        let store = Store::new(Arc::new(Cloud::open(&options).unwrap()), &StoreOptions::default());
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+        let queue = Queue::of(&workspaces, &history);
+        let name = |name: &str| WorkspaceName::new(name).unwrap();
+        let act = OperationContext::new("ann", now());
+        queue.submit(&name("ann"), &name("main"), &QueueOptions::default(), &act).unwrap();
+    });
+    submitted.await.unwrap();
+    let begun = Instant::now();
+    loop {
+        let path = "/api/v1/workspaces/main/files/b.txt";
+        let answer = node.rest(Method::GET, path, &[("x-api-key", &key)], "").await;
+        if answer.status == 200 {
+            break;
+        }
+        assert!(begun.elapsed() < FAILOVER_WITHIN, "{:?}", answer.bytes);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    node.stop().await;
 }

@@ -125,7 +125,16 @@ impl SnapshotService for Api {
             let here = service.context.here(&request.workspace)?;
             let snapshot = service.context.resolve(&request.revision, here.as_ref())?;
             let act = service.context.act_for(&actor, &request)?;
-            service.context.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
+            match request.expected_snapshot.as_deref() {
+                None => service.context.set_label(here.as_ref(), &label, Some(snapshot), &act)?,
+                Some(expected) => {
+                    let expected = match expected {
+                        "" => None,
+                        expected => Some(service.context.resolve(expected, here.as_ref())?),
+                    };
+                    service.context.labels.set_expecting(&label, expected, snapshot, &act)?;
+                }
+            }
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
         })

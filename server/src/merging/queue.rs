@@ -37,6 +37,8 @@ const FOLDS_MAX: usize = 1_000;
 pub(super) const PARALLEL_TARGETS_MAX: usize = 8;
 /// How often a call that waits for its turn checks whether its client is still there.
 const TURN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a node of a cluster looks for entries that nobody folds: those of a node that was killed.
+const TAKEOVER_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The merge policy of a target: its merge rules, the permissions of agents, and the tests of entries.
 pub(super) struct ServerMergePolicy<'a> {
@@ -126,7 +128,9 @@ impl MergePolicy for ServerMergePolicy<'_> {
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
         // If the machine cannot run the test, the entry fails with that as the reason.
         let place = TestPlace::new(&self.merging.context.home, &entry.id);
-        let is_over = || self.caller.is_gone() || self.merging.tests_are_cancelled();
+        // A node that was expelled has lost the lease of its target, too.
+        let is_over =
+            || self.caller.is_gone() || self.merging.tests_are_cancelled() || self.merging.context.is_expelled();
         let settings = self.merging.context.settings().map(|settings| settings.commands);
         self.caller.enter(MergeStage::Test);
         let verdict =
@@ -166,6 +170,16 @@ fn refused_message(folded: &Folded) -> Vec<v1::RefusedChange> {
         why: one.why.clone(),
     };
     folded.refused.iter().map(message).collect()
+}
+
+/// What came of an attempt to fold a target.
+enum TargetFold {
+    /// Entries were merged or set aside. The message tells what happened to the directory of the target.
+    Done(Box<v1::Merge>),
+    /// No entry waits.
+    Nothing,
+    /// Another node folds the target now.
+    Elsewhere,
 }
 
 /// Logs the result of a queue entry.
@@ -245,8 +259,9 @@ impl Merging {
             self.fold_soon();
         }
         let (folded, merge) = waited?;
-        let is_ended =
-            folded.is_some_and(|folded| folded.is_ended) && self.context.workspaces.find(&entry.source)?.is_none();
+        // An entry without a result here was merged by another node, or by an earlier process.
+        let may_end = folded.map_or(entry.options.ends, |folded| folded.is_ended);
+        let is_ended = may_end && self.context.workspaces.find(&entry.source)?.is_none();
         Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended })
     }
 
@@ -315,9 +330,10 @@ impl Merging {
     ) -> Result<(Option<Folded>, v1::Merge)> {
         let merging = &self.inner;
         let lock = merging.lock_of(&entry.target);
-        for _ in 0..FOLDS_MAX {
+        let mut folds = 0;
+        while folds < FOLDS_MAX {
             caller.enter(MergeStage::Wait);
-            let _lock = self.lock_target_of(entry, &lock, caller)?;
+            let turn = self.lock_target_of(entry, &lock, caller)?;
             caller.enter(MergeStage::Merge);
             // The fold before may have taken the entry.
             if let Some(folded) = merging.result_of(&entry.id) {
@@ -330,7 +346,7 @@ impl Merging {
                     return Ok((None, v1::Merge { reason: "an undo brought it back".to_owned(), ..merge }));
                 }
                 Ok(_) => {}
-                // An earlier process has handled it.
+                // An earlier process or another node has handled it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let how = match self.context.queue.find_review(&entry.id) {
                         Ok(_) => v1::MergeHow::Review,
@@ -340,12 +356,22 @@ impl Merging {
                 }
                 Err(error) => return Err(error.into()),
             }
-            if let Some(update) = self.fold_target(&entry.target, act, caller)?
-                && let Some(folded) = merging.result_of(&entry.id)
-            {
-                let merge = self.folded_message(&folded)?;
-                let v1::Merge { safety, written, removed, notices, .. } = update;
-                return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
+            match self.fold_target(&entry.target, act, caller)? {
+                TargetFold::Done(update) => {
+                    folds += 1;
+                    if let Some(folded) = merging.result_of(&entry.id) {
+                        let merge = self.folded_message(&folded)?;
+                        let v1::Merge { safety, written, removed, notices, .. } = *update;
+                        return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
+                    }
+                }
+                TargetFold::Nothing => folds += 1,
+                TargetFold::Elsewhere => {
+                    drop(turn);
+                    caller.enter(MergeStage::Wait);
+                    caller.check()?;
+                    std::thread::sleep(TURN_CHECK_INTERVAL);
+                }
             }
         }
         Err(Error::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
@@ -372,15 +398,10 @@ impl Merging {
         }
     }
 
-    /// Folds a target once, and updates its directory. Does nothing when no entry waits. The caller holds the target's lock.
+    /// Folds a target once, and updates its directory. The caller holds the target's lock.
     ///
     /// While a command runs (a test, or one of a rule), the directory is unlocked: edits made meanwhile are merged with the new head.
-    fn fold_target(
-        &self,
-        target: &WorkspaceName,
-        act: &OperationContext,
-        caller: &Caller,
-    ) -> Result<Option<v1::Merge>> {
+    fn fold_target(&self, target: &WorkspaceName, act: &OperationContext, caller: &Caller) -> Result<TargetFold> {
         let queue = &self.context.queue;
         let place = self.directories.secure_files(target, "a merge", act)?;
         let safety = place.safety();
@@ -389,8 +410,11 @@ impl Merging {
         let place = if is_long { self.directories.release_files(place) } else { Ok(place) };
         let act = OperationContext { request: None, ..act.clone() };
         let fold = caller.walking(|| queue.fold(target, &policy, &act))?;
+        if fold.is_elsewhere {
+            return Ok(TargetFold::Elsewhere);
+        }
         if fold.done.is_empty() {
-            return Ok(None);
+            return Ok(TargetFold::Nothing);
         }
         fold.done.iter().for_each(log_folded);
         let ended: Vec<_> =
@@ -406,7 +430,7 @@ impl Merging {
         ended.iter().try_for_each(|workspace| self.directories.end_places_of(workspace, &act))?;
         updated?;
         update.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
-        Ok(Some(update))
+        Ok(TargetFold::Done(Box::new(update)))
     }
 
     /// Folds all waiting entries: those of an earlier process, and detached ones. Targets are folded in parallel, so that a
@@ -423,7 +447,8 @@ impl Merging {
         let lock = self.inner.lock_of(target);
         for _ in 0..FOLDS_MAX {
             let _lock = lock.lock();
-            if self.fold_target(target, &act, &Caller::default())?.is_none() {
+            // Another node that folds the target takes all of its entries.
+            if !matches!(self.fold_target(target, &act, &Caller::default())?, TargetFold::Done(_)) {
                 break;
             }
         }
@@ -431,7 +456,8 @@ impl Merging {
     }
 
     /// Folds in the background whenever [`fold_soon`](Self::fold_soon) asks for it, until
-    /// [`end_folding`](Self::end_folding). Begins with the entries that an earlier process left.
+    /// [`end_folding`](Self::end_folding). Begins with the entries that an earlier process left. A node of a cluster also looks
+    /// by itself for entries that no node folds.
     pub(crate) fn keep_folding(&self) {
         let turn = &self.inner.turn;
         turn.wanted.lock().fold = true;
@@ -439,7 +465,11 @@ impl Merging {
             {
                 let mut wanted = turn.wanted.lock();
                 while !wanted.fold && !wanted.end {
-                    turn.changed.wait(&mut wanted);
+                    if !self.context.is_shared() {
+                        turn.changed.wait(&mut wanted);
+                    } else if turn.changed.wait_for(&mut wanted, TAKEOVER_INTERVAL).timed_out() {
+                        break;
+                    }
                 }
                 if wanted.end {
                     return;
@@ -448,7 +478,9 @@ impl Merging {
             }
             let _using = self.context.using();
             // The next request for an entry gets the same failure.
-            if let Err(failure) = self.fold_all() {
+            if !self.context.is_expelled()
+                && let Err(failure) = self.fold_all()
+            {
                 warn_failure(&failure, "the queue could not be merged");
             }
             turn.wanted.lock().is_folding = false;

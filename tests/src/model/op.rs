@@ -78,6 +78,11 @@ pub enum Op {
 
 /// Does an operation to a working tree. An error that no model foresees is a panic with its words.
 pub fn perform(tree: &mut WorkingTree, op: &Op) -> Answer {
+    try_perform(tree, op).unwrap_or_else(|error| panic!("{op:?}: {error}"))
+}
+
+/// Does an operation to a working tree whose store may fail. The outer error is one that no model foresees.
+pub fn try_perform(tree: &mut WorkingTree, op: &Op) -> Result<Answer, Error> {
     let done = |result: Result<(), Error>| result.map(|()| 0);
     let result = match op {
         Op::Create { path, mode } => done(tree.create(&path.0, *mode)),
@@ -107,10 +112,10 @@ pub fn perform(tree: &mut WorkingTree, op: &Op) -> Answer {
             Ok(0)
         }
     };
-    result.map_err(|error| match Refusal::of(&error) {
-        Some(refusal) => refusal,
-        None => panic!("{op:?}: {error}"),
-    })
+    match result {
+        Ok(number) => Ok(Ok(number)),
+        Err(error) => Refusal::of(&error).map(Err).ok_or(error),
+    }
 }
 
 /// The keys that random operations give state values.

@@ -5,6 +5,8 @@
 //! prints that file at its end. The variable `AMALGAM_REQUIRE` lists the capabilities that must be there, for example
 //! `fuse,userns,root`: a test that would be skipped for lack of one fails instead.
 
+#[cfg(feature = "bucket")]
+pub mod faulty_bucket;
 pub mod http;
 pub mod postgres;
 pub mod postgres_proxy;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::workspaces::workspaces;
-use super::sync::workspace_line;
+use super::sync::{label_line, workspace_line};
 use crate::connect::Client;
 use crate::edge::{Remote, RemoteState, Remotes, SyncMode, WorkspaceState, tracking_name};
 use crate::error::{CliError, Outcome};
@@ -62,6 +62,7 @@ impl Status {
             let state = RemoteState::load(&remotes, &remote.name)?;
             say_remote(session, remote, &state)?;
             say_workspaces(session, &mut client, remote, &state).await?;
+            say_labels(session, remote, &state)?;
         }
         Ok(Exit::OK)
     }
@@ -116,6 +117,22 @@ async fn say_workspaces(
         session.output.emit(&line)?;
         let shown = paint(style::WORKSPACE, text::printable(name));
         session.output.say(format!("  {shown}  {}", words(&known, distance)))?;
+        if !known.hint.is_empty() {
+            session.output.say(format!("    {}", text::printable(&known.hint)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the labels of the last round; people see those that wait for a decision.
+fn say_labels(session: &mut Session, remote: &Remote, state: &RemoteState) -> Result<(), CliError> {
+    for (name, known) in &state.labels {
+        session.output.emit(&label_line("remote_label", &remote.name, name, known))?;
+        if known.problem.is_empty() {
+            continue;
+        }
+        let shown = paint(style::TITLE, text::printable(name));
+        session.output.say(format!("  label {shown}  {}", text::printable(&known.problem)))?;
         if !known.hint.is_empty() {
             session.output.say(format!("    {}", text::printable(&known.hint)))?;
         }

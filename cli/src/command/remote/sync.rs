@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::connect::now;
 use crate::edge::{
-    COMMAND_LOCK_TIMEOUT, Remote, RemoteState, Remotes, Sides, SyncOutcome, WorkspaceState, connect_remote, sync_remote,
+    COMMAND_LOCK_TIMEOUT, Remote, RemoteState, Remotes, Sides, SyncOutcome, SyncedName, WorkspaceState, connect_remote,
+    sync_remote,
 };
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -62,11 +63,14 @@ async fn sync(session: &mut Session, remotes: &Remotes, remote: &Remote, chosen:
     state.tried = now().0;
     let (mut exit, mut is_changed) = (Exit::OK, false);
     let output = &mut session.output;
-    let report = |workspace: &str, done: &WorkspaceState, state: &RemoteState| {
+    let report = |what: SyncedName<'_>, done: &WorkspaceState, state: &RemoteState| {
         is_changed |= done.outcome.is_change();
         exit = std::mem::replace(&mut exit, Exit::OK).or(exit_of(done));
         state.save(remotes, &remote.name)?;
-        say(output, remote, workspace, done)
+        match what {
+            SyncedName::Workspace(workspace) => say(output, remote, workspace, done),
+            SyncedName::Label(label) => say_label(output, remote, label, done),
+        }
     };
     let synced = match connect_remote(remote, &session.connect.actor).await {
         Ok(there) => sync_remote(&mut Sides { local, remote: there }, remote, &mut state, chosen, report).await,
@@ -74,10 +78,10 @@ async fn sync(session: &mut Session, remotes: &Remotes, remote: &Remote, chosen:
     };
     match &synced {
         Ok(()) => {
-            let workspaces = std::mem::take(&mut state.workspaces);
+            let (workspaces, labels) = (std::mem::take(&mut state.workspaces), std::mem::take(&mut state.labels));
             // The time of a round over all workspaces; some of them say nothing about the others.
             let succeeded = if chosen.is_empty() { now().0 } else { state.succeeded };
-            state = RemoteState { succeeded, tried: state.tried, workspaces, ..RemoteState::default() };
+            state = RemoteState { succeeded, tried: state.tried, workspaces, labels, ..RemoteState::default() };
         }
         Err(error) => {
             state.failures = state.failures.saturating_add(1);
@@ -113,6 +117,33 @@ fn say(output: &mut Output, remote: &Remote, workspace: &str, done: &WorkspaceSt
         _ if done.hint.is_empty() => output.say(format!("{name} {}", text::printable(&done.problem))),
         _ => output.say(format!("{name} {}; {}", text::printable(&done.problem), text::printable(&done.hint))),
     }
+}
+
+fn say_label(output: &mut Output, remote: &Remote, label: &str, done: &WorkspaceState) -> Result<(), CliError> {
+    output.emit(&label_line("synced_label", &remote.name, label, done))?;
+    let name = format!("label {}", paint(style::TITLE, text::printable(label)));
+    match done.outcome {
+        SyncOutcome::Same => Ok(()),
+        outcome if outcome.is_change() => output.say(format!("{name} {}", outcome.word())),
+        _ if done.hint.is_empty() => output.say(format!("{name} {}", text::printable(&done.problem))),
+        _ => output.say(format!("{name} {}; {}", text::printable(&done.problem), text::printable(&done.hint))),
+    }
+}
+
+/// The JSON line of a label of a remote.
+pub fn label_line(kind: &str, remote: &str, label: &str, done: &WorkspaceState) -> Value {
+    let synced = (!done.synced.is_empty()).then(|| text::id(&done.synced));
+    lines::line(
+        kind,
+        json!({
+            "remote": remote,
+            "label": label,
+            "outcome": done.outcome.word(),
+            "snapshot": synced,
+            "problem": done.problem,
+            "hint": done.hint,
+        }),
+    )
 }
 
 /// The JSON line of a workspace of a remote.

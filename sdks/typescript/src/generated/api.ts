@@ -2433,6 +2433,8 @@ export interface SetAttributesResponse {
 }
 
 export interface SetLabelRequest {
+  /** If set, the snapshot that the label must be on now, or an empty text if there must be no such label. Otherwise the call fails with STALE_HEAD. */
+  expectedSnapshot?: string;
   /** Without `labels/`. */
   labelId?: string;
   requestId?: string;

@@ -1,10 +1,11 @@
-//! A bucket in memory that loses answers, fails, truncates and damages on order, and counts its requests.
+//! A bucket for tests that loses answers, fails, delays, truncates and damages on order, and counts its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt as _};
@@ -14,7 +15,6 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use parking_lot::Mutex;
 
 /// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,22 +29,33 @@ pub enum Fault {
     TruncateGet,
     /// A byte of the body is another one.
     FlipGet,
+    /// The get is answered as by a store that does not know the object yet.
+    StaleGet,
+    /// The put is answered after [`SLOW`].
+    SlowPut,
+    /// The get is answered after [`SLOW`].
+    SlowGet,
 }
+
+/// The delay of a slow request.
+pub const SLOW: Duration = Duration::from_millis(50);
 
 impl Fault {
     fn is_of_put(self) -> bool {
-        matches!(self, Self::LosePutAnswer | Self::FailPut)
+        matches!(self, Self::LosePutAnswer | Self::FailPut | Self::SlowPut)
     }
 }
 
-#[derive(Debug, Default)]
+/// A bucket in memory, or one before another bucket, with faults.
+#[derive(Debug)]
 pub struct FaultyBucket {
-    inner: InMemory,
+    inner: Arc<dyn ObjectStore>,
     faults: Mutex<VecDeque<Fault>>,
     injected: AtomicUsize,
     gets: AtomicUsize,
     puts: AtomicUsize,
     is_held: AtomicBool,
+    is_failing: AtomicBool,
 }
 
 fn lost() -> object_store::Error {
@@ -52,58 +63,100 @@ fn lost() -> object_store::Error {
 }
 
 impl FaultyBucket {
+    /// Returns an empty bucket in memory.
     pub fn new() -> Arc<Self> {
-        Arc::default()
+        Self::before(Arc::new(InMemory::new()))
+    }
+
+    /// Returns a bucket that passes requests on to another one.
+    pub fn before(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            faults: Mutex::default(),
+            injected: AtomicUsize::default(),
+            gets: AtomicUsize::default(),
+            puts: AtomicUsize::default(),
+            is_held: AtomicBool::default(),
+            is_failing: AtomicBool::default(),
+        })
+    }
+
+    /// Answers every request with an error, as a store with too much load does, until it is told otherwise.
+    pub fn fail_all(&self, is_failing: bool) {
+        self.is_failing.store(is_failing, Ordering::SeqCst);
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_failing.load(Ordering::SeqCst) {
+            self.injected.fetch_add(1, Ordering::SeqCst);
+            return Err(object_store::Error::Generic { store: "faulty", source: "503 Slow Down".into() });
+        }
+        Ok(())
     }
 
     /// Adds a fault for the next request of its kind.
     pub fn inject(&self, fault: Fault) {
-        self.faults.lock().push_back(fault);
+        self.faults().push_back(fault);
     }
 
     /// Forgets a fault that no request has met. Returns whether there was one.
     pub fn take_fault(&self) -> bool {
-        self.faults.lock().pop_front().is_some()
+        self.faults().pop_front().is_some()
     }
 
+    /// Returns the number of requests that met a fault.
     pub fn injected(&self) -> usize {
         self.injected.load(Ordering::SeqCst)
     }
 
+    /// Returns the number of gets.
     pub fn gets(&self) -> usize {
         self.gets.load(Ordering::SeqCst)
     }
 
+    /// Returns the number of puts.
     pub fn puts(&self) -> usize {
         self.puts.load(Ordering::SeqCst)
     }
 
+    /// Holds all gets back.
     pub fn hold_gets(&self) {
         self.is_held.store(true, Ordering::SeqCst);
     }
 
+    /// Lets gets through again.
     pub fn release_gets(&self) {
         self.is_held.store(false, Ordering::SeqCst);
     }
 
+    fn faults(&self) -> MutexGuard<'_, VecDeque<Fault>> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take(&self, is_of_put: bool) -> Option<Fault> {
-        let mut faults = self.faults.lock();
+        let mut faults = self.faults();
         let at = faults.iter().position(|fault| fault.is_of_put() == is_of_put)?;
         self.injected.fetch_add(1, Ordering::SeqCst);
         faults.remove(at)
     }
 
     fn wait<T>(work: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(work)
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
     }
 
     /// Lists the names of all packs.
+    ///
+    /// # Panics
+    /// The bucket behind this one fails.
     pub fn names(&self) -> Vec<String> {
         let list = self.inner.list(None).map(|meta| meta.expect("memory").location.to_string());
         Self::wait(list.collect())
     }
 
     /// Flips a bit of a stored pack.
+    ///
+    /// # Panics
+    /// There is no such pack.
     pub fn flip(&self, name: &str, at: usize) {
         let path = Path::from(name);
         Self::wait(async {
@@ -113,11 +166,33 @@ impl FaultyBucket {
         });
     }
 
+    /// Returns the size of a stored pack.
+    ///
+    /// # Panics
+    /// There is no such pack.
     pub fn size(&self, name: &str) -> usize {
         let found = Self::wait(self.inner.head(&Path::from(name))).expect("there");
         usize::try_from(found.size).expect("a small pack")
     }
 
+    /// Exchanges the contents of two stored packs.
+    ///
+    /// # Panics
+    /// One of them is missing.
+    pub fn swap(&self, [one, other]: [&str; 2]) {
+        let (one, other) = (Path::from(one), Path::from(other));
+        Self::wait(async {
+            let first = self.inner.get(&one).await.expect("there").bytes().await.expect("memory");
+            let second = self.inner.get(&other).await.expect("there").bytes().await.expect("memory");
+            self.inner.put(&one, second.into()).await.expect("memory");
+            self.inner.put(&other, first.into()).await.expect("memory");
+        });
+    }
+
+    /// Removes a stored pack.
+    ///
+    /// # Panics
+    /// The bucket behind this one fails.
     pub fn remove(&self, name: &str) {
         Self::wait(self.inner.delete(&Path::from(name))).expect("memory");
     }
@@ -133,7 +208,11 @@ impl fmt::Display for FaultyBucket {
 impl ObjectStore for FaultyBucket {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.puts.fetch_add(1, Ordering::SeqCst);
+        self.check()?;
         let fault = self.take(true);
+        if fault == Some(Fault::SlowPut) {
+            tokio::time::sleep(SLOW).await;
+        }
         if fault == Some(Fault::FailPut) {
             return Err(lost());
         }
@@ -154,12 +233,21 @@ impl ObjectStore for FaultyBucket {
         while self.is_held.load(Ordering::SeqCst) {
             tokio::task::yield_now().await;
         }
+        self.check()?;
         let fault = self.take(false);
-        if fault == Some(Fault::FailGet) {
-            return Err(lost());
+        match fault {
+            Some(Fault::FailGet) => return Err(lost()),
+            Some(Fault::StaleGet) => {
+                let why = "the object is not known yet".into();
+                return Err(object_store::Error::NotFound { path: location.to_string(), source: why });
+            }
+            Some(Fault::SlowGet) => tokio::time::sleep(SLOW).await,
+            _ => {}
         }
         let mut found = self.inner.get_opts(location, options).await?;
-        let Some(fault) = fault else { return Ok(found) };
+        let Some(fault) = fault.filter(|fault| matches!(fault, Fault::TruncateGet | Fault::FlipGet)) else {
+            return Ok(found);
+        };
         let range: Range<u64> = found.range.clone();
         let (meta, attributes, extensions) = (found.meta.clone(), found.attributes.clone(), found.extensions.clone());
         let mut bytes = found.bytes().await?.to_vec();

@@ -1,0 +1,197 @@
+//! The connections of the catalog. Those to PostgreSQL survive a restart and a failover of the server: a broken connection, or one
+//! without an answer, is dropped together with all older ones, and the next call opens another one.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use parking_lot::Mutex;
+use sqlx::any::{AnyPoolOptions, AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo};
+use sqlx::pool::PoolConnection;
+use sqlx::{Any, AnyConnection, AnyPool, Connection as _, Either, Execute, Executor, SqlStr};
+use tokio::time::error::Elapsed;
+
+/// A call that gets no connection for so long fails.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A statement of PostgreSQL without an answer after this time fails: its server may be gone without a word.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for the check of a connection that was idle.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECTIONS_MAX: u32 = 8;
+const IS_STANDBY: &str = "SELECT pg_is_in_recovery() AS is_standby";
+
+/// The connections of a catalog. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct CatalogPool {
+    pool: AnyPool,
+    is_shared: bool,
+    /// When a connection was last found broken. Older ones are not used again.
+    failed: Arc<Mutex<Option<Instant>>>,
+}
+
+impl fmt::Debug for CatalogPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CatalogPool").field("is_shared", &self.is_shared).finish_non_exhaustive()
+    }
+}
+
+impl CatalogPool {
+    /// Connects to a database. Each new connection gets these settings.
+    pub(super) async fn connect(url: &str, settings: &'static str, is_shared: bool) -> sqlx::Result<Self> {
+        let failed = Arc::<Mutex<Option<Instant>>>::default();
+        let noted = Arc::clone(&failed);
+        let options = AnyPoolOptions::new()
+            .max_connections(CONNECTIONS_MAX)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .test_before_acquire(false)
+            .before_acquire(move |connection, meta| {
+                let is_usable = noted.lock().is_none_or(|failed| meta.age < failed.elapsed());
+                let noted = Arc::clone(&noted);
+                Box::pin(async move {
+                    if !is_usable {
+                        return Err(broken("it is older than one that broke"));
+                    }
+                    let checked = tokio::time::timeout(CHECK_TIMEOUT, connection.ping()).await;
+                    let checked = checked.unwrap_or_else(|_| Err(broken("it does not answer")));
+                    if checked.is_err() {
+                        *noted.lock() = Some(Instant::now());
+                    }
+                    checked.map(|()| true)
+                })
+            })
+            .after_connect(move |connection, _| Box::pin(prepare(connection, settings, is_shared)));
+        Ok(Self { pool: options.connect(url).await?, is_shared, failed })
+    }
+
+    pub(super) fn pool(&self) -> &AnyPool {
+        &self.pool
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether a connection was found broken after this time.
+    pub(super) fn has_failed_since(&self, time: Instant) -> bool {
+        self.failed.lock().is_some_and(|failed| failed > time)
+    }
+
+    /// Returns a connection. Its user limits the time of its statements with [`CatalogPool::within`].
+    pub(super) async fn acquire(&self) -> sqlx::Result<PoolConnection<Any>> {
+        let acquired = self.pool.acquire().await;
+        if acquired.as_ref().is_err_and(is_connection_failure) {
+            *self.failed.lock() = Some(Instant::now());
+        }
+        acquired
+    }
+
+    /// Runs statements for as long as an answer may take. SQLite has its own limit, and works as long as it needs.
+    pub(super) async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+        match self.is_shared {
+            true => tokio::time::timeout(ANSWER_TIMEOUT, work).await,
+            false => Ok(work.await),
+        }
+    }
+
+    /// Gives a connection back. One without an answer does not go back: the next call would wait for the same answer.
+    pub(super) fn take_answer<T, E: From<sqlx::Error>>(
+        &self,
+        connection: PoolConnection<Any>,
+        answer: Result<Result<T, E>, Elapsed>,
+    ) -> Result<T, E> {
+        answer.unwrap_or_else(|_| {
+            drop(connection.detach());
+            *self.failed.lock() = Some(Instant::now());
+            Err(broken("PostgreSQL did not answer").into())
+        })
+    }
+
+    /// Notes a connection that broke.
+    fn noting<T>(&self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
+        if answer.as_ref().is_err_and(is_connection_failure) {
+            *self.failed.lock() = Some(Instant::now());
+        }
+        answer
+    }
+
+    async fn fetch_rows<'q, E: Execute<'q, Any> + 'q>(
+        self,
+        query: E,
+    ) -> sqlx::Result<Vec<Either<AnyQueryResult, AnyRow>>> {
+        let mut connection = self.acquire().await?;
+        let answer = self.within(connection.fetch_many(query).try_collect()).await;
+        self.noting(self.take_answer(connection, answer))
+    }
+}
+
+/// Every statement has a limit of time. The rows of a statement are read before the first one is returned.
+impl<'p> Executor<'p> for &'_ CatalogPool {
+    type Database = Any;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, sqlx::Result<Either<AnyQueryResult, AnyRow>>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        let rows = self.clone().fetch_rows(query);
+        stream::once(rows).map_ok(|rows| stream::iter(rows.into_iter().map(Ok))).try_flatten().boxed()
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<AnyRow>>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        let pool = self.clone();
+        Box::pin(async move {
+            let mut connection = pool.acquire().await?;
+            let answer = pool.within(connection.fetch_optional(query)).await;
+            pool.noting(pool.take_answer(connection, answer))
+        })
+    }
+
+    fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [AnyTypeInfo]) -> BoxFuture<'e, sqlx::Result<AnyStatement>>
+    where
+        'p: 'e,
+    {
+        let pool = self.clone();
+        Box::pin(async move { pool.pool.prepare_with(sql, parameters).await })
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, sqlx::Result<sqlx::Describe<Any>>>
+    where
+        'p: 'e,
+    {
+        let pool = self.clone();
+        Box::pin(async move { pool.pool.describe(sql).await })
+    }
+}
+
+/// Prepares a new connection, and refuses one to a standby: its answers may be old, and it takes no writes.
+async fn prepare(connection: &mut AnyConnection, settings: &'static str, is_shared: bool) -> sqlx::Result<()> {
+    use sqlx::Row as _;
+
+    connection.execute(settings).await?;
+    if is_shared && connection.fetch_one(IS_STANDBY).await?.try_get("is_standby")? {
+        return Err(broken("this PostgreSQL server is a standby"));
+    }
+    Ok(())
+}
+
+fn broken(why: &'static str) -> sqlx::Error {
+    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, why))
+}
+
+/// Whether a connection is of no more use, or there was none: the server stops, starts, is a standby, or cannot be reached.
+pub(super) fn is_connection_failure(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed | sqlx::Error::PoolTimedOut => true,
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
+            code.starts_with("08") || ["57P01", "57P02", "57P03", "25006", "53300"].contains(&&*code)
+        }),
+        _ => false,
+    }
+}
