@@ -248,7 +248,7 @@ fn agents(options: &Options) -> bool {
     let agents = options.rounds.unwrap_or(AGENTS);
     println!("agents: {agents}, seed {}", options.seed);
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--release", "-p", "amalgam-cli", "--test", "command", "killed", "--", "--nocapture"])
+        .args(["test", "--release", "-p", "amalgam-cli", "--test", "command", "whatever_agents", "--", "--nocapture"])
         .env("AMALGAM_AGENTS", agents.to_string())
         .env("AMALGAM_SEED", options.seed.to_string())
         .status();
