@@ -154,6 +154,19 @@ fn wait_for_progress(told: &Mutex<Told>, nodes: &mut [Publisher], more: usize) {
     }
 }
 
+/// Waits until a node runs a test, and returns its number.
+fn wait_for_test(told: &Mutex<Told>, nodes: &[Publisher]) -> usize {
+    let begun = Instant::now();
+    loop {
+        let running: Vec<_> = told.lock().running.keys().cloned().collect();
+        if let Some(number) = nodes.iter().position(|node| running.contains(&node.name)) {
+            return number;
+        }
+        assert!(begun.elapsed() < WITHIN, "no node runs a test");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 struct FinalTests;
 
 impl MergePolicy for FinalTests {
@@ -185,9 +198,14 @@ fn entries_of_three_disturbed_nodes_land_once_and_history_does_not_fork() {
     let mut disturbances = Vec::new();
     for round in 1..=rounds {
         wait_for_progress(&told, &mut nodes, 3);
-        let number = random.below(NODES as u64) as usize;
+        let kind = random.below(5);
+        // Most are disturbed in the middle of a test.
+        let number = match kind {
+            0..4 => wait_for_test(&told, &nodes),
+            _ => random.below(NODES as u64) as usize,
+        };
         let (name, begun) = (nodes[number].name.clone(), microseconds());
-        match random.below(5) {
+        match kind {
             0 => {
                 nodes[number].kill(&told);
                 nodes[number] = start(&format!("node-{number}-{round}"));

@@ -23,6 +23,8 @@ use parking_lot::Mutex;
 
 /// How long a test takes.
 const TEST_TIME: Duration = Duration::from_millis(60);
+/// The number of waiting entries from which on no more are submitted.
+const WAITING_MAX: usize = 12;
 /// Delay after a call that failed or found nothing to do.
 const DELAY: Duration = Duration::from_millis(10);
 
@@ -115,6 +117,13 @@ fn main() -> ExitCode {
             }
         });
         for number in 1.. {
+            let waiting = || {
+                let open = Arc::clone(&node.lock());
+                open.queue.list(Some(&named(MAIN))).map_or(0, |entries| entries.len())
+            };
+            while waiting() >= WAITING_MAX {
+                std::thread::sleep(DELAY);
+            }
             let moment = now();
             loop {
                 let open = Arc::clone(&node.lock());
