@@ -87,7 +87,7 @@ impl Commands {
         let secrets = Secrets::write(&request.command_id, &request.secrets)?;
         command.envs(&request.envs).envs(secrets.variables()).env(COMMAND_VARIABLE, &request.command_id);
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (started, child) = self.reaper.spawn(|| command.spawn())?;
+        let (started, child) = self.reaper.spawn(move || command.spawn())?;
         let missing = || std::io::Error::other("a pipe is missing");
         let stdin = pipe::Sender::from_owned_fd(child.stdin.ok_or_else(missing)?.into())?;
         let stdout = pipe::Receiver::from_owned_fd(child.stdout.ok_or_else(missing)?.into())?;

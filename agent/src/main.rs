@@ -2,7 +2,7 @@
 //!
 //! With the word `files` it is a command of the sandbox instead, which the server starts for operations on files.
 //!
-//! It has one thread, beside two for each terminal, and keeps nothing on the disk.
+//! It has one thread, beside two that start processes and two for each terminal, and keeps nothing on the disk.
 
 mod channel;
 mod command;
@@ -13,6 +13,7 @@ mod process_tree;
 mod proxy;
 mod reaper;
 mod secrets;
+mod spawner;
 mod terminal;
 mod usage;
 
@@ -25,9 +26,10 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 use channel::Channel;
 use outbox::Outbox;
 use reaper::Reaper;
+use spawner::Spawner;
 
 /// Environment variables of the agent, which commands do not get.
-pub(crate) const OWN_VARIABLES: [&str; 2] = ["AMALGAM_LINK", "AMALGAM_PIDS_MAX"];
+pub(crate) const OWN_VARIABLES: [&str; 3] = ["AMALGAM_LINK", "AMALGAM_PIDS_MAX", spawner::WRITABLE_VARIABLE];
 /// Open files of each process.
 const DESCRIPTORS_MAX: u64 = 4_096;
 
@@ -60,7 +62,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let reaper = Arc::new(Reaper::default());
+        let reaper = Arc::new(Reaper::new(Spawner::from_environment()));
         let reaping = tokio::spawn(reaper::keep_reaping(Arc::clone(&reaper))?);
         let outbox = Arc::new(Outbox::default());
         let channel = Channel::new(link.join("agent.sock"), sandbox_id, secret, reaper, outbox);

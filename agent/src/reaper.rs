@@ -10,12 +10,14 @@ use rustix::process::{Pid, WaitOptions, wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::spawner::Spawner;
+
 /// Added to the number of the signal that ended a process, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// The one place that waits for processes.
-#[derive(Default)]
+/// The one place that starts processes and waits for them.
 pub(crate) struct Reaper {
+    spawner: Spawner,
     expected: Mutex<HashMap<i32, oneshot::Sender<i32>>>,
 }
 
@@ -27,10 +29,17 @@ pub(crate) struct Started {
 }
 
 impl Reaper {
+    pub(crate) fn new(spawner: Spawner) -> Self {
+        Self { spawner, expected: Mutex::default() }
+    }
+
     /// Starts a process. Its end is not missed, however early it comes.
-    pub(crate) fn spawn(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<(Started, Child)> {
+    pub(crate) fn spawn(
+        &self,
+        start: impl FnOnce() -> io::Result<Child> + Send + 'static,
+    ) -> io::Result<(Started, Child)> {
         let mut expected = self.expected.lock();
-        let child = start()?;
+        let child = self.spawner.spawn(start)?;
         let id = i32::try_from(child.id()).map_err(io::Error::other)?;
         let pid = Pid::from_raw(id).ok_or_else(|| io::Error::other("a process without an id"))?;
         let (send, exit) = oneshot::channel();

@@ -67,7 +67,7 @@ impl Terminals {
         }
         let secrets = Secrets::write(&id, &request.secrets)?;
         let command = command.envs(&request.envs).envs(secrets.variables()).env(COMMAND_VARIABLE, &id);
-        let (started, _child) = self.reaper.spawn(|| command.spawn(pts).map_err(std::io::Error::other))?;
+        let (started, _child) = self.reaper.spawn(move || command.spawn(pts).map_err(std::io::Error::other))?;
         let pty = Arc::new(pty);
         let (input, inputs) = mpsc::sync_channel::<Bytes>(INPUT_QUEUE);
         let (send, mut receive) = tokio::sync::mpsc::channel::<Bytes>(QUEUE);

@@ -4,10 +4,13 @@ E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY say where the server is. Every func
 """
 
 import io
+import json
 import sys
 import threading
 import time
 import traceback
+import urllib.error
+import urllib.request
 
 from e2b import (
     AuthenticationException,
@@ -23,6 +26,18 @@ from e2b import (
     TimeoutException,
 )
 from e2b.sandbox.filesystem.watch_handle import FilesystemEventType
+
+
+def fetched(url, data=None):
+    """Sends a request without any key, as a browser does. Returns the status and the body."""
+    request = urllib.request.Request(url, data=data, method="GET" if data is None else "POST")
+    if data is not None:
+        request.add_header("Content-Type", "application/octet-stream")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
 
 
 def refused(kind, call, *words):
@@ -201,6 +216,31 @@ def large_files_are_streamed(sandbox):
     assert sandbox.commands.run("./script").stdout == "ran again\n"
 
 
+def signed_urls(sandbox):
+    status, body = fetched(sandbox.upload_url("by url", use_signature_expiration=600), b"sent")
+    assert status == 200, body
+    assert sandbox.files.read("by url") == "sent"
+    for url in [
+        sandbox.download_url("by url"),
+        sandbox.download_url("by url", use_signature_expiration=600),
+        sandbox.download_url("by url", user="user", use_signature_expiration=600),
+    ]:
+        assert fetched(url) == (200, b"sent"), url
+    good = sandbox.download_url("by url")
+    for url, data in [
+        (sandbox.download_url("by url", use_signature_expiration=-10), None),
+        (good.replace("by%20url", "other"), None),
+        (good + "&username=user", None),
+        (good, b"changed"),
+        (sandbox.upload_url("by url"), None),
+        (good.replace("signature=v1_", "signature=v1_x"), None),
+    ]:
+        status, body = fetched(url, data)
+        assert (status, json.loads(body)["code"]) == (401, 401), (url, status, body)
+    assert sandbox.files.read("by url") == "sent"
+    sandbox.files.remove("by url")
+
+
 def directories(sandbox):
     assert sandbox.files.make_dir("tree/x/y") is True
     assert sandbox.files.make_dir("tree/x/y") is False
@@ -375,6 +415,7 @@ def shared():
             time_outs_of_commands_kill,
             files_are_written_read_and_removed,
             large_files_are_streamed,
+            signed_urls,
             directories,
             directories_are_watched,
             terminals,

@@ -13,6 +13,8 @@ use http::header::{HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::body::Body;
 
+use crate::signature::key_of;
+
 /// The largest answer that is taken.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -49,11 +51,30 @@ impl Calls {
                 passed.insert(name, value.clone());
             }
         }
-        if let Some(key) = headers.get(API_KEY).or_else(|| headers.get(ACCESS_TOKEN)) {
-            passed.insert(API_KEY, key.clone());
+        if let Some(key) = key_in(headers) {
+            passed.insert(API_KEY, key);
         }
         Caller { calls: self.clone(), headers: passed }
     }
+
+    /// Calls with this key in place of one that the request has.
+    pub(crate) fn with_key(&self, headers: &HeaderMap, key: &str) -> Caller {
+        let mut caller = self.of(headers);
+        caller.headers.remove(API_KEY);
+        if let Ok(key) = HeaderValue::from_str(key) {
+            caller.headers.insert(API_KEY, key);
+        }
+        caller
+    }
+}
+
+/// The key of a request: its own, or the one in the access token of a sandbox.
+pub(crate) fn key_in(headers: &HeaderMap) -> Option<HeaderValue> {
+    let of_token = |token: &HeaderValue| HeaderValue::from_str(key_of(token.to_str().ok()?)).ok();
+    headers
+        .get(API_KEY)
+        .cloned()
+        .or_else(|| headers.get(ACCESS_TOKEN).map(|token| of_token(token).unwrap_or(token.clone())))
 }
 
 /// Who calls.

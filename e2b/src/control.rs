@@ -153,7 +153,7 @@ impl Control<'_> {
         let on_timeout = if notes.is_paused_on_timeout { "pause" } else { "kill" };
         shown["lifecycle"] = json!({"autoResume": notes.has_auto_resume, "onTimeout": on_timeout});
         shown["allowInternetAccess"] = (sandbox.network == "host").into();
-        self.add_token(&mut shown);
+        self.add_token(&mut shown, &sandbox.id);
         Ok(json_answer(StatusCode::OK, &shown))
     }
 
@@ -168,6 +168,7 @@ impl Control<'_> {
             Err(status) => return Err(status.into()),
         }
         self.state.forget(id);
+        self.state.signers.forget(id);
         no_content()
     }
 

@@ -12,11 +12,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::calls::Calls;
+use crate::calls::{Calls, key_in};
 use crate::gzip::{Inflater, SLICE_BYTES};
 use crate::program::{self, Operation, Options};
 use crate::refusal::{Refusal, json_answer};
-use crate::target::{Target, check_user};
+use crate::signature::{Signed, Signer};
+use crate::state::State;
+use crate::target::{PORT, Target, check_user, is_named, named};
 
 /// A file is read in pieces of so many bytes, each by an operation of its own, so that a slow client loses nothing.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -32,7 +34,9 @@ const METADATA_BYTES_MAX: usize = 4 << 10;
 struct Query {
     path: Option<String>,
     username: Option<String>,
-    is_signed: bool,
+    signature: Option<String>,
+    /// Seconds since 1970.
+    expiration: Option<String>,
 }
 
 impl Query {
@@ -42,20 +46,63 @@ impl Query {
             match &*name {
                 "path" => query.path = Some(value.into_owned()),
                 "username" => query.username = Some(value.into_owned()),
-                "signature" | "signature_expiration" => query.is_signed = true,
+                "signature" => query.signature = Some(value.into_owned()),
+                "signature_expiration" => query.expiration = Some(value.into_owned()),
                 _ => {}
             }
         }
         query
     }
 
-    /// Checks the request, and finds its sandbox.
-    async fn target(&self, calls: &Calls, head: &Parts) -> Result<Target, Refusal> {
-        if self.is_signed {
-            return Err(Refusal::not_served("`signature`: a signed URL"));
+    /// Checks the request, and finds its sandbox. A key in its headers goes before a signature.
+    async fn target(
+        &self,
+        state: &State,
+        calls: &Calls,
+        head: &Parts,
+        operation: &'static str,
+    ) -> Result<Target, Refusal> {
+        if key_in(&head.headers).is_some() {
+            check_user(&head.headers, self.username.as_deref())?;
+            return Ok(Target::find(calls, head).await?.0);
         }
-        check_user(&head.headers, self.username.as_deref())?;
-        Ok(Target::find(calls, head).await?.0)
+        match self.signer(state, head, operation) {
+            Ok(signer) => {
+                check_user(&head.headers, self.username.as_deref())?;
+                Target::find_for(calls, head, &signer).await
+            }
+            Err(why) => {
+                // The gate records and limits requests without a key.
+                calls.of(&head.headers).record_unknown().await;
+                Err(Refusal::new(Code::Unauthenticated, why))
+            }
+        }
+    }
+
+    /// Whose signature the query has, or why it is not good.
+    fn signer(&self, state: &State, head: &Parts, operation: &'static str) -> Result<Signer, &'static str> {
+        let signature = self.signature.as_deref().ok_or("missing access token or signature")?;
+        let signed = Signed {
+            path: self.path.as_deref().unwrap_or_default(),
+            operation,
+            user: self.username.as_deref().unwrap_or_default(),
+            expiration: self.expiration.as_deref(),
+        };
+        // A URL below an address for all sandboxes names none; the token that signed it does.
+        let named = match is_named(&head.headers) {
+            true => Some(named(&head.headers).map_err(|_| "invalid signature")?),
+            false => None,
+        };
+        if named.as_ref().is_some_and(|(_, port)| port != PORT) {
+            return Err("invalid signature");
+        }
+        let sandbox = named.as_ref().map(|(sandbox, _)| sandbox.as_str());
+        let signer = state.signers.find(signed, signature, sandbox).ok_or("invalid signature")?;
+        let expires = self.expiration.as_deref().map(str::parse::<i64>);
+        match expires.transpose().map_err(|_| "invalid signature expiration")? {
+            Some(expires) if expires < (state.now)().0 / 1_000_000_000 => Err("signature is already expired"),
+            _ => Ok(signer),
+        }
     }
 }
 
@@ -71,9 +118,9 @@ fn with_status(refusal: Refusal) -> Refusal {
 }
 
 /// Answers with the bytes of a file.
-pub(crate) async fn download(calls: &Calls, head: &Parts) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn download(state: &State, calls: &Calls, head: &Parts) -> Result<Response<Body>, Refusal> {
     let query = Query::of(head);
-    let target = query.target(calls, head).await?;
+    let target = query.target(state, calls, head, "read").await?;
     let path = query.path.filter(|path| !path.is_empty()).ok_or_else(|| Refusal::invalid("path: name a file"))?;
     let (size, first) = piece(&target, &path, 0).await.map_err(with_status)?;
     let body = match first.len() as u64 >= size {
@@ -136,9 +183,9 @@ async fn piece(target: &Target, path: &str, offset: u64) -> Result<(u64, Bytes),
 }
 
 /// Writes files.
-pub(crate) async fn upload(calls: &Calls, head: &Parts, body: Body) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn upload(state: &State, calls: &Calls, head: &Parts, body: Body) -> Result<Response<Body>, Refusal> {
     let query = Query::of(head);
-    let target = query.target(calls, head).await?;
+    let target = query.target(state, calls, head, "write").await?;
     let metadata = metadata(&head.headers)?;
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -327,7 +374,8 @@ mod tests {
         let query = Query::of(&head("/files?path=%2Ftmp%2Fa%2520b&username=user"));
         assert_eq!(query.path.as_deref(), Some("/tmp/a%20b"));
         assert_eq!(query.username.as_deref(), Some("user"));
-        assert!(Query::of(&head("/files?signature=v1_x")).is_signed);
+        let signed = Query::of(&head("/files?signature=v1_a%2Bb%2F&signature_expiration=7"));
+        assert_eq!((signed.signature.as_deref(), signed.expiration.as_deref()), (Some("v1_a+b/"), Some("7")));
         assert!(Query::of(&head("/files")).path.is_none());
     }
 

@@ -4,8 +4,8 @@
 //! Connect protocol and plain HTTP). Every request becomes gRPC calls that pass the gate of the server, so keys, scopes, limits and audit
 //! are written once, there.
 //!
-//! Absent are: a listener, keys, sandboxes. The crate remembers only the numbers of processes, watchers that are polled, and keys of
-//! requests that clients repeat: the API has no place for them.
+//! Absent are: a listener, keys, sandboxes. The crate remembers only the numbers of processes, watchers that are polled, keys of
+//! requests that clients repeat, and access tokens that clients may sign URLs with: the API has no place for them.
 
 mod calls;
 mod codec;
@@ -22,6 +22,7 @@ mod process_table;
 mod processes;
 mod program;
 mod refusal;
+mod signature;
 mod state;
 mod target;
 mod user_port;
@@ -63,8 +64,8 @@ impl E2b {
             return filesystem::answer(state, calls, method, &head, body).await;
         }
         let answered = match (&head.method, path.as_str()) {
-            (&Verb::GET | &Verb::HEAD, "/files") => files::download(calls, &head).await,
-            (&Verb::POST, "/files") => files::upload(calls, &head, body).await,
+            (&Verb::GET | &Verb::HEAD, "/files") => files::download(state, calls, &head).await,
+            (&Verb::POST, "/files") => files::upload(state, calls, &head, body).await,
             (&Verb::GET, "/health") => target::health(calls, &head).await,
             (&Verb::GET, "/metrics") => control::guest_metrics(calls, &head).await,
             _ => control::answer(state, calls, &head, body).await,

@@ -4,6 +4,7 @@ use amalgam_engine::Time;
 
 use crate::idempotency::Idempotency;
 use crate::process_table::Processes;
+use crate::signature::Signers;
 use crate::watchers::Watchers;
 
 /// Everything that is remembered between requests.
@@ -11,13 +12,14 @@ pub(crate) struct State {
     pub(crate) processes: Processes,
     pub(crate) watchers: Watchers,
     pub(crate) idempotency: Idempotency,
+    pub(crate) signers: Signers,
     pub(crate) now: fn() -> Time,
 }
 
 impl State {
     pub(crate) fn new(now: fn() -> Time) -> Self {
-        let (processes, watchers, idempotency) = Default::default();
-        Self { processes, watchers, idempotency, now }
+        let (processes, watchers, idempotency, signers) = Default::default();
+        Self { processes, watchers, idempotency, signers, now }
     }
 
     /// Forgets the processes and watchers of a sandbox that has ended.

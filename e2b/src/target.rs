@@ -11,6 +11,7 @@ use tonic::body::Body;
 use crate::calls::{Caller, Calls};
 use crate::notes::Notes;
 use crate::refusal::Refusal;
+use crate::signature::Signer;
 
 const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
 const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
@@ -31,6 +32,13 @@ impl Target {
     /// Finds the sandbox of a request, and checks that it runs and that the caller may use it.
     pub(crate) async fn find(calls: &Calls, head: &Parts) -> Result<(Self, v1::Sandbox), Refusal> {
         Self::find_with(calls, head, true).await
+    }
+
+    /// Finds a sandbox for the owner of a key that the request does not have.
+    pub(crate) async fn find_for(calls: &Calls, head: &Parts, signer: &Signer) -> Result<Self, Refusal> {
+        let caller = calls.with_key(&head.headers, &signer.key);
+        running(&caller, &signer.sandbox, true).await?;
+        Ok(Self { id: signer.sandbox.clone(), caller })
     }
 
     async fn find_with(calls: &Calls, head: &Parts, may_resume: bool) -> Result<(Self, v1::Sandbox), Refusal> {
@@ -59,7 +67,7 @@ pub(crate) fn named(headers: &HeaderMap) -> Result<(String, String), Refusal> {
 }
 
 /// Whether headers name a sandbox.
-fn is_named(headers: &HeaderMap) -> bool {
+pub(crate) fn is_named(headers: &HeaderMap) -> bool {
     headers.contains_key(SANDBOX_ID) || named(headers).is_ok()
 }
 

@@ -2,11 +2,12 @@
 
 use amalgam_proto::{Failure, Reason};
 use http::header::HeaderName;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 
 use crate::refusal::Refusal;
+use crate::signature::key_of;
 use crate::target::{PORT, named};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -34,7 +35,8 @@ impl UserPort {
     pub fn take_key(&self, headers: &mut HeaderMap) {
         let tokens = TOKENS.map(|name| headers.remove(name));
         if let Some(token) = tokens.into_iter().flatten().next() {
-            headers.entry(API_KEY).or_insert(token);
+            let key = token.to_str().ok().and_then(|token| HeaderValue::from_str(key_of(token)).ok());
+            headers.entry(API_KEY).or_insert(key.unwrap_or(token));
         }
     }
 
@@ -76,7 +78,7 @@ mod tests {
     #[test]
     fn a_token_becomes_the_key_and_is_nowhere_else() {
         let port = UserPort { sandbox: "sbx-1".to_owned(), port: 3000 };
-        let mut sent = request(&[("e2b-traffic-access-token", "am_1"), ("x-access-token", "am_2")]);
+        let mut sent = request(&[("e2b-traffic-access-token", "am_1.sbx-1"), ("x-access-token", "am_2")]);
         port.take_key(sent.headers_mut());
         assert_eq!(sent.headers().len(), 1);
         assert_eq!(sent.headers().get(API_KEY).map(http::HeaderValue::as_bytes), Some(b"am_1".as_slice()));

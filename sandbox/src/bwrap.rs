@@ -46,6 +46,16 @@ pub(crate) const HOME_PROGRAMS: &str = "/sandbox/.local/bin";
 /// Where `npm install -g` installs: into the home, as `pip install --user` does. The home forks with the sandbox.
 pub(crate) const NPM_PREFIX: (&str, &str) = ("NPM_CONFIG_PREFIX", "/sandbox/.local");
 
+/// Directories that commands may write beside the workspace and the home.
+const WRITABLE: [&str; 2] = ["/dev", SECRETS];
+
+/// The directories of a sandbox that its commands may write, as a list for the agent.
+fn writable(spec: &StartSpec) -> String {
+    let workspace = (!spec.is_read_only).then_some("/workspace");
+    let all: Vec<_> = workspace.into_iter().chain([HOME]).chain(WRITABLE).collect();
+    all.join(":")
+}
+
 /// Files that name the user, made in the runtime's directory of a sandbox.
 pub(crate) const ETC: [(&str, &str); 3] = [
     ("passwd", "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000::/sandbox:/bin/sh\n"),
@@ -93,7 +103,13 @@ pub(crate) fn isolation(network: Network) -> Vec<&'static str> {
 }
 
 /// All words behind the name of the program.
-pub(crate) fn words(spec: &StartSpec, agent: &Path, filters: &[OwnedFd], root: &[RootEntry]) -> Vec<OsString> {
+pub(crate) fn words(
+    spec: &StartSpec,
+    agent: &Path,
+    filters: &[OwnedFd],
+    root: &[RootEntry],
+    has_landlock: bool,
+) -> Vec<OsString> {
     let mut words: Vec<OsString> = isolation(spec.network).into_iter().map(Into::into).collect();
     let mut add = |more: &[&OsStr]| words.extend(more.iter().map(|word| (*word).to_owned()));
     let plain = |text: &'static str| OsStr::new(text);
@@ -143,6 +159,9 @@ pub(crate) fn words(spec: &StartSpec, agent: &Path, filters: &[OwnedFd], root: &
     add(&[plain("--setenv"), plain("SANDBOX_ID"), OsStr::new(&spec.id)]);
     add(&[plain("--setenv"), plain("AMALGAM_LINK"), plain(LINK)]);
     add(&[plain("--setenv"), plain("AMALGAM_PIDS_MAX"), &pids]);
+    if has_landlock {
+        add(&[plain("--setenv"), plain("AMALGAM_WRITABLE"), &OsString::from(writable(spec))]);
+    }
     add(&[plain(AGENT)]);
     words
 }
@@ -170,10 +189,20 @@ mod tests {
             limits: Limits::default(),
             progress: crate::runtime::Progress(std::sync::Arc::new(|_| {})),
         };
-        let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[]);
+        let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[], true);
         assert!(!all(&spec).iter().any(|word| word == spec.secret.reveal() || word == "--share-net"));
         assert!(all(&spec).windows(3).any(|three| three == ["--ro-bind", "/w", "/workspace"]));
         assert!(all(&spec).windows(3).any(|three| three == ["--bind", "/h", HOME]), "the home can be written");
+        let writable = |spec: &StartSpec| {
+            let all = all(spec);
+            let at = all.iter().position(|word| word == "AMALGAM_WRITABLE").expect("directories for Landlock");
+            all[at + 1].clone()
+        };
+        assert_eq!(writable(&spec), "/sandbox:/dev:/run/amalgam/secrets");
+        assert_eq!(
+            writable(&StartSpec { is_read_only: false, ..spec.clone() }),
+            "/workspace:/sandbox:/dev:/run/amalgam/secrets"
+        );
         spec.network = Network::Host;
         assert!(all(&spec).iter().any(|word| word == "--share-net"));
     }

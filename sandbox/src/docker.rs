@@ -261,7 +261,9 @@ impl Runtime for DockerRuntime {
     }
 
     fn enforce(&self, limits: &Limits) -> Result<Vec<Enforced>> {
-        limits.enforce(self.means.get().copied().unwrap_or_default())
+        let mut enforced = limits.enforce(self.means.get().copied().unwrap_or_default())?;
+        enforced.push(Enforced::landlock(Err("the engine alone isolates containers")));
+        Ok(enforced)
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {

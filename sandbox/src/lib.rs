@@ -6,6 +6,7 @@
 //! - [`Command`], [`Terminal`]: the output of a command or a terminal, kept so that callers can attach and come back.
 //! - [`SandboxState`]: the states of a sandbox and the changes between them.
 //! - [`Limits`]: resources, and what enforces each.
+//! - [`restrict_writes_to`]: Landlock, for the agent.
 //!
 //! Absent: stores and workspaces. A sandbox gets directories to show at `/workspace` and as its home, and the caller decides what is there.
 
@@ -18,6 +19,7 @@ pub mod agent_v1 {
 mod bwrap;
 mod cgroup;
 mod command;
+mod confinement;
 mod docker;
 mod error;
 mod limits;
@@ -34,6 +36,7 @@ mod state;
 mod terminal;
 
 pub use command::{Command, CommandEnd, CommandSpec, OutputReader, Secrets};
+pub use confinement::{landlock_version, restrict_scope, restrict_writes_to};
 pub use docker::{DockerOptions, DockerRuntime};
 pub use error::{Result, SandboxError};
 pub use limits::{Enforced, Limits, parse_bytes, parse_cpus};

@@ -35,12 +35,22 @@ impl Default for Limits {
 /// A limit and what enforces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enforced {
-    /// `cpu`, `memory`, `pids` or `disk`.
+    /// `cpu`, `memory`, `pids`, `disk` or `landlock`.
     pub limit: &'static str,
-    /// The value.
+    /// The value. For `landlock` the version of its interface, or why it is not used.
     pub value: String,
-    /// `cgroup`, `rlimit`, `quota` or `none`.
+    /// `cgroup`, `rlimit`, `quota`, `kernel` or `none`.
     pub by: &'static str,
+}
+
+impl Enforced {
+    /// Says which version of Landlock restricts writes, or why none does.
+    pub(crate) fn landlock(version: std::result::Result<&i32, &str>) -> Self {
+        match version {
+            Ok(version) => Self { limit: "landlock", value: format!("ABI {version}"), by: "kernel" },
+            Err(why) => Self { limit: "landlock", value: why.to_owned(), by: "none" },
+        }
+    }
 }
 
 /// What can enforce limits on this machine.

@@ -2,6 +2,7 @@
 //!
 //! A sandbox sees the host's `/usr` read-only, its workspace, a home with its `/tmp`, and a `/dev/shm` of its own in memory. Its user,
 //! mounts, processes, IPC, host name and (unless the server allows otherwise) network are its own; it has no capability and gets none.
+//! Where the kernel has Landlock, its commands write nothing but the workspace, the home and `/dev`, whatever the mounts permit.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::bwrap::{BWRAP, ETC, isolation, root_entries, words};
 use crate::cgroup::Cgroups;
+use crate::confinement::landlock_version;
 use crate::error::{Result, SandboxError};
 use crate::limits::{Enforced, Limits};
 use crate::process::{self, living};
@@ -52,6 +54,8 @@ pub struct LocalRuntime {
     options: LocalOptions,
     cgroups: Cgroups,
     is_root: bool,
+    /// The version of Landlock, or why there is none.
+    landlock: std::result::Result<i32, String>,
     /// Become true when the processes of a sandbox have ended, by its handle.
     monitors: Arc<Mutex<HashMap<String, watch::Receiver<bool>>>>,
 }
@@ -60,7 +64,11 @@ impl LocalRuntime {
     /// A runtime with the control groups that this process may divide.
     pub fn new(options: LocalOptions) -> Self {
         let is_root = rustix::process::geteuid().is_root();
-        Self { options, cgroups: Cgroups::find(), is_root, monitors: Arc::default() }
+        let landlock = landlock_version();
+        if let Err(why) = &landlock {
+            warn!(why, "sandboxes have no Landlock; mounts alone keep them from writing");
+        }
+        Self { options, cgroups: Cgroups::find(), is_root, landlock, monitors: Arc::default() }
     }
 
     fn check(&self, spec: &StartSpec) -> Result<()> {
@@ -118,7 +126,9 @@ impl Runtime for LocalRuntime {
     }
 
     fn enforce(&self, limits: &Limits) -> Result<Vec<Enforced>> {
-        limits.enforce(self.cgroups.means(self.is_root))
+        let mut enforced = limits.enforce(self.cgroups.means(self.is_root))?;
+        enforced.push(Enforced::landlock(self.landlock.as_ref().map_err(String::as_str)));
+        Ok(enforced)
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {
@@ -195,7 +205,10 @@ impl LocalRuntime {
         // Open until bubblewrap was started, which reads them.
         let filters = seccomp::filter_files().map_err(failed)?;
         let root = spec.root.as_deref().map_or(Ok(Vec::new()), root_entries).map_err(failed)?;
-        command.args(words(spec, &self.options.agent, &filters, &root)).current_dir("/").process_group(0);
+        command
+            .args(words(spec, &self.options.agent, &filters, &root, self.landlock.is_ok()))
+            .current_dir("/")
+            .process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
         drop(filters);

@@ -15,6 +15,7 @@ use tonic::body::Body;
 use crate::calls::Caller;
 use crate::notes::Notes;
 use crate::refusal::Refusal;
+use crate::signature::access_token;
 use crate::state::State;
 use crate::target::is_id;
 
@@ -76,7 +77,7 @@ impl Control<'_> {
             "clientID": CLIENT_ID,
             "envdVersion": ENVD_VERSION,
         });
-        self.add_token(&mut shown);
+        self.add_token(&mut shown, &sandbox.id);
         if let Some(key) = self.caller.key() {
             // For ports of programs in the sandbox.
             shown["trafficAccessToken"] = key.into();
@@ -84,10 +85,12 @@ impl Control<'_> {
         shown
     }
 
-    /// The access token of a sandbox is the key of the caller, so that its requests pass the gate like all others.
-    pub(super) fn add_token(&self, shown: &mut Value) {
+    /// The access token of a sandbox has the key of the caller, so that its requests pass the gate like all others. Clients sign URLs
+    /// with it.
+    pub(super) fn add_token(&self, shown: &mut Value, sandbox: &str) {
         if let Some(key) = self.caller.key() {
-            shown["envdAccessToken"] = key.into();
+            shown["envdAccessToken"] = access_token(key, sandbox).into();
+            self.state.signers.remember(key, sandbox);
         }
     }
 

@@ -12,7 +12,7 @@ use amalgam_sandbox::{
     SecretHash, Secrets, StartSpec, parse_bytes, parse_cpus,
 };
 use serde_json::json;
-use tonic::Status;
+use tonic::{Code, Status};
 use tracing::{info, warn};
 
 use super::allow_list::HostRule;
@@ -509,7 +509,8 @@ impl Sandboxes {
             drop_places(&calls, &workspace).await;
         }
         for record in started {
-            let _ = self.delete(&owner.project, &record.id, Keep::Nothing).await;
+            let deleted = self.delete(&owner.project, &record.id, Keep::Nothing).await;
+            log_failed_clean_up("sandbox", &record.id, deleted.map(drop));
         }
         Err(status)
     }
@@ -533,8 +534,17 @@ async fn fork_places(calls: &StoreCalls, record: &SandboxRecord, count: i32) -> 
 
 /// Deletes a forked workspace and its home. They may be gone with their sandbox already.
 async fn drop_places(calls: &StoreCalls, workspace: &str) {
-    let _ = calls.delete_home(workspace).await;
-    let _ = calls.delete(workspace).await;
+    log_failed_clean_up("home", workspace, calls.delete_home(workspace).await);
+    log_failed_clean_up("workspace", workspace, calls.delete(workspace).await);
+}
+
+/// Logs that something which a failed fork made was not deleted. What is gone already is no failure.
+fn log_failed_clean_up(kind: &'static str, name: &str, deleted: Result<(), Status>) {
+    if let Err(status) = deleted
+        && status.code() != Code::NotFound
+    {
+        warn!(kind, name, %status, "what a failed fork of a sandbox made was not deleted");
+    }
 }
 
 /// Whether a reason says that the caller asked for something that there is not.
@@ -573,4 +583,51 @@ fn now_ms_of_process() -> i64 {
     #[allow(clippy::disallowed_methods, reason = "times of output are for people and decide nothing")]
     let now = std::time::SystemTime::now();
     i64::try_from(now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing::span;
+
+    use super::*;
+
+    /// Counts warnings.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_clean_up_that_fails_is_logged_and_one_of_what_is_gone_is_not() {
+        let warnings = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Warnings(Arc::clone(&warnings)), || {
+            log_failed_clean_up("workspace", "workspaces/a", Ok(()));
+            log_failed_clean_up("workspace", "workspaces/a", Err(Status::not_found("gone")));
+            assert_eq!(warnings.load(Ordering::Relaxed), 0);
+            log_failed_clean_up("workspace", "workspaces/a", Err(Status::unavailable("locked")));
+        });
+        assert_eq!(warnings.load(Ordering::Relaxed), 1);
+    }
 }

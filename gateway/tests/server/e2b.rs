@@ -258,6 +258,88 @@ async fn a_sandbox_is_reached_only_with_a_key_of_its_project_and_only_while_it_r
     site.server.stop().await;
 }
 
+/// The query of a signed URL, as e2b clients make it.
+fn signed(path: &str, operation: &str, user: &str, token: &str, expiration: Option<i64>) -> String {
+    use sha2::Digest as _;
+    let mut text = format!("{path}:{operation}:{user}:{token}");
+    if let Some(at) = expiration {
+        text = format!("{text}:{at}");
+    }
+    let digest = data_encoding::BASE64_NOPAD.encode(&sha2::Sha256::digest(text.as_bytes()));
+    let signature = format!("v1_{digest}").replace('+', "%2B").replace('/', "%2F");
+    let user = if user.is_empty() { String::new() } else { format!("&username={user}") };
+    let expiration = expiration.map(|at| format!("&signature_expiration={at}")).unwrap_or_default();
+    format!("/files?path={path}{user}&signature={signature}{expiration}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signed_urls_are_good_for_one_file_one_operation_and_until_they_expire() {
+    const FAR: i64 = 32_503_680_000;
+    let mut site = Site::start_in(setup(), |_| {}).await;
+    let as_key = [("x-api-key", site.key.as_str())];
+    let made = site.server.e2b(Method::POST, "/v2/sandboxes", &as_key, "{\"templateID\": \"base\"}").await.json();
+    let (id, token) = (made["sandboxID"].as_str().unwrap(), made["envdAccessToken"].as_str().unwrap());
+    let other = site.server.e2b(Method::POST, "/v2/sandboxes", &as_key, "{}").await.json();
+    let other = other["sandboxID"].as_str().unwrap();
+    let octets = [("content-type", "application/octet-stream")];
+    let write = signed("note", "write", "user", token, Some(FAR));
+    let written = site.server.e2b(Method::POST, &write, &octets, "by url").await;
+    assert_eq!(written.status, 200, "{:?}", written.bytes);
+    // With and without a user, an end and the name of the sandbox.
+    let good = [
+        signed("note", "read", "", token, None),
+        signed("note", "read", "", token, Some(FAR)),
+        signed("note", "read", "user", token, Some(FAR)),
+    ];
+    for url in &good {
+        for headers in [&[][..], &[("e2b-sandbox-id", id)][..]] {
+            let read = site.server.e2b(Method::GET, url, headers, "").await;
+            assert_eq!((read.status.as_u16(), &read.bytes[..]), (200, &b"by url"[..]), "{url}");
+        }
+    }
+    // The token itself is still the credential of all other requests.
+    let with_token = [("e2b-sandbox-id", id), ("x-access-token", token)];
+    assert_eq!(site.server.e2b(Method::GET, "/files?path=note", &with_token, "").await.status, 200);
+    let refused = [
+        (Method::GET, signed("note", "read", "", token, Some(1)), "", "expired"),
+        (Method::GET, signed("note", "read", "", token, Some(-1)), "", "expired"),
+        (
+            Method::GET,
+            good[1].replace("signature_expiration=32503680000", "signature_expiration=32503680001"),
+            "",
+            "invalid",
+        ),
+        (Method::GET, good[1].replace("&signature_expiration=32503680000", ""), "", "invalid"),
+        (Method::GET, good[0].replace("path=note", "path=other"), "", "invalid"),
+        (Method::GET, format!("{}&username=user", good[0]), "", "invalid"),
+        (Method::GET, format!("{}&username=root", good[0]), "", "invalid"),
+        (Method::GET, write.clone(), "", "invalid"),
+        (Method::POST, good[0].clone(), "", "invalid"),
+        (Method::GET, good[0].clone(), other, "invalid"),
+        (Method::GET, signed("note", "read", "", "nonsense", None), "", "invalid"),
+        (Method::GET, signed("note", "read", "", &site.key, None), "", "invalid"),
+        (Method::GET, signed("note", "read", "", "", None), "", "invalid"),
+        (Method::GET, "/files?path=note&signature=".to_owned(), "", "invalid"),
+        (Method::GET, "/files?path=note".to_owned(), id, "missing"),
+    ];
+    for (method, url, sandbox, word) in refused {
+        let mut headers = octets.to_vec();
+        if !sandbox.is_empty() {
+            headers.push(("e2b-sandbox-id", sandbox));
+        }
+        let answer = site.server.e2b(method, &url, &headers, "changed").await;
+        let body = answer.json();
+        assert_eq!((answer.status.as_u16(), body["code"].as_u64()), (401, Some(401)), "{url}: {body}");
+        assert!(body["message"].as_str().unwrap().contains(word), "{url}: {body}");
+    }
+    let read = site.server.e2b(Method::GET, &good[0], &[], "").await;
+    assert_eq!(&read.bytes[..], b"by url", "no refused request changed it");
+    // A URL ends with its sandbox.
+    assert_eq!(site.server.e2b(Method::DELETE, &format!("/sandboxes/{id}"), &as_key, "").await.status, 204);
+    assert_eq!(site.server.e2b(Method::GET, &good[0], &[], "").await.status, 401);
+    site.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_has_the_home_of_its_sandbox_and_new_sandboxes_get_it() {
     let mut site = Site::start_in(setup(), |_| {}).await;

@@ -270,6 +270,16 @@ async fn limits_are_enforced_or_the_sandbox_is_not_started() {
     let by =
         |name: &str| limits.as_array().unwrap().iter().find(|one| one["limit"] == name).unwrap()["enforcedBy"].clone();
     assert_eq!(by("disk"), "quota");
+    let landlock = limits.as_array().unwrap().iter().find(|one| one["limit"] == "landlock").unwrap();
+    match amalgam_sandbox::landlock_version() {
+        Ok(version) => {
+            assert_eq!(
+                (&landlock["value"], &landlock["enforcedBy"]),
+                (&format!("ABI {version}").into(), &"kernel".into())
+            );
+        }
+        Err(why) => assert_eq!((&landlock["value"], &landlock["enforcedBy"]), (&why.into(), &"none".into())),
+    }
     if by("pids") != "none" {
         // A fork bomb: most of its forks fail, and the sandbox goes on.
         let bomb = "i=0; while [ $i -lt 200 ]; do sleep 300 & i=$((i+1)); done; echo all";
@@ -287,6 +297,63 @@ async fn limits_are_enforced_or_the_sandbox_is_not_started() {
         let refused = site.call(Method::POST, "/sandboxes", body.clone()).await;
         assert_eq!(refused.json()["error"]["name"], name, "{body}: {:?}", refused.bytes);
     }
+    site.server.stop().await;
+}
+
+/// Ends a mount when a test ends.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_is_writable_by_mistake_is_not_written_by_commands_and_terminals() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !amalgam_test_support::has_or_skip("root", is_root, "only root can make a mount") {
+        return;
+    }
+    let has_landlock = amalgam_sandbox::landlock_version().is_ok();
+    if !amalgam_test_support::has_or_skip("landlock", has_landlock, "the kernel has no Landlock") {
+        return;
+    }
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    // A directory that the sandbox is shown for reading gets a mount on the host, which the kernel passes on as it is: for writing.
+    let mistake = site.server.home.path().join("sandboxes").join(&id).join("link/mistake");
+    std::fs::create_dir(&mistake).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "mode=0777", "mistake"]).arg(&mistake).status();
+    assert!(mount.unwrap().success());
+    let mounted = Mounted(mistake);
+    let seen = site.run(&id, "grep mistake /proc/self/mountinfo | cut -d' ' -f6 | cut -d, -f1").await;
+    assert_eq!(seen["stdout"], "rw\n", "{seen}");
+    for command in ["echo x > @/file", "mkdir @/directory", "ln -s /etc @/link", "cp /bin/true @/program"] {
+        let tried = site.run(&id, &command.replace('@', "/run/amalgam/link/mistake")).await;
+        assert_ne!(tried["exitCode"], 0, "{command}: {tried}");
+        assert!(tried["stderr"].as_str().unwrap().contains("Permission denied"), "{command}: {tried}");
+    }
+    // `touch /run/amalgam/link/mistake/typed; echo $? > /workspace/typed; exit` in a terminal.
+    let open = json!({"cols": 80, "rows": 24, "shell": "/bin/sh"});
+    let opened = site.call(Method::POST, &format!("/sandboxes/{id}/pty"), open).await.json();
+    let pty = format!("/sandboxes/{id}/pty/{}", opened["id"].as_str().unwrap());
+    let keys = "dG91Y2ggL3J1bi9hbWFsZ2FtL2xpbmsvbWlzdGFrZS90eXBlZDsgZWNobyAkPyA+IC93b3Jrc3BhY2UvdHlwZWQ7IGV4aXQK";
+    site.call(Method::POST, &format!("{pty}/input"), json!({"data": keys})).await;
+    site.call(Method::GET, &format!("{pty}/output"), Value::Null).await;
+    assert_eq!(site.run(&id, "cat typed").await["stdout"], "1\n");
+    assert_eq!(std::fs::read_dir(&mounted.0).unwrap().count(), 0);
+    // What a sandbox may write it still writes: by commands, by a shell in the background, in all of its places.
+    let written = "cd /tmp && for d in /workspace $HOME /tmp /dev/shm; do mkdir -p $d/a $d/b && echo 1 > $d/a/f && \
+                   mv $d/a/f $d/b/g && ln $d/b/g $d/b/h && : > $d/b/g && rm -r $d/a $d/b || exit 9; done; \
+                   echo x > /dev/null && echo y > /dev/stderr && mkfifo p && (echo z > p &) && cat p && rm p";
+    let written = site.run(&id, written).await;
+    assert_eq!((&written["stdout"], &written["exitCode"]), (&"z\n".into(), &0.into()), "{written}");
+    // Commands see and end each other.
+    site.run(&id, "sleep 907 > /dev/null 2>&1 & echo $! > other; echo started").await;
+    let seen = site.run(&id, "readlink /proc/$(cat other)/exe && kill $(cat other) && echo ended").await;
+    assert!(seen["stdout"].as_str().unwrap().ends_with("ended\n"), "{seen}");
+    drop(mounted);
     site.server.stop().await;
 }
 

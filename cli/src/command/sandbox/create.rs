@@ -112,7 +112,11 @@ impl Create {
         session.output.emit(&sandbox_json(&sandbox))?;
         session.output.say(&sandbox.id)?;
         for limit in sandbox.limits.iter().filter(|limit| limit.enforced_by == "none") {
-            session.output.remark(format!("nothing enforces the limit `{}` on this machine", limit.limit))?;
+            match limit.limit.as_str() {
+                "landlock" if sandbox.runtime != "local" => {}
+                "landlock" => session.output.remark(format!("without Landlock: {}", limit.value))?,
+                name => session.output.remark(format!("nothing enforces the limit `{name}` on this machine"))?,
+            }
         }
         let then = text::wall_clock(text::timestamp(sandbox.expires_at.as_ref()));
         session

@@ -617,10 +617,11 @@ export interface EditFileResponse {
 
 /** A limit and what enforces it. */
 export interface EnforcedLimit {
-  /** `cgroup`, `rlimit`, `quota`, or `none`. */
+  /** `cgroup`, `rlimit`, `quota`, `kernel`, or `none`. */
   enforcedBy?: string;
-  /** `cpu`, `memory`, `pids` or `disk`. */
+  /** `cpu`, `memory`, `pids`, `disk`, or `landlock`: the kernel's second wall against writes. */
   limit?: string;
+  /** For `landlock` the version of its interface, for example `ABI 7`, or why it is not used. */
   value?: string;
 }
 

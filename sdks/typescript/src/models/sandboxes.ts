@@ -8,7 +8,7 @@ export type SandboxState = "starting" | "running" | "stopping" | "stopped" | "er
 
 /** A limit of a sandbox. */
 export interface EnforcedLimit {
-  /** `cpu`, `memory`, `pids` or `disk`. */
+  /** `cpu`, `memory`, `pids`, `disk` or `landlock`. */
   readonly limit: string;
   readonly value: string;
   /** For example `cgroup` or `rlimit`; `none` if nothing enforces it. */
