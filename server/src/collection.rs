@@ -214,8 +214,7 @@ impl Collections {
     }
 
     /// Prevents collections while the guard exists. Waits for the end of a running one, and calls `should_continue`
-    /// meanwhile: after
-    /// `false` it gives up.
+    /// meanwhile: after `false` it gives up.
     pub(crate) fn hold_collections(&self, should_continue: &dyn Fn() -> bool) -> Result<CollectionGuard<'_>> {
         loop {
             match self.begin_collection() {
@@ -418,7 +417,8 @@ impl Collections {
         tree: Option<SnapshotId>,
         caller: &Caller,
     ) -> Result<v1::ObjectTally> {
-        let _under_way = self.begin_collection()?;
+        // A collection may begin by itself at any time: waiting for it is better than a refusal.
+        let _held = self.hold_collections(&|| !caller.is_gone())?;
         let dead = |scope: &SweepScope, retention: &dyn Retention| {
             let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
             let mut watch =
@@ -502,6 +502,14 @@ mod tests {
                 .expect_err("collections are held");
             assert_eq!(refused.reason(), Reason::Busy);
             drop(held);
+        });
+        let collecting = service.collections.begin_collection().expect("one is under way");
+        std::thread::scope(|scope| {
+            let measured =
+                scope.spawn(|| service.collections.measure_without(BTreeSet::new(), None, &Caller::default()));
+            std::thread::sleep(Duration::from_millis(50));
+            drop(collecting);
+            measured.join().expect("no panic").expect("a measurement waits for the collection");
         });
         service.collections.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected");
         let _collecting = service.collections.begin_collection().expect("one is under way");
