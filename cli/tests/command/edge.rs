@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::served::{Served, key};
 
 /// How long a background sync may take.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(90);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A store with a server that the user has logged in to as `dev`, and the key.
 fn place() -> (Scratch, Served, String) {
