@@ -101,8 +101,8 @@ mod tests {
     #[test]
     fn signatures_are_those_of_e2b_clients() {
         // Computed by `get_signature` of the package `e2b` 2.63.0.
-        let signed = Signed { path: "/home/user/a b", operation: "read", user: "", expiration: None };
-        assert_eq!(signed.signature("secret"), "v1_g6iUvBtSXtQKHgVW45il0XijxhumBCx88nmy00EGvTc");
+        let signed = Signed { path: "/workspace/a b", operation: "read", user: "", expiration: None };
+        assert_eq!(signed.signature("secret"), "v1_W+FpJcImUwwasyp8baZEgeajFVIXuDxx/u+pfR8oDfQ");
         let signed = Signed { path: "x", operation: "write", user: "user", expiration: Some("1700000000") };
         assert_eq!(signed.signature("secret"), "v1_VGbf4IMQxOBXtL3pY4Xb8RalQJQKrdpJplvCq17ECMM");
     }

@@ -23,6 +23,8 @@ mod git;
 mod homes;
 #[path = "server/hostile.rs"]
 mod hostile;
+#[path = "server/hostile_sandbox.rs"]
+mod hostile_sandbox;
 #[path = "server/landed.rs"]
 mod landed;
 #[path = "server/operator.rs"]

@@ -632,3 +632,48 @@ pub(crate) fn new_id(prefix: &str) -> Result<String> {
     getrandom::fill(&mut random).map_err(|error| SandboxError::io("random numbers")(std::io::Error::other(error)))?;
     Ok(format!("{prefix}-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn another_sandbox_and_a_replayed_secret_do_not_register() {
+        let directory = tempfile::tempdir().expect("made");
+        let secret = Secret::generate().expect("random");
+        let link = Link::listen(LinkOptions {
+            sandbox_id: "sbx-one".to_owned(),
+            socket: directory.path().join("agent.sock"),
+            owner: None,
+            credential: secret.hash(),
+            save_credential: Box::new(|_| {}),
+            heartbeat: Duration::from_secs(30),
+            orphaned_after: Duration::from_secs(60),
+            spool: directory.path().join("output"),
+            on_outgoing: None,
+            now_ms: || 0,
+        })
+        .expect("listens");
+        let (orders, mut told) = mpsc::channel(4);
+        let register = |outer: &str, inner: &str, secret: &str| {
+            let (sandbox_id, secret) = (inner.to_owned(), secret.to_owned());
+            let request = wire::RegisterRequest { sandbox_id, secret, ..wire::RegisterRequest::default() };
+            let payload = Some(Payload::Register(request));
+            let sandbox_id = outer.to_owned();
+            link.register(&wire::ConnectRequest { sandbox_id, payload, ..wire::ConnectRequest::default() }, &orders)
+        };
+        for (outer, inner) in [("sbx-two", "sbx-two"), ("sbx-two", "sbx-one"), ("sbx-one", "sbx-two"), ("", "")] {
+            assert!(register(outer, inner, secret.reveal()).is_err(), "{outer} {inner}");
+        }
+        assert!(register("sbx-one", "sbx-one", "guessed").is_err());
+        assert!(!link.is_connected() && told.try_recv().is_err());
+        assert!(register("sbx-one", "sbx-one", secret.reveal()).is_ok());
+        let first = told.try_recv().expect("an answer").expect("good");
+        let Some(Order::RegisterResponse(response)) = first.payload else { panic!("{first:?}") };
+        // The agent used its next secret, so it has it: the first one is worth nothing.
+        assert!(register("sbx-one", "sbx-one", &response.resume_token).is_ok());
+        assert!(register("sbx-one", "sbx-one", secret.reveal()).is_err());
+        link.close("the test ends");
+        assert!(register("sbx-one", "sbx-one", &response.resume_token).is_err());
+    }
+}
