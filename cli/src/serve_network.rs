@@ -99,6 +99,8 @@ pub struct SandboxSettings {
     pub total_max: Option<u32>,
     /// Sandboxes of one key at a time.
     pub per_key_max: Option<u32>,
+    /// Whether Landlock restricts writes of sandboxes that outlive the server.
+    pub has_strict_landlock: bool,
     /// The domain for host names of ports.
     pub port_domain: Option<String>,
     /// The hosts that sandboxes may be allowed to reach.
@@ -113,6 +115,7 @@ impl SandboxSettings {
         let number = |value: Option<u32>| value.and_then(|value| usize::try_from(value).ok());
         options.total_max = number(self.total_max).unwrap_or(options.total_max);
         options.per_key_max = number(self.per_key_max).unwrap_or(options.per_key_max);
+        options.has_strict_landlock = self.has_strict_landlock;
         options.port_domain.clone_from(&self.port_domain);
         options.hosts.clone_from(&self.hosts);
         options.networks.clone_from(&self.networks);

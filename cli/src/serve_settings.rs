@@ -96,6 +96,12 @@ pub const KEYS: [ServerSetting; 30] = [
     setting("max-sandboxes", "AMALGAM_MAX_SANDBOXES", "100", "sandboxes at a time"),
     setting("max-sandboxes-per-key", "AMALGAM_MAX_SANDBOXES_PER_KEY", "10", "sandboxes of one key at a time"),
     setting(
+        "strict-landlock",
+        "AMALGAM_STRICT_LANDLOCK",
+        "false",
+        "Landlock restricts writes of sandboxes that outlive the server, too: their processes cannot write after a restart",
+    ),
+    setting(
         "sandbox-port-domain",
         "AMALGAM_SANDBOX_PORT_DOMAIN",
         "none: paths of the server",
@@ -201,6 +207,9 @@ pub struct ServerArgs {
     /// Sandboxes of one key at a time [env: AMALGAM_MAX_SANDBOXES_PER_KEY] [default: 10]
     #[arg(long, value_name = "NUMBER")]
     max_sandboxes_per_key: Option<String>,
+    /// Restrict writes of sandboxes that outlive this server by Landlock, too [env: AMALGAM_STRICT_LANDLOCK]
+    #[arg(long)]
+    strict_landlock: bool,
     /// A domain with a wildcard DNS record for this server, for URLs of ports of sandboxes [env:
     /// AMALGAM_SANDBOX_PORT_DOMAIN]
     #[arg(long, value_name = "DOMAIN")]
@@ -249,6 +258,7 @@ impl ServerArgs {
             "docker-pull" => is_set(self.docker_pull),
             "max-sandboxes" => self.max_sandboxes.clone(),
             "max-sandboxes-per-key" => self.max_sandboxes_per_key.clone(),
+            "strict-landlock" => is_set(self.strict_landlock),
             "sandbox-port-domain" => self.sandbox_port_domain.clone(),
             "sandbox-hosts" => (!self.sandbox_hosts.is_empty()).then(|| self.sandbox_hosts.join(",")),
             "sandbox-networks" => (!self.sandbox_networks.is_empty()).then(|| self.sandbox_networks.join(",")),

@@ -69,6 +69,8 @@ pub struct SandboxOptions {
     pub runtimes: Vec<RuntimeChoice>,
     /// Whether a sandbox of the local runtime may have the network of the host.
     pub allows_host_network: bool,
+    /// Whether Landlock restricts writes of sandboxes that outlive the server, too.
+    pub has_strict_landlock: bool,
     /// Sandboxes of one key at a time.
     pub per_key_max: usize,
     /// Sandboxes of the server at a time.
@@ -95,6 +97,7 @@ impl SandboxOptions {
             agent,
             runtimes: vec![RuntimeChoice::Local],
             allows_host_network: false,
+            has_strict_landlock: false,
             per_key_max: 10,
             total_max: 100,
             expiry_interval: Duration::from_secs(60),

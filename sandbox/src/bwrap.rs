@@ -49,6 +49,17 @@ pub(crate) const NPM_PREFIX: (&str, &str) = ("NPM_CONFIG_PREFIX", "/sandbox/.loc
 /// Directories that commands may write beside the workspace and the home.
 const WRITABLE: [&str; 2] = ["/dev", SECRETS];
 
+/// What Landlock restricts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confinement {
+    /// Nothing: the kernel has none.
+    None,
+    /// Signals and abstract sockets.
+    Scope,
+    /// Writes outside of the writable directories, too.
+    Writes,
+}
+
 /// The directories of a sandbox that its commands may write, as a list for the agent.
 fn writable(spec: &StartSpec) -> String {
     let workspace = (!spec.is_read_only).then_some("/workspace");
@@ -108,7 +119,7 @@ pub(crate) fn words(
     agent: &Path,
     filters: &[OwnedFd],
     root: &[RootEntry],
-    has_landlock: bool,
+    confinement: Confinement,
 ) -> Vec<OsString> {
     let mut words: Vec<OsString> = isolation(spec.network).into_iter().map(Into::into).collect();
     let mut add = |more: &[&OsStr]| words.extend(more.iter().map(|word| (*word).to_owned()));
@@ -159,8 +170,13 @@ pub(crate) fn words(
     add(&[plain("--setenv"), plain("SANDBOX_ID"), OsStr::new(&spec.id)]);
     add(&[plain("--setenv"), plain("AMALGAM_LINK"), plain(LINK)]);
     add(&[plain("--setenv"), plain("AMALGAM_PIDS_MAX"), &pids]);
-    if has_landlock {
-        add(&[plain("--setenv"), plain("AMALGAM_WRITABLE"), &OsString::from(writable(spec))]);
+    let writable = match confinement {
+        Confinement::None => None,
+        Confinement::Scope => Some("/".to_owned()),
+        Confinement::Writes => Some(writable(spec)),
+    };
+    if let Some(writable) = writable {
+        add(&[plain("--setenv"), plain("AMALGAM_WRITABLE"), &OsString::from(writable)]);
     }
     add(&[plain(AGENT)]);
     words

@@ -17,7 +17,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::bwrap::{BWRAP, ETC, isolation, root_entries, words};
+use crate::bwrap::{BWRAP, Confinement, ETC, isolation, root_entries, words};
 use crate::cgroup::Cgroups;
 use crate::confinement::landlock_version;
 use crate::error::{Result, SandboxError};
@@ -46,6 +46,9 @@ pub struct LocalOptions {
     pub agent: PathBuf,
     /// Whether a sandbox may have the network of the host.
     pub allows_host_network: bool,
+    /// Whether Landlock restricts writes of sandboxes that outlive the server, too. Processes that run when the server ends can then not
+    /// write the workspace that the next server mounts.
+    pub has_strict_landlock: bool,
 }
 
 /// Starts sandboxes on this machine.
@@ -194,6 +197,15 @@ impl Runtime for LocalRuntime {
 }
 
 impl LocalRuntime {
+    fn confinement(&self, spec: &StartSpec) -> Confinement {
+        match self.landlock {
+            Err(_) => Confinement::None,
+            // Rules for writes name the mounts of this server.
+            Ok(_) if spec.is_mounted_later && !self.options.has_strict_landlock => Confinement::Scope,
+            Ok(_) => Confinement::Writes,
+        }
+    }
+
     /// Starts bubblewrap. Returns the handle of the sandbox's first process.
     async fn spawn(&self, spec: &StartSpec, groups: &[PathBuf]) -> Result<String> {
         let failed = |error| SandboxError::io("start bubblewrap")(error);
@@ -206,7 +218,7 @@ impl LocalRuntime {
         let filters = seccomp::filter_files().map_err(failed)?;
         let root = spec.root.as_deref().map_or(Ok(Vec::new()), root_entries).map_err(failed)?;
         command
-            .args(words(spec, &self.options.agent, &filters, &root, self.landlock.is_ok()))
+            .args(words(spec, &self.options.agent, &filters, &root, self.confinement(spec)))
             .current_dir("/")
             .process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.map_err(failed)?);

@@ -151,6 +151,7 @@ fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
         runtimes: if runtimes.is_empty() { vec![RuntimeChoice::Local] } else { runtimes },
         total_max: number("max-sandboxes")?,
         per_key_max: number("max-sandboxes-per-key")?,
+        has_strict_landlock: settings.is_on("strict-landlock")?,
         port_domain: settings.port_domain()?,
         hosts: settings.list("sandbox-hosts", str::parse::<HostRule>)?,
         networks: settings

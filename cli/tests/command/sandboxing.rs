@@ -161,6 +161,9 @@ fn commands_and_their_output_outlive_a_server_that_is_killed() {
     let ended = run("amalgam exec try --detach -- sh -c 'echo done; exit 4'").trim().to_owned();
     assert_eq!(outcome(&scratch, &format!("amalgam attach try {ended}")).1, Some(4));
     let script = "i=0; while test $i -lt 300; do i=$((i+1)); echo line $i; sleep 0.02; done; exit 3";
+    // Waits for a file that is made after the restart, then writes.
+    let writer = "until test -e go; do sleep 0.1; done; echo written > late";
+    let writer = run(&format!("amalgam exec try --detach -- sh -c '{writer}'")).trim().to_owned();
     let following = scratch
         .shell(&format!("exec amalgam exec try --no-stdin -- sh -c '{script}'"))
         .stdout(Stdio::piped())
@@ -184,6 +187,9 @@ fn commands_and_their_output_outlive_a_server_that_is_killed() {
     assert_eq!(outcome(&scratch, &format!("amalgam attach try {ended}")), ("done\n".to_owned(), Some(4)));
     assert_eq!(run("amalgam exec try -- sh -c 'cat note; echo $COLOUR; echo more > note'"), "kept\nblue\n");
     assert_eq!(run("amalgam exec try -- cat note"), "more\n");
+    run("amalgam exec try -- touch go");
+    assert_eq!(outcome(&scratch, &format!("amalgam attach try {writer}")).1, Some(0), "it still writes");
+    assert_eq!(run("amalgam exec try -- cat late"), "written\n");
     let listed = run("amalgam sandbox ls");
     let line_of = |id: &str| listed.lines().find(|line| line.starts_with(id)).unwrap_or_default().to_owned();
     assert!(line_of(&id).contains("  running  ") && line_of(&lost).contains("  error  "), "{listed}");

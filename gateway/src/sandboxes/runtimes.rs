@@ -46,8 +46,8 @@ impl RuntimeSlot {
         let agent = options.agent.clone();
         let runtime: Arc<dyn Runtime> = match choice {
             RuntimeChoice::Local => {
-                let allows_host_network = options.allows_host_network;
-                Arc::new(LocalRuntime::new(LocalOptions { agent, allows_host_network }))
+                let SandboxOptions { allows_host_network, has_strict_landlock, .. } = *options;
+                Arc::new(LocalRuntime::new(LocalOptions { agent, allows_host_network, has_strict_landlock }))
             }
             RuntimeChoice::Docker(settings) => Arc::new(DockerRuntime::new(DockerOptions {
                 agent,

@@ -319,7 +319,7 @@ async fn a_mount_that_is_writable_by_mistake_is_not_written_by_commands_and_term
     if !amalgam_test_support::has_or_skip("landlock", has_landlock, "the kernel has no Landlock") {
         return;
     }
-    let mut site = Site::start().await;
+    let mut site = Site::start_with(|options| options.has_strict_landlock = true).await;
     let id = site.create(json!({"template": "host"})).await;
     // A directory that the sandbox is shown for reading gets a mount on the host, which the kernel passes on as it is: for writing.
     let mistake = site.server.home.path().join("sandboxes").join(&id).join("link/mistake");
