@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 30] = [
+pub const KEYS: [ServerSetting; 31] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("e2b", "AMALGAM_E2B", "none", "address and port for e2b clients"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),

@@ -205,7 +205,7 @@ mod tests {
             limits: Limits::default(),
             progress: crate::runtime::Progress(std::sync::Arc::new(|_| {})),
         };
-        let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[], true);
+        let all = |spec: &StartSpec| words(spec, Path::new("/agent"), &[], &[], Confinement::Writes);
         assert!(!all(&spec).iter().any(|word| word == spec.secret.reveal() || word == "--share-net"));
         assert!(all(&spec).windows(3).any(|three| three == ["--ro-bind", "/w", "/workspace"]));
         assert!(all(&spec).windows(3).any(|three| three == ["--bind", "/h", HOME]), "the home can be written");
