@@ -682,6 +682,8 @@ export interface Event {
   position?: string;
   /** The head of the first of them afterwards, `snapshots/{hex}`; empty if it has none. */
   snapshot?: string;
+  /** The id of the snapshot as 32 bytes, in a compact event; empty if the workspace has no head. */
+  snapshotId?: string;
   /** When it was done. */
   time?: string | null;
   /** The workspaces that moved, `workspaces/{workspace}`, at most 100. */
@@ -4024,7 +4026,7 @@ export interface Operations {
   /** Events from a position on, without a gap, until the client ends the stream. */
   Subscribe: {
     path: object;
-    query: { after?: string; workspaces?: string[]; kinds?: string[]; withOperation?: boolean };
+    query: { after?: string; workspaces?: string[]; kinds?: string[]; withOperation?: boolean; compact?: boolean };
     body: undefined;
     answer: SubscribeResponse;
   };
