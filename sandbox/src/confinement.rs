@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn writes_outside_of_the_named_directories_are_refused_and_reading_is_not() {
-        if let Err(why) = landlock_version() {
-            eprintln!("skipped: {why}");
+        let has_landlock = landlock_version().is_ok();
+        if !amalgam_test_support::has_or_skip("landlock", has_landlock, "the kernel has no Landlock") {
             return;
         }
         let scratch = tempfile::tempdir().expect("a directory");
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn processes_of_two_threads_with_one_scope_signal_each_other_and_nobody_else() {
-        if !landlock_version().is_ok_and(|version| version >= 6) {
-            eprintln!("skipped: signals are not scoped here");
+        let has_scopes = landlock_version().is_ok_and(|version| version >= 6);
+        if !amalgam_test_support::has_or_skip("landlock", has_scopes, "Landlock does not scope signals here") {
             return;
         }
         let mut outside = Command::new("sleep").arg("900").spawn().expect("started");

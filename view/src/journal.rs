@@ -465,8 +465,7 @@ impl Journal {
 
     /// Frees the preallocated space of files before the current one. Returns whether there was any.
     fn release_finished(&self) -> bool {
-        // All of them are asked, not only up to the first that has some.
-        self.unsynced.iter().fold(false, |found, file| file.release_finished() || found)
+        self.unsynced.iter().filter(|file| file.release_finished()).count() > 0
     }
 }
 
