@@ -214,7 +214,7 @@ fn run(arguments: Arguments, mut session: Session) -> Exit {
         // Only a process with one thread can enter a new namespace.
         Command::Enter(enter) => return conclude(&mut session, Err(enter.run())),
         Command::Completions(completions) => {
-            let outcome = completions.run(&mut session, Arguments::command());
+            let outcome = completions.run(&mut session, &Arguments::command());
             return conclude(&mut session, outcome);
         }
         Command::Man(man) => {

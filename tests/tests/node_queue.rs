@@ -32,6 +32,7 @@ const LEASE: Duration = Duration::from_secs(1);
 /// The time within which something must happen.
 const WITHIN: Duration = Duration::from_secs(120);
 
+#[expect(clippy::disallowed_methods, reason = "the test is told the time")]
 fn microseconds() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_micros()
 }
@@ -325,7 +326,7 @@ fn the_lease_of_a_target_is_held_by_one_node_and_taken_over_from_an_expired_one(
     drop(two);
     assert!(one.take_fold_lease("main").expect("taken"));
     // Under the name of another node that was started anew, as after a kill.
-    let mut killed = place.options.clone();
+    let mut killed = place.options;
     killed.node = Some(*b"a killed node 16");
     killed.lease = Duration::from_millis(1);
     let silent = Cloud::open(&killed).expect("the server runs");
@@ -351,7 +352,7 @@ fn a_target_that_another_node_folds_is_left_alone() {
     let entry = merged.queue.submit(&name, &named(MAIN), &QueueOptions::default(), &act).expect("queued");
     assert!(one.take_fold_lease(MAIN).expect("taken"));
     let other = Merged::of(&store(&two)).expect("the target");
-    let queue = other.queue.clone().with_leases(Arc::clone(&two) as Arc<_>);
+    let queue = other.queue.with_leases(Arc::clone(&two) as Arc<_>);
     let fold = queue.fold(&named(MAIN), &FinalTests, &act).expect("asked");
     assert!(fold.is_elsewhere && fold.done.is_empty());
     assert_eq!(queue.list(None).expect("a list").len(), 1);

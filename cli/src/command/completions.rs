@@ -24,9 +24,9 @@ pub struct Completions {
 
 impl Completions {
     /// Prints the script. `root` is the command line of the program.
-    pub fn run(self, session: &mut Session, root: Command) -> Outcome {
+    pub fn run(self, session: &mut Session, root: &Command) -> Outcome {
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut without_hidden(&root), "amalgam", &mut text);
+        clap_complete::generate(self.shell, &mut without_hidden(root), "amalgam", &mut text);
         session.output.raw(&text)?;
         Ok(Exit::OK)
     }

@@ -161,8 +161,8 @@ fn commands_and_their_output_outlive_a_server_that_is_killed() {
     let ended = run("amalgam exec try --detach -- sh -c 'echo done; exit 4'").trim().to_owned();
     assert_eq!(outcome(&scratch, &format!("amalgam attach try {ended}")).1, Some(4));
     let script = "i=0; while test $i -lt 300; do i=$((i+1)); echo line $i; sleep 0.02; done; exit 3";
-    // Waits for a file that is made after the restart, then writes.
-    let writer = "until test -e go; do sleep 0.1; done; echo written > late";
+    // Waits for a file that is made after the restart, then writes. Its current directory is that of the mount that ends.
+    let writer = "until test -e /workspace/go; do sleep 0.1; done; echo written > /workspace/late";
     let writer = run(&format!("amalgam exec try --detach -- sh -c '{writer}'")).trim().to_owned();
     let following = scratch
         .shell(&format!("exec amalgam exec try --no-stdin -- sh -c '{script}'"))
