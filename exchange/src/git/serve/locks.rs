@@ -63,6 +63,13 @@ impl FileLock {
     }
 }
 
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // A process that another thread starts has a copy of the descriptor until it executes its program, so closing is not enough.
+        drop(self.file.unlock());
+    }
+}
+
 fn open(path: &Path) -> Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true).open(path).map_err(|source| failed(path, source))
