@@ -67,8 +67,9 @@ impl Query {
         for (name, value) in head.uri.query().map(pairs).transpose().map_err(invalid)?.unwrap_or_default() {
             match (name.as_str(), value.as_str()) {
                 ("revision", _) => query.revision = value,
-                ("recursive", "true" | "1" | "") => query.recursive = true,
+                ("recursive", "true" | "1") => query.recursive = true,
                 ("recursive", "false" | "0") => query.recursive = false,
+                ("recursive", _) => return Err(invalid("recursive: it is `true` or `false`".to_owned())),
                 ("mode", text) => {
                     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
                     query.mode = Some(mode.ok_or_else(|| invalid("mode: octal digits, as in 755".to_owned()))?);

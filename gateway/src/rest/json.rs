@@ -252,7 +252,7 @@ pub(crate) fn set(descriptor: &MessageDescriptor, root: &mut Value, name: &str, 
 fn scalar(field: &FieldDescriptor, text: &str) -> Option<Value> {
     match field.kind() {
         Kind::Bool => match text {
-            "true" | "1" | "" => Some(Value::Bool(true)),
+            "true" | "1" => Some(Value::Bool(true)),
             "false" | "0" => Some(Value::Bool(false)),
             _ => None,
         },
@@ -308,6 +308,9 @@ mod tests {
         from_json(&diff, object).expect("a message");
         for bad in ["nothing", "before.nothing", "before", "paths.x", ""] {
             assert!(object_of_query(&diff, [(bad.to_owned(), "x".to_owned())]).is_err(), "{bad}");
+        }
+        for bad in ["", "x", "TRUE"] {
+            assert!(object_of_query(&diff, [("renames".to_owned(), bad.to_owned())]).is_err(), "{bad}");
         }
     }
 
