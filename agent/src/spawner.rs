@@ -89,7 +89,8 @@ impl Spawner {
     }
 }
 
-/// Starts a thread that restricts itself and runs jobs until nobody can send any. Returns when it is restricted.
+/// Starts a thread that restricts itself and runs jobs until the last sender of its queue is dropped. Returns once the thread is
+/// restricted.
 fn thread(name: &str, restrict: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<mpsc::Sender<Job>> {
     let (jobs, receive) = mpsc::channel::<Job>();
     let (send, restricted) = mpsc::sync_channel(1);

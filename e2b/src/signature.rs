@@ -6,6 +6,7 @@
 //! those of the key.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use data_encoding::BASE64_NOPAD;
 use parking_lot::Mutex;
@@ -51,10 +52,17 @@ impl Signed<'_> {
 }
 
 /// A token that a client has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Signer {
     pub(crate) sandbox: String,
     pub(crate) key: String,
+}
+
+impl fmt::Debug for Signer {
+    /// Leaves out the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signer").field("sandbox", &self.sandbox).finish_non_exhaustive()
+    }
 }
 
 /// The tokens that clients have.

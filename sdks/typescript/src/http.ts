@@ -122,6 +122,8 @@ class NodeResponse implements HttpResponse {
       });
       incoming.once("end", resolve);
       incoming.once("error", reject);
+      // A body that ends early without an error event.
+      incoming.once("close", () => reject(new Error("the connection ended before the answer")));
     });
     return joined(pieces);
   }
