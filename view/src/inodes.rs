@@ -315,6 +315,17 @@ impl InodeTable {
         }
     }
 
+    /// Retires the number of an evicted inode if it is the hash of none of its names: another inode, created where this one was first,
+    /// must not get the number that is reserved for this one.
+    fn retire_if_away(&mut self, ino: Ino, dentries: &[Dentry]) {
+        if dentries.iter().any(|dentry| dentry.hashed_ino() == ino) {
+            // It may have been away before, and its next lookup computes this number again.
+            self.retired.remove(&ino);
+        } else {
+            self.retire_number(ino);
+        }
+    }
+
     /// Adds one reference to an inode.
     pub(crate) fn hold(&mut self, ino: Ino) {
         if let Some(inode) = self.by_number.get_mut(&ino) {
@@ -337,10 +348,16 @@ impl InodeTable {
                 return;
             }
             let inode = self.by_number.remove(&ino).expect("it was just there");
+            if inode.kind == Kind::Directory {
+                self.paths.remove(ino);
+            }
             let Location::Linked(dentries) = inode.location else {
                 self.times.remove(&ino);
                 return;
             };
+            if inode.is_moved {
+                self.retire_if_away(ino, &dentries);
+            }
             let mut above = ROOT;
             for dentry in dentries {
                 self.by_dentry.remove(&dentry);

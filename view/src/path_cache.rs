@@ -25,6 +25,15 @@ impl PathCache {
         slots[slot_of(directory)] = Some((directory, path.clone()));
     }
 
+    /// Removes a directory that leaves the inode table: until it is looked up again, it can be moved without a call of `clear`.
+    pub(crate) fn remove(&mut self, directory: Ino) {
+        if let Some(slot) = self.0.get_mut().get_mut(slot_of(directory))
+            && slot.as_ref().is_some_and(|(cached, _)| *cached == directory)
+        {
+            *slot = None;
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.0.get_mut().clear();
     }

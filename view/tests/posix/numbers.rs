@@ -104,6 +104,55 @@ fn no_number_is_used_for_two_things() {
 }
 
 #[test]
+fn a_directory_created_where_a_forgotten_one_was_is_another() {
+    let kit = Kit::new();
+    let first = kit.directory("b");
+    // The view caches the path of a directory in which something was created.
+    let inside = kit.file("b/old", b"1");
+    kit.rename("b", "c", RenameMode::Replace).expect("rename");
+    let moved = kit.file("c/new", b"2");
+    kit.view.forget([(inside, u64::MAX), (moved, u64::MAX), (first, u64::MAX)]);
+    assert_eq!(kit.view.inodes(), 1, "nothing but the root is held");
+    let second = kit.directory("b");
+    assert_ne!(second, first, "the number is reserved for the directory that was moved");
+    kit.file("b/x", b"3");
+    assert_eq!(kit.list("b"), ["x"]);
+    assert_eq!(kit.list("c"), ["new", "old"]);
+    assert_eq!(kit.ino("c"), first);
+    // Moved back to where it was first, it keeps its number too.
+    kit.rename("b", "d", RenameMode::Replace).expect("rename");
+    kit.rename("c", "b", RenameMode::Replace).expect("rename");
+    for path in ["b", "d"] {
+        let ino = kit.ino(path);
+        kit.view.forget([(ino, u64::MAX)]);
+    }
+    assert_eq!((kit.ino("b"), kit.ino("d")), (first, second));
+}
+
+#[test]
+fn edits_go_to_the_directory_at_the_path_whatever_the_caller_forgets() {
+    let kit = Kit::new();
+    let hold = |path: &str| (kit.ino(path), u64::MAX);
+    // Each round moves the directory away and creates another one at its place; the kernel forgets both at random times.
+    for round in 0_u32..64 {
+        kit.directory("a");
+        kit.file(&format!("a/in-{round}"), b"");
+        let kept = format!("a-{round}");
+        if round % 2 == 0 {
+            kit.view.forget([hold(&format!("a/in-{round}")), hold("a")]);
+        }
+        kit.rename("a", &kept, RenameMode::Replace).expect("rename");
+        kit.file(&format!("{kept}/later"), b"");
+        if round % 3 == 0 {
+            kit.view.forget([hold(&format!("{kept}/later")), hold(&format!("{kept}/in-{round}")), hold(&kept)]);
+        }
+    }
+    for round in 0..64 {
+        assert_eq!(kit.list(&format!("a-{round}")), [format!("in-{round}"), "later".to_owned()], "round {round}");
+    }
+}
+
+#[test]
 fn what_nobody_holds_takes_no_memory() {
     let kit = Kit::new();
     for number in 0..2_000 {
