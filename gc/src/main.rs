@@ -18,7 +18,7 @@ use amalgam_gc::{
     CollectOptions, CollectReport, LivedClock, LogRetention, Plan, RateLimit, WorkspaceUsage, collect,
     first_kept_operation, last_operation_before, measure_workspaces, plan, reclaim,
 };
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use report::Reporter;
 
@@ -112,7 +112,20 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -
     Ok(Prepared { scope, plan, operations_from })
 }
 
+/// Prints the manual page, for the scripts that lay out an installation.
+fn print_manual_page() -> ExitCode {
+    // Section 8: section 1 has a page of this name, of the command `amalgam gc`.
+    let page = clap_mangen::Man::new(Arguments::command()).section("8");
+    match page.render(&mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
 fn main() -> ExitCode {
+    if std::env::args_os().skip(1).eq(["--man"]) {
+        return print_manual_page();
+    }
     let arguments = Arguments::parse();
     let mut show = Reporter::new(arguments.json);
     match run(&arguments, &mut show) {

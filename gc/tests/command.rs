@@ -139,6 +139,21 @@ fn endings_have_their_numbers() {
 
 /// Cancelled repeatedly, the collection completes.
 #[test]
+fn its_manual_page_has_every_option() {
+    let run = |word: &str| Command::new(env!("CARGO_BIN_EXE_amalgam-gc")).arg(word).output().expect("it starts");
+    let (page, help) = (run("--man"), run("--help"));
+    assert!(page.status.success(), "{page:?}");
+    let page = String::from_utf8(page.stdout).expect("text").replace("\\-", "-");
+    assert!(page.contains(".TH amalgam-gc 8"), "{page}");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let options: Vec<_> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    assert!(
+        options.len() > 8 && options.iter().all(|option| page.contains(option.trim_end_matches([',', ':']))),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_run_that_was_ended_is_finished_by_later_ones() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("store");

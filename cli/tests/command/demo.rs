@@ -64,14 +64,15 @@ fn an_installation_has_every_document_and_is_removed_without_a_trace() {
     let script = r#"
         set -euo pipefail
         mkdir "$PLACE/programs"
-        for program in amalgam amalgam-gc amalgam-agent; do
+        for program in amalgam amalgam-agent; do
           printf '#!/bin/sh\nexec %s "$@"\n' "$PROGRAM" >"$PLACE/programs/$program"
-          chmod 755 "$PLACE/programs/$program"
         done
+        printf '#!/bin/sh\n[ "$*" = --man ] && echo .TH amalgam-gc 8\n' >"$PLACE/programs/amalgam-gc"
+        chmod 755 "$PLACE"/programs/*
         scripts/stage "$PLACE/programs" "$PLACE/staged"
         scripts/install-files install "$PLACE/staged" "$PLACE/prefix"
         cd "$PLACE/prefix"
-        gzip -t share/man/man1/amalgam.1.gz share/man/man1/amalgam-ws-rm.1.gz
+        gzip -t share/man/man1/amalgam.1.gz share/man/man1/amalgam-ws-rm.1.gz share/man/man8/amalgam-gc.8.gz
         bash -n share/bash-completion/completions/amalgam
         test -x bin/amalgam && test -s share/zsh/site-functions/_amalgam && test -s share/fish/vendor_completions.d/amalgam.fish
         test -s share/doc/amalgam/packaging/amalgam.service
