@@ -97,6 +97,19 @@ impl StoreCalls {
         remove(path).await;
         Ok(())
     }
+
+    /// Moves the directory of a workspace to an empty one, with files that cannot be captured.
+    async fn take_over(&self, workspace: &str, from: &Path, to: &Path) -> Result<(), Status> {
+        let moved = std::fs::rename(from, to).map_err(|error| {
+            warn!(workspace, %error, "the checkout of a sandbox was not moved");
+            Failure::new(Reason::Fault, "the server could not do this; its log says why").into_status()
+        });
+        moved?;
+        let workspace_id = workspace.strip_prefix("workspaces/").unwrap_or(workspace).to_owned();
+        let path = Bytes::copy_from_slice(to.as_os_str().as_bytes());
+        let message = v1::AttachDirectoryRequest { path, workspace_id, again: true, ..Default::default() };
+        self.directories().attach_directory(self.request(message)).await.map(drop)
+    }
 }
 
 /// Removes a directory with everything in it.
@@ -139,8 +152,12 @@ impl Sandboxes {
                             format!("{workspace} has a directory on the server's host; fork it, and use the fork");
                         return Err(Failure::new(Reason::AlreadyExists, message).into_status());
                     }
-                    // That of a sandbox that has ended.
-                    calls.put_away(&found, place, BEFORE_CHECKOUT).await?;
+                    // That of a sandbox that has ended, with files that could not be captured then.
+                    if let Err(status) = calls.put_away(&found, place.clone(), BEFORE_CHECKOUT).await {
+                        warn!(sandbox = record.id, %status, "a kept checkout is taken over as it is");
+                        calls.take_over(&workspace, &place, &path).await?;
+                        continue;
+                    }
                 }
                 None => {}
             }

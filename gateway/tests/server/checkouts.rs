@@ -81,6 +81,8 @@ pub async fn assert_life_in_a_checkout(site: &Site, template: Value) {
     let edited = site.call(Method::POST, &format!("/workspaces/{name}/commit-edits"), edits).await;
     assert_eq!(edited.status, 200, "{:?}", edited.bytes);
     assert_eq!(site.said(&id, "cat edited; rm edited").await, "by call\n");
+    let live = site.call(Method::PUT, &format!("/workspaces/{name}/files/note"), json!("live")).await;
+    assert!(live.status.is_client_error(), "{:?}", live.bytes);
     let copy = site.copy_of(&id).await;
     assert_eq!(site.get(&copy).await["provider"], "checkout");
     assert_eq!(site.said(&copy, SHOW).await, SHOWN);
@@ -203,7 +205,6 @@ async fn links_in_a_checkout_lead_the_server_neither_to_read_nor_to_write_outsid
     site.said(&id, &fixed).await;
     let path = format!("/sandboxes/{id}/process/stream");
     let body = json!({"command": "python3 -", "stdin": swapping(&canary), "timeout": 60_000});
-    let deep = "python3 -c 'import os\nfor i in range(3000):\n  os.mkdir(\"d\"); os.chdir(\"d\")\nopen(\"bottom\", \"w\").write(\"x\")'";
     let work = async {
         let is_foreign = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("canary of the host");
         for round in 0..12 {
@@ -225,7 +226,6 @@ async fn links_in_a_checkout_lead_the_server_neither_to_read_nor_to_write_outsid
     };
     let (swapped, ()) = tokio::join!(site.call(Method::POST, &path, body), work);
     assert_eq!(swapped.status, 200, "{:?}", swapped.bytes);
-    site.said(&id, &format!("mkdir nest && cd nest && {deep}")).await;
     site.said(
         &id,
         &format!("cd ~ && rm -rf .cache; ln -s {} .cache; ln -s {} .tmp2", canary.display(), canary.display()),
@@ -244,5 +244,30 @@ async fn links_in_a_checkout_lead_the_server_neither_to_read_nor_to_write_outsid
     let deleted = site.call(Method::DELETE, &format!("/sandboxes/{next}"), Value::Null).await;
     assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
     assert_eq!(listed(), ["file", "secret"]);
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_cannot_be_captured_stay_and_the_next_sandbox_has_them() {
+    let mut site = Site::start_with(by_checkout).await;
+    let id = site.create(json!({"template": "host"})).await;
+    let workspace = site.workspace_of(&id).await;
+    // Deeper than any path of a tree.
+    let deep = "python3 -c 'import os\nfor i in range(3000):\n  os.mkdir(\"d\"); os.chdir(\"d\")\nopen(\"bottom\", \"w\").write(\"x\")'";
+    site.said(&id, &format!("echo kept > note; mkdir nest; (cd nest && {deep})")).await;
+    site.end(&id).await;
+    assert!(site.server.home.path().join("sandboxes").join(&id).join("workspace/nest").exists(), "it is kept");
+    assert_eq!(&site.read(&workspace, "note").await.bytes[..], b"kept\n");
+    let next = site.create(json!({"template": "host", "workspace": workspace})).await;
+    assert_eq!(site.said(&next, "cat note; ls nest; rm -rf nest; echo more > note").await, "kept\nd\n");
+    site.end(&next).await;
+    assert_gone(&site, &next);
+    assert_eq!(&site.read(&workspace, "note").await.bytes[..], b"more\n");
+    // With its workspace all of it is deleted.
+    let last = site.create(json!({"template": "host"})).await;
+    site.said(&last, &format!("mkdir nest; cd nest && {deep}")).await;
+    let deleted = site.call(Method::DELETE, &format!("/sandboxes/{last}"), Value::Null).await;
+    assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
+    assert_gone(&site, &last);
     site.server.stop().await;
 }

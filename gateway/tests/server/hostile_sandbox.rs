@@ -197,6 +197,7 @@ fn resident_bytes() -> u64 {
 const HELD: &str = "t=$(ls /proc/1/task | wc -l); z=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l); \
                     p=$(ls -d /proc/[0-9]* | wc -l); echo $t $z $p";
 
+#[allow(clippy::print_stdout, reason = "the long form reports what it measured")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_commands_leave_no_descriptor_thread_zombie_or_memory_behind() {
     let count = std::env::var("AMALGAM_SOAK_COMMANDS").ok().and_then(|text| text.parse().ok()).unwrap_or(COMMANDS);
