@@ -53,7 +53,6 @@ impl StoreCalls {
 
     /// Writes the files of a workspace into an empty directory, which belongs to the workspace afterwards.
     async fn check_out(&self, workspace: &str, path: &Path) -> Result<(), Status> {
-        self.commit(workspace, BEFORE_CHECKOUT).await?;
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         if self.head(workspace).await?.is_empty() {
             let workspace_id = workspace.strip_prefix("workspaces/").unwrap_or(workspace).to_owned();
@@ -98,17 +97,17 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Moves the directory of a workspace to an empty one, with files that cannot be captured.
-    async fn take_over(&self, workspace: &str, from: &Path, to: &Path) -> Result<(), Status> {
-        let moved = std::fs::rename(from, to).map_err(|error| {
-            warn!(workspace, %error, "the checkout of a sandbox was not moved");
-            Failure::new(Reason::Fault, "the server could not do this; its log says why").into_status()
-        });
-        moved?;
+    /// Tells the store that the directory of a workspace was moved.
+    async fn attach_again(&self, workspace: &str, path: &Path) -> Result<(), Status> {
         let workspace_id = workspace.strip_prefix("workspaces/").unwrap_or(workspace).to_owned();
-        let path = Bytes::copy_from_slice(to.as_os_str().as_bytes());
+        let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let message = v1::AttachDirectoryRequest { path, workspace_id, again: true, ..Default::default() };
         self.directories().attach_directory(self.request(message)).await.map(drop)
+    }
+
+    /// Whether the server died while it wrote a directory. A checkout into it removes what was written, and nothing else.
+    async fn is_unfinished(&self, directory: &v1::Directory) -> Result<bool, Status> {
+        Ok(directory.snapshot.is_empty() && !self.head(&directory.workspace).await?.is_empty())
     }
 }
 
@@ -142,8 +141,12 @@ impl Sandboxes {
         for (_, workspace, part) in mounts_of(record) {
             let path = directory.join(part);
             match calls.directory_of(&workspace).await? {
-                // Its last end could not put it away.
-                Some(found) if is_at(&found, &path) => continue,
+                Some(found) if is_at(&found, &path) => {
+                    // Its last end could not put it away. One that was not written to its end is written anew.
+                    if !calls.is_unfinished(&found).await? {
+                        continue;
+                    }
+                }
                 Some(found) => {
                     let place = Path::new(std::ffi::OsStr::from_bytes(&found.path)).to_owned();
                     let is_ours = around.canonicalize().is_ok_and(|around| place.starts_with(around));
@@ -152,14 +155,18 @@ impl Sandboxes {
                             format!("{workspace} has a directory on the server's host; fork it, and use the fork");
                         return Err(Failure::new(Reason::AlreadyExists, message).into_status());
                     }
-                    // That of a sandbox that has ended, with files that could not be captured then.
-                    if let Err(status) = calls.put_away(&found, place.clone(), BEFORE_CHECKOUT).await {
+                    // That of a sandbox that has ended, or that never began.
+                    if calls.is_unfinished(&found).await? {
+                        std::fs::rename(&place, &path).map_err(failed)?;
+                    } else if let Err(status) = calls.put_away(&found, place.clone(), BEFORE_CHECKOUT).await {
                         warn!(sandbox = record.id, %status, "a kept checkout is taken over as it is");
-                        calls.take_over(&workspace, &place, &path).await?;
+                        std::fs::rename(&place, &path).map_err(failed)?;
+                        calls.attach_again(&workspace, &path).await?;
                         continue;
                     }
                 }
-                None => {}
+                // A mount may have left changes.
+                None => calls.commit(&workspace, BEFORE_CHECKOUT).await?,
             }
             prepare(&path, owner).map_err(failed)?;
             calls.check_out(&workspace, &path).await?;
