@@ -11,8 +11,8 @@ use std::time::Duration;
 use amalgam_engine::StoreOptions;
 use amalgam_engine::backend::{RocksOptions, SharedMemory};
 use amalgam_gateway::{
-    Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, HostRule, KeyText, NewKey, NodeCache,
-    OpenHome, Projects, RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles,
+    AccessSetting, Authentication, Catalog, CatalogError, ClusterOptions, ClusterStores, HostRule, KeyText, NewKey,
+    NodeCache, OpenHome, Projects, RatePreset, RuntimeChoice, SandboxOptions, Scopes, Server, ServerOptions, TlsFiles,
     WebhookOptions,
 };
 use amalgam_proto::Reason;
@@ -95,6 +95,8 @@ pub struct NetworkOptions {
 pub struct SandboxSettings {
     /// The runtimes.
     pub runtimes: Vec<RuntimeChoice>,
+    /// How sandboxes get at their files.
+    pub workspace_access: AccessSetting,
     /// Sandboxes at a time.
     pub total_max: Option<u32>,
     /// Sandboxes of one key at a time.
@@ -112,6 +114,7 @@ pub struct SandboxSettings {
 impl SandboxSettings {
     fn apply(&self, options: &mut SandboxOptions) {
         options.runtimes.clone_from(&self.runtimes);
+        options.workspace_access = self.workspace_access;
         let number = |value: Option<u32>| value.and_then(|value| usize::try_from(value).ok());
         options.total_max = number(self.total_max).unwrap_or(options.total_max);
         options.per_key_max = number(self.per_key_max).unwrap_or(options.per_key_max);

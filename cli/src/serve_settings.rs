@@ -44,7 +44,7 @@ const fn setting(
 }
 
 /// All settings of the server.
-pub const KEYS: [ServerSetting; 31] = [
+pub const KEYS: [ServerSetting; 32] = [
     setting("listen", "AMALGAM_LISTEN", "none", "address and port of gRPC and REST"),
     setting("e2b", "AMALGAM_E2B", "none", "address and port for e2b clients"),
     setting("data", "AMALGAM_DATA", "the local store", "directory of the projects; files of this node in a cluster"),
@@ -93,6 +93,12 @@ pub const KEYS: [ServerSetting; 31] = [
     setting("docker-host", "DOCKER_HOST", "unix:///var/run/docker.sock", "Unix socket of the Docker engine"),
     setting("docker-network", "DOCKER_NETWORK", "none", "network of containers that ask for `bridge`"),
     setting("docker-pull", "AMALGAM_DOCKER_PULL", "false", "pull images that the Docker engine does not have"),
+    setting(
+        "workspace-access",
+        "AMALGAM_WORKSPACE_ACCESS",
+        "auto",
+        "how sandboxes get at their files: `fuse` for mounts, `checkout` for directories with all files, `auto` for what the machine permits",
+    ),
     setting("max-sandboxes", "AMALGAM_MAX_SANDBOXES", "100", "sandboxes at a time"),
     setting("max-sandboxes-per-key", "AMALGAM_MAX_SANDBOXES_PER_KEY", "10", "sandboxes of one key at a time"),
     setting(
@@ -201,6 +207,10 @@ pub struct ServerArgs {
     /// Pull images that the Docker engine does not have [env: AMALGAM_DOCKER_PULL]
     #[arg(long)]
     docker_pull: bool,
+    /// How sandboxes get at their files: fuse, checkout, or auto for what the machine permits [env:
+    /// AMALGAM_WORKSPACE_ACCESS] [default: auto]
+    #[arg(long, value_name = "WORD")]
+    workspace_access: Option<String>,
     /// Sandboxes at a time [env: AMALGAM_MAX_SANDBOXES] [default: 100]
     #[arg(long, value_name = "NUMBER")]
     max_sandboxes: Option<String>,
@@ -256,6 +266,7 @@ impl ServerArgs {
             "docker-host" => self.docker_host.clone(),
             "docker-network" => self.docker_network.clone(),
             "docker-pull" => is_set(self.docker_pull),
+            "workspace-access" => self.workspace_access.clone(),
             "max-sandboxes" => self.max_sandboxes.clone(),
             "max-sandboxes-per-key" => self.max_sandboxes_per_key.clone(),
             "strict-landlock" => is_set(self.strict_landlock),

@@ -57,7 +57,7 @@ pub use operator_socket::serve_operator;
 pub use project::ProjectName;
 pub use projects::{DEFAULT_PROJECT, OpenHome, ProjectError, Projects};
 pub use rate::{CallClass, RateLimits, RatePreset};
-pub use sandboxes::{DockerSettings, HostRule, RuntimeChoice, SandboxOptions, TerminalTimes};
+pub use sandboxes::{AccessSetting, DockerSettings, HostRule, RuntimeChoice, SandboxOptions, TerminalTimes};
 pub use server::{Server, ServerError, ServerOptions};
 pub use tls::TlsFiles;
 pub use webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId};

@@ -1,7 +1,9 @@
 //! The sandboxes of the server: started beside a workspace, watched, expired, found again after a restart.
 
+mod access;
 mod activity;
 mod allow_list;
+mod checkout;
 mod creation;
 mod events;
 mod home;
@@ -43,6 +45,8 @@ use crate::audit::Audit;
 use crate::catalog::{Catalog, SandboxRecord};
 use crate::project::ProjectName;
 use crate::projects::Projects;
+use access::Access;
+pub use access::AccessSetting;
 pub use allow_list::HostRule;
 use home::{Keep, has_home, mounts_of};
 pub(crate) use metrics::SandboxMetrics;
@@ -67,6 +71,8 @@ pub struct SandboxOptions {
     pub agent: PathBuf,
     /// The runtimes; the first one that has the template of a sandbox starts it.
     pub runtimes: Vec<RuntimeChoice>,
+    /// How sandboxes get at the files of their workspaces.
+    pub workspace_access: AccessSetting,
     /// Whether a sandbox of the local runtime may have the network of the host.
     pub allows_host_network: bool,
     /// Whether Landlock restricts writes of sandboxes that outlive the server, too.
@@ -96,6 +102,7 @@ impl SandboxOptions {
             directory,
             agent,
             runtimes: vec![RuntimeChoice::Local],
+            workspace_access: AccessSetting::Auto,
             allows_host_network: false,
             has_strict_landlock: false,
             per_key_max: 10,
@@ -249,6 +256,10 @@ impl Sandboxes {
         let _ = std::fs::remove_dir_all(directory.join(creation::OUTPUT));
         let _ = std::fs::remove_file(directory.join(recovery::VARIABLES));
         let calls = self.store_calls(record).await?;
+        if Access::of_record(record) == Access::Checkout {
+            self.put_away_all(&calls, record, why).await;
+            return Ok(());
+        }
         if let Err(status) = calls.commit(&record.workspace, why).await {
             // Uncommitted work stays with the workspace.
             warn!(sandbox = record.id, %status, "the workspace of a sandbox was not committed");
@@ -298,11 +309,12 @@ impl Sandboxes {
         let calls = self.store_calls(&record).await?;
         if keep != Keep::WorkspaceAndHome && has_home(&record) {
             calls.delete_home(&record.workspace).await?;
+            self.remove_checkouts(&record, &[creation::HOME]).await;
         }
         if keep == Keep::Nothing && owns_workspace(&record) {
             match calls.delete(&record.workspace).await {
                 Err(status) if status.code() != tonic::Code::NotFound => return Err(status),
-                _ => {}
+                _ => self.remove_checkouts(&record, &[creation::WORKSPACE]).await,
             }
         }
         catalog.remove_sandbox(id).await?;

@@ -7,6 +7,8 @@ mod access;
 mod bounds;
 #[path = "server/canaries.rs"]
 mod canaries;
+#[path = "server/checkouts.rs"]
+mod checkouts;
 #[path = "server/cluster.rs"]
 mod cluster;
 #[path = "server/docker.rs"]

@@ -39,6 +39,8 @@ pub struct Rules {
     fingerprint: [u8; 32],
     settings: Chain,
     ours: Vec<Identity>,
+    /// Whether `.amalgamignore` files are files like others.
+    skips_files: bool,
 }
 
 /// The patterns that apply in a directory, its own first.
@@ -67,7 +69,13 @@ impl Rules {
         }
         let built = builder.build().map_err(|error| bad(&patterns.join(" "), &error))?;
         let fingerprint = *hasher.finalize().as_bytes();
-        Ok(Self { fingerprint, settings: Chain::default().and(built, &TreePath::root()), ours: Vec::new() })
+        let settings = Chain::default().and(built, &TreePath::root());
+        Ok(Self { fingerprint, settings, ours: Vec::new(), skips_files: false })
+    }
+
+    /// Rules that exclude nothing: patterns in `.amalgamignore` files are not used.
+    pub fn everything() -> Self {
+        Self { skips_files: true, ..Self::default() }
     }
 
     /// Adds directories that are never entered: the store's own, the runtime directory.
@@ -80,6 +88,11 @@ impl Rules {
     /// Returns a fingerprint of the settings' patterns: a tree captured with others has to be scanned completely.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
+    }
+
+    /// Returns whether the patterns of `.amalgamignore` files are used.
+    pub(crate) fn uses_files(&self) -> bool {
+        !self.skips_files
     }
 
     /// Returns the patterns that apply everywhere.
@@ -181,6 +194,7 @@ impl Chain {
 pub(crate) struct TreeRules {
     tree: WorkingTree,
     settings: Chain,
+    uses_files: bool,
     /// Cached patterns by directory.
     chains: Mutex<HashMap<TreePath, Chain>>,
     /// Number of pattern files in `chains`.
@@ -190,7 +204,8 @@ pub(crate) struct TreeRules {
 impl TreeRules {
     pub(crate) fn new(store: &Store, root: RootId, rules: &Rules) -> Result<Self> {
         let tree = WorkingTree::open_root(store, root)?;
-        Ok(Self { tree, settings: rules.settings(), chains: Mutex::default(), read: AtomicUsize::new(0) })
+        let (settings, uses_files) = (rules.settings(), rules.uses_files());
+        Ok(Self { tree, settings, uses_files, chains: Mutex::default(), read: AtomicUsize::new(0) })
     }
 
     /// Returns whether a path is excluded. The caller has checked the directories above it.
@@ -201,6 +216,9 @@ impl TreeRules {
     }
 
     fn chain(&self, directory: &TreePath) -> Result<Chain> {
+        if !self.uses_files {
+            return Ok(self.settings.clone());
+        }
         if let Some(chain) = self.chains.lock().get(directory) {
             return Ok(chain.clone());
         }

@@ -191,7 +191,8 @@ impl Directories {
 
     /// The ignore rules of a directory.
     fn rules(&self, record: &Record) -> Result<Rules> {
-        Ok(Rules::new(&record.exclude)?.never(&self.context.ours))
+        let rules = if record.takes_all { Rules::everything() } else { Rules::new(&record.exclude)? };
+        Ok(rules.never(&self.context.ours))
     }
 }
 

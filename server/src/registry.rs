@@ -28,6 +28,9 @@ pub(crate) struct Record {
     pub(crate) workspace: String,
     #[serde(default)]
     pub(crate) exclude: Vec<String>,
+    /// Nothing is left out of it: `.amalgamignore` files are files like others.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) takes_all: bool,
     /// The snapshot that the directory was last in step with.
     #[serde(default, with = "hex_id")]
     pub(crate) snapshot: Option<SnapshotId>,
@@ -55,6 +58,11 @@ pub(crate) struct Record {
     /// How many such paths there were beyond those that are listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) unlisted: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(is_set: &bool) -> bool {
+    !*is_set
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use amalgam_gateway::{
-    Authentication, ClusterOptions, DockerSettings, HostRule, RuntimeChoice, TlsFiles, WebhookOptions,
+    AccessSetting, Authentication, ClusterOptions, DockerSettings, HostRule, RuntimeChoice, TlsFiles, WebhookOptions,
 };
 use amalgam_proto::v1;
 use amalgam_server::{Home, Network, NfsListen};
@@ -149,6 +149,7 @@ fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
     let number = |name: &str| settings.number(name, 1..=10_000);
     Ok(SandboxSettings {
         runtimes: if runtimes.is_empty() { vec![RuntimeChoice::Local] } else { runtimes },
+        workspace_access: settings.list("workspace-access", str::parse::<AccessSetting>)?.pop().unwrap_or_default(),
         total_max: number("max-sandboxes")?,
         per_key_max: number("max-sandboxes-per-key")?,
         has_strict_landlock: settings.is_on("strict-landlock")?,

@@ -15,7 +15,9 @@ use serde_json::json;
 use tonic::{Code, Status};
 use tracing::{info, warn};
 
+use super::access::Access;
 use super::allow_list::HostRule;
+use super::checkout::commit_for_fork;
 use super::home::{Keep, has_home, home_id, home_name};
 use super::runtimes::{Choice, RuntimeSlot};
 use super::templates::no_snapshot;
@@ -239,11 +241,13 @@ impl Sandboxes {
             let message = format!("allowed_hosts: the setting `sandbox-hosts` of the server does not permit {rule}");
             return Err(invalid(message));
         }
-        let enforced = choice.slot.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
+        let mut enforced = choice.slot.runtime.enforce(&plan.limits).map_err(|error| sandbox_status(&error))?;
+        let access = Access::choose(&parts.options, &choice, plan.is_read_only)?;
+        access.enforce_disk(&plan.limits, &mut enforced)?;
         let queued = tokio::time::timeout(QUEUE_WITHIN, parts.creations.acquire()).await;
         let busy = || Failure::new(Reason::Busy, "too many sandboxes are being created; try again").into_status();
         let _place = queued.map_err(|_| busy())?.map_err(|_| busy())?;
-        let record = self.reserve(parts, owner, &plan, &choice, &enforced).await?;
+        let record = self.reserve(parts, owner, &plan, (&choice, access), &enforced).await?;
         match self.begin(choice.slot, &record, plan).await {
             Ok(()) => {
                 info!(sandbox = record.id, project = %record.project, "sandbox runs");
@@ -274,7 +278,7 @@ impl Sandboxes {
         parts: &Parts,
         owner: &Owner,
         plan: &Plan,
-        choice: &Choice<'_>,
+        (choice, access): (&Choice<'_>, Access),
         enforced: &[Enforced],
     ) -> Result<SandboxRecord, Status> {
         let id = new_sandbox_id()?;
@@ -295,6 +299,12 @@ impl Sandboxes {
         let home = home_name(&workspace);
         let limits: Vec<_> =
             enforced.iter().map(|one| json!({"limit": one.limit, "value": one.value, "by": one.by})).collect();
+        let outlives_server = match access {
+            // The root directory of a template ends with the server that shows it. A sandbox that may only read its workspace sees the
+            // mount itself, read-only.
+            Access::Fuse => choice.root.is_none() && !plan.is_read_only && choice.slot.carries_mounts(&parts.options),
+            Access::Checkout => true,
+        };
         let now = self.now();
         let record = SandboxRecord {
             id,
@@ -314,11 +324,9 @@ impl Sandboxes {
                 "network": plan.network.word(),
                 "readOnly": plan.is_read_only,
                 "ownsWorkspace": owns_workspace,
-                "provider": "fuse",
+                "provider": access.word(),
                 "bestEffort": plan.limits.is_best_effort,
-                // The root directory of a template ends with the server that shows it. A sandbox that may only read its workspace sees
-                // the mount itself, read-only.
-                "outlivesServer": choice.root.is_none() && !plan.is_read_only && choice.slot.carries_mounts(&parts.options),
+                "outlivesServer": outlives_server,
                 "root": choice.root,
                 "metadata": plan.metadata,
                 "allowedHosts": plan.allowed_hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -348,9 +356,9 @@ impl Sandboxes {
         let calls = self.store_calls(record).await?;
         calls.update(&record.workspace).await?;
         calls.ensure_home(&record.workspace, &plan.home_from).await?;
-        let is_mounted_later = record.config["outlivesServer"] == true;
+        let is_mounted_later = record.config["outlivesServer"] == true && Access::of_record(record) == Access::Fuse;
         if !is_mounted_later {
-            self.mount_all(&calls, runtime.as_ref(), record, plan.limits.disk_bytes).await?;
+            self.show_all(&calls, runtime.as_ref(), record, plan.limits.disk_bytes).await?;
         }
         let root = record.config["root"].as_str();
         if let Some(revision) = root {
@@ -404,7 +412,7 @@ impl Sandboxes {
         }
         if is_mounted_later {
             // The agent runs, so the sandbox has its empty directories: an earlier mount would be taken in their place, read-only.
-            self.mount_all(&calls, runtime.as_ref(), record, disk_bytes).await?;
+            self.show_all(&calls, runtime.as_ref(), record, disk_bytes).await?;
             let places = [MountPlace::Workspace, MountPlace::Home];
             if !places.into_iter().all(|place| runtime.sees_mount(&started.handle, place)) {
                 let message = "the sandbox does not see the mounts of its workspace and its home".to_owned();
@@ -520,6 +528,7 @@ impl Sandboxes {
 async fn fork_places(calls: &StoreCalls, record: &SandboxRecord, count: i32) -> Result<Vec<String>, Status> {
     let ids: Vec<_> = (0..count).map(|_| Ok(workspace_id(&new_sandbox_id()?))).collect::<Result<_, Status>>()?;
     // A home without a workspace is swept, so the workspaces come first.
+    commit_for_fork(calls, record).await?;
     let forked = calls.fork(&record.workspace, ids.clone()).await?;
     if has_home(record)
         && let Err(status) = calls.fork(&home_name(&record.workspace), ids.iter().map(|id| home_id(id)).collect()).await

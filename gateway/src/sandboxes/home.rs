@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
 use tracing::{info, warn};
 
+use super::access::Access;
 use super::workspace::StoreCalls;
 use super::{Sandboxes, creation};
 use crate::catalog::SandboxRecord;
@@ -98,8 +99,22 @@ fn is_there(status: &Status) -> bool {
 }
 
 impl Sandboxes {
+    /// Shows a sandbox its workspace and its home: by mounts, or by checkouts.
+    pub(super) async fn show_all(
+        &self,
+        calls: &StoreCalls,
+        runtime: &dyn Runtime,
+        record: &SandboxRecord,
+        disk_bytes: u64,
+    ) -> Result<(), Status> {
+        match Access::of_record(record) {
+            Access::Fuse => self.mount_all(calls, runtime, record, disk_bytes).await,
+            Access::Checkout => self.check_out_all(calls, runtime, record).await,
+        }
+    }
+
     /// Mounts the workspace of a sandbox and its home.
-    pub(super) async fn mount_all(
+    async fn mount_all(
         &self,
         calls: &StoreCalls,
         runtime: &dyn Runtime,
@@ -158,7 +173,7 @@ impl Sandboxes {
 }
 
 /// Makes the directory for temporary files. The sandbox may have put anything in its place: nothing is followed, changed or replaced.
-fn make_temporary_directory(home: &Path) -> io::Result<()> {
+pub(super) fn make_temporary_directory(home: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(home.join(TEMPORARY_DIRECTORY)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,

@@ -6,6 +6,7 @@ use amalgam_sandbox::{Command, CommandEnd, Stream, Usage};
 use serde_json::Value;
 
 use super::Living;
+use super::access::Access;
 use crate::catalog::SandboxRecord;
 
 const NANOSECONDS_IN_MILLISECOND: i64 = 1_000_000;
@@ -35,6 +36,7 @@ pub(super) fn sandbox_message(record: &SandboxRecord) -> v1::Sandbox {
             })
             .collect(),
         provider: text(&config["provider"]),
+        fork_cost: Access::of_record(record).fork_cost().to_owned(),
         reason: record.reason.clone(),
         owns_workspace: super::owns_workspace(record),
         metadata: super::metadata_of(record),

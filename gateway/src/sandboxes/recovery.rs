@@ -13,6 +13,7 @@ use serde_json::Value;
 use tonic::Status;
 use tracing::{info, warn};
 
+use super::access::Access;
 use super::creation::READY_WITHIN;
 use super::home::mounts_of;
 use super::{Living, Sandboxes, events, remove_files, sandbox_status};
@@ -68,7 +69,9 @@ impl Sandboxes {
         let calls = self.store_calls(record).await?;
         let directory = self.directory(&record.id)?;
         let disk_bytes = limits_of(record).disk_bytes;
-        for (place, name, part) in mounts_of(record) {
+        // A checkout was there all the time.
+        let mounts = if Access::of_record(record) == Access::Fuse { mounts_of(record) } else { Vec::new() };
+        for (place, name, part) in mounts {
             if !runtime.sees_mount(&record.handle, place) {
                 // The store has not mounted it again, or the mount did not get there.
                 let _ = calls.unmount(&directory.join(part)).await;

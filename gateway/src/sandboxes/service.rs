@@ -11,6 +11,7 @@ use amalgam_sandbox::{Command, CommandSpec, SandboxError, SandboxState, Stream, 
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use super::access::Access;
 use super::creation::{LIFETIME_SECONDS_MAX, Owner, Plan, check_envs, check_secrets};
 use super::home::Keep;
 use super::messages::{Event, command_message, sandbox_message, stats_message};
@@ -204,7 +205,12 @@ impl SandboxService for Sandboxes {
         request: Request<v1::GetSandboxStatsRequest>,
     ) -> Answer<v1::GetSandboxStatsResponse> {
         let id = &request.get_ref().id;
-        let living = self.running(&project_of(&request)?, id).await?;
+        let project = project_of(&request)?;
+        let mut living = self.running(&project, id).await?;
+        if Access::of_record(&self.find(&project, id).await?) == Access::Checkout {
+            // Nothing limits it, and nothing counts it.
+            living.limits.disk_bytes = 0;
+        }
         Ok(Response::new(stats_message(id, &living, living.link.usage())))
     }
 

@@ -34,7 +34,7 @@ pub(super) struct StoreCalls {
 
 /// Sends calls to a store without a connection.
 #[derive(Clone)]
-struct Direct(Arc<OpenStore>);
+pub(super) struct Direct(Arc<OpenStore>);
 
 impl tower::Service<http::Request<Body>> for Direct {
     type Response = http::Response<Body>;
@@ -56,12 +56,17 @@ impl StoreCalls {
         Self { store, actor: actor.to_owned() }
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Ok(actor) = self.actor.parse() {
             request.metadata_mut().insert(ACTOR_HEADER, actor);
         }
         request
+    }
+
+    /// A connection to the store.
+    pub(super) fn direct(&self) -> Direct {
+        Direct(Arc::clone(&self.store))
     }
 
     fn workspaces(&self) -> WorkspaceServiceClient<Direct> {

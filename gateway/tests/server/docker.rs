@@ -9,6 +9,7 @@ use amalgam_gateway::{DockerSettings, RuntimeChoice, WebhookOptions};
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::checkouts::{assert_life_in_a_checkout, by_checkout};
 use crate::receiver::Receiver;
 use crate::running::Setup;
 use crate::site::{Site, agent};
@@ -53,9 +54,10 @@ impl Engine {
         let bin = root.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         std::fs::copy(BUSYBOX, bin.join("busybox")).unwrap();
-        for name in
-            ["sh", "ls", "cat", "sleep", "id", "echo", "touch", "dd", "stty", "ps", "mkdir", "grep", "wc", "env"]
-        {
+        for name in [
+            "sh", "ls", "cat", "sleep", "id", "echo", "touch", "dd", "stty", "ps", "mkdir", "grep", "wc", "env", "ln",
+            "chmod", "mkfifo", "stat", "rm", "readlink",
+        ] {
             std::os::unix::fs::symlink("busybox", bin.join(name)).unwrap();
         }
         let archive = root.path().with_extension("tar");
@@ -137,6 +139,42 @@ async fn docker_container_runs_commands_beside_the_workspace_and_is_removed() {
         assert!(engine.containers(one).is_empty(), "the container is removed with the sandbox");
     }
     assert_eq!(&site.read(workspace, "note").await.bytes[..], b"kept\n");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn docker_sandbox_in_a_checkout_forks_expires_and_starts_again_without_a_loss() {
+    let Some(engine) = Engine::find() else { return };
+    let choice = engine.choice();
+    let mut site = Site::start_with(|options| {
+        options.runtimes = vec![choice];
+        by_checkout(options);
+    })
+    .await;
+    assert_life_in_a_checkout(&site, json!({"template": IMAGE})).await;
+    let id = site.create(json!({"template": IMAGE})).await;
+    site.said(&id, "echo text > file; ln -s /etc/passwd link").await;
+    assert_eq!(
+        site.said(&id, "ls -lnd . file link | { while read m l u g r; do echo $u $g; done; }").await,
+        "1000 1000\n".repeat(3)
+    );
+    // The owner is that of the directory: a sandbox of the other kind sees it as its own.
+    let copy = site.copy_of(&id).await;
+    assert_eq!(
+        site.said(&copy, "ls -ln file | { read m l u g r; echo $u; }; echo more >> file; cat file").await,
+        "1000\ntext\nmore\n"
+    );
+    let workspace = site.workspace_of(&copy).await;
+    site.end(&copy).await;
+    let mut options = amalgam_gateway::SandboxOptions::new(site.server.home.path().join("sandboxes"), agent());
+    options.runtimes = vec![RuntimeChoice::Local, engine.choice()];
+    site.server = site.server.restart(Setup { sandboxes: Some(options), ..Setup::default() }).await;
+    let mounted = site.create(json!({"template": IMAGE, "workspace": workspace})).await;
+    assert_eq!(site.get(&mounted).await["provider"], "fuse");
+    assert_eq!(
+        site.said(&mounted, "cat file; echo end > file; ls -ln file | { read m l u g r; echo $u; }").await,
+        "text\nmore\n1000\n"
+    );
     site.server.stop().await;
 }
 

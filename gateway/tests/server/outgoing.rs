@@ -144,3 +144,90 @@ async fn allow_lists_need_the_operator_and_the_network_none() {
     assert_ne!(site.run(&id, proxy).await["exitCode"], 0, "without an allow-list there is no proxy");
     site.server.stop().await;
 }
+
+/// Set in the process that runs in a network of its own.
+const INSIDE: &str = "AMALGAM_TEST_IN_A_NETWORK";
+/// Addresses for documentation: no packet to them leaves the namespace, whose only interface is its loopback.
+const ALLOWED: &str = "198.51.100.7";
+const FORBIDDEN: &str = "203.0.113.7";
+
+/// Counts the connections to an address.
+async fn counted(address: &str) -> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    let listener = TcpListener::bind((address, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let seen = std::sync::Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nfirst").await;
+        }
+    });
+    (port, count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_in_a_network_of_the_test_are_reached_by_the_allow_list_only() {
+    if std::env::var_os(INSIDE).is_some() {
+        return reach_hosts_of_the_network().await;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    if !amalgam_test_support::has_or_skip("root", is_root, "only root can make a network namespace with addresses") {
+        return;
+    }
+    // This test again, in a namespace with two hosts, whose names are in a file of its own.
+    let names = tempfile::NamedTempFile::new().unwrap();
+    let lines =
+        format!("127.0.0.1 localhost\n{ALLOWED} allowed.test\n{FORBIDDEN} forbidden.test\n{FORBIDDEN} moved.test\n");
+    std::fs::write(names.path(), lines).unwrap();
+    let script = format!(
+        "ip link set lo up && ip address add {ALLOWED}/32 dev lo && ip address add {FORBIDDEN}/32 dev lo && \
+         mount --bind {} /etc/hosts && exec \"$0\" --exact --nocapture \"$1\"",
+        names.path().display()
+    );
+    let (own, name) = (
+        std::env::current_exe().unwrap(),
+        "outgoing::hosts_in_a_network_of_the_test_are_reached_by_the_allow_list_only",
+    );
+    let mut command = tokio::process::Command::new("unshare");
+    command.args(["--net", "--mount", "--", "/bin/sh", "-c", &script]).arg(own).arg(name).env(INSIDE, "1");
+    let done = command.output().await.unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+}
+
+async fn reach_hosts_of_the_network() {
+    use std::sync::atomic::Ordering;
+    let ((port, reached), (other, avoided)) = (counted(ALLOWED).await, counted(FORBIDDEN).await);
+    let mut site = Site::start_with(|options| {
+        options.hosts = vec!["*".parse().unwrap()];
+        options.networks = vec!["198.51.100.0/24".parse().unwrap()];
+    })
+    .await;
+    let allowed = json!([format!("allowed.test:{port}"), format!("moved.test:{other}")]);
+    let id = site.create(json!({"template": "host", "allowedHosts": allowed})).await;
+    let get =
+        |host: &str, port: u16| format!("GET http://{host}:{port}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let answer = by_proxy(&site, &id, &get("allowed.test", port)).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("first\n"), "{answer}");
+    assert_eq!(reached.load(Ordering::SeqCst), 1);
+    // Another name, another port, the bare address, and an allowed name that leads to a network that the operator does not allow.
+    for (host, port) in
+        [("forbidden.test", other), ("allowed.test", other), (FORBIDDEN, other), (ALLOWED, port), ("moved.test", other)]
+    {
+        let answer = by_proxy(&site, &id, &get(host, port)).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{host}:{port}: {answer}");
+    }
+    // Around the proxy: no address of that network is there.
+    for (host, port) in [(ALLOWED, port), (FORBIDDEN, other)] {
+        let around = format!("python3 -c \"import socket; socket.create_connection(('{host}', {port}), 5)\"");
+        assert_ne!(site.run(&id, &around).await["exitCode"], 0);
+        let datagram = format!(
+            "python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{host}', {port}))\""
+        );
+        assert_ne!(site.run(&id, &datagram).await["exitCode"], 0);
+    }
+    assert_eq!((reached.load(Ordering::SeqCst), avoided.load(Ordering::SeqCst)), (1, 0));
+    site.server.stop().await;
+}

@@ -230,6 +230,9 @@ impl<'a> Scanner<'a> {
 
     /// Returns the ignore rules of a directory, including its own.
     fn chain(&self, directory: &TreePath, wanted: &BTreeSet<TreePath>, chains: &mut HashMap<TreePath, Chain>) -> Chain {
+        if !self.job.rules.uses_files() {
+            return self.job.rules.settings();
+        }
         let rules_file = Name::new(RULES_FILE).expect("a name");
         let mut chain = self.job.rules.settings();
         let mut here = TreePath::root();
@@ -356,6 +359,9 @@ impl<'a> Scanner<'a> {
 
     /// Returns the ignore rules in a directory. If its own rules changed, everything below it is scanned.
     fn enter(&self, job: &mut Job, listed: &[(Name, FileType)], open: BorrowedFd<'_>) -> Chain {
+        if !self.job.rules.uses_files() {
+            return job.chain.clone();
+        }
         let found = listed.binary_search_by(|(name, _)| name.as_bytes().cmp(RULES_FILE)).ok();
         let name = Name::new(RULES_FILE).expect("a name");
         let before = job.known.and_then(|known| self.index.directory(known).get(&name));

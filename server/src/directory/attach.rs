@@ -30,6 +30,9 @@ impl Directories {
         let path = canonical(&host_path(&request.path)?)?;
         let host = HostDir::open(&path)?;
         Rules::new(&request.exclude)?;
+        if request.take_all && !request.exclude.is_empty() {
+            return Err(Error::new(Reason::Invalid, "take_all leaves nothing out, and exclude names patterns"));
+        }
         if self.context.ours.contains(&host.identity()) || path.starts_with(self.context.home.path()) {
             let message = format!("{} holds Amalgam's own store; choose another directory", path.display());
             return Err(Error::new(Reason::NestedDirectory, message));
@@ -65,7 +68,7 @@ impl Directories {
             self.context.workspaces.create(&workspace, &new, act)?;
         }
         let record = self.new_record(&path, &host, &workspace)?;
-        let record = Record { exclude: request.exclude.clone(), ..record };
+        let record = Record { exclude: request.exclude.clone(), takes_all: request.take_all, ..record };
         self.context.registry.put(record.clone())?;
         Ok(record)
     }
@@ -80,6 +83,7 @@ impl Directories {
             birth: 0,
             workspace: workspace.to_string(),
             exclude: Vec::new(),
+            takes_all: false,
             snapshot: None,
             looked: Time::EPOCH.0,
             made_here: false,
@@ -367,6 +371,7 @@ impl Directories {
             problem: problem.unwrap_or_default(),
             made_by_checkout: record.made_here,
             mounted: false,
+            take_all: record.takes_all,
             ..v1::Directory::default()
         };
         self.tell_watch(record, &mut directory);

@@ -85,7 +85,7 @@ impl Directories {
         let (host, attached) = match &attach {
             Some(workspace) => {
                 let conflicts = if style == Style::default() { "" } else { style.word() };
-                let (host, attached) = self.attach_new(&path, workspace, conflicts, root)?;
+                let (host, attached) = self.attach_new(&path, workspace, conflicts, root, request.take_all)?;
                 (host, Some(attached))
             }
             None => {
@@ -131,7 +131,7 @@ impl Directories {
             keep_git: false,
             rules: None,
             // What names a repository elsewhere must not be shared; the one that was lost shares it with no other directory.
-            leave_git_file: !request.again,
+            leave_git_file: !request.again && !request.take_all,
             withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
             times: Times::Exact,
@@ -180,6 +180,7 @@ impl Directories {
         workspace: &WorkspaceName,
         conflicts: &str,
         aim: RootId,
+        takes_all: bool,
     ) -> Result<(HostDir, Attached<'_>)> {
         let _turn = self.context.registry.turn();
         self.refuse_second(workspace)?;
@@ -187,7 +188,7 @@ impl Directories {
         let host = HostDir::open(path)?;
         self.refuse_nested(path, &host)?;
         let (conflicts, aim) = (conflicts.to_owned(), Some(aim));
-        let record = Record { made_here, conflicts, aim, ..self.new_record(path, &host, workspace)? };
+        let record = Record { made_here, conflicts, aim, takes_all, ..self.new_record(path, &host, workspace)? };
         self.context.registry.put(record.clone())?;
         let live = self.live(&record.id).lock_arc();
         Ok((host, Attached { directories: self, id: record.id, is_new: true, live: Some(live) }))
@@ -237,7 +238,7 @@ impl Directories {
         let style = Style::from_word(&word).unwrap_or_default();
         let (host, attached) = match record {
             Some(record) => self.attach_lost(&path, &record.id, root)?,
-            None => self.attach_new(&path, &workspace, "", root)?,
+            None => self.attach_new(&path, &workspace, "", root, false)?,
         };
         let request = v1::CheckoutDirectoryRequest { source: String::new(), read_only: false, ..request.clone() };
         self.write_checkout(&request, (&wanted, style), (host, Some(attached)), progress)

@@ -15,15 +15,17 @@ use std::fs::File;
 use std::io::Write as _;
 
 /// The capabilities that a test may need.
-pub const CAPABILITIES: [&str; 18] = [
+pub const CAPABILITIES: [&str; 20] = [
     "btrfs",      // a file system that shares blocks between files
     "bwrap",      // bubblewrap, and the namespaces that it needs
+    "cgroup",     // control groups that the test may divide
     "direct-io",  // files opened with `O_DIRECT`
     "filesystem", // a second file system beside the temporary directory
     "fuse",       // `/dev/fuse`, and root or `fusermount3`
     "history",    // the sources as a Git repository with its whole history
     "docker",     // a Docker engine that answers
     "inotify",    // a kernel whose queue of events can be filled
+    "landlock",   // a kernel with Landlock
     "openssl",    // the program, to make certificates
     "overlay",    // overlay mounts with attributes of users
     "packaging",  // systemd-analyze and `docker compose`

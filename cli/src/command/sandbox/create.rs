@@ -118,6 +118,9 @@ impl Create {
                 name => session.output.remark(format!("nothing enforces the limit `{name}` on this machine"))?,
             }
         }
+        if sandbox.provider == "checkout" {
+            session.output.remark(format!("its files are a checkout; at a fork, {}", sandbox.fork_cost))?;
+        }
         let then = text::wall_clock(text::timestamp(sandbox.expires_at.as_ref()));
         session
             .output

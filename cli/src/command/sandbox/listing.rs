@@ -26,6 +26,7 @@ pub fn sandbox_json(sandbox: &v1::Sandbox) -> Value {
             "network": sandbox.network,
             "allowed_hosts": sandbox.allowed_hosts,
             "provider": sandbox.provider,
+            "fork_cost": sandbox.fork_cost,
             "read_only": sandbox.read_only,
             "created": lines::time(sandbox.created_at.as_ref()),
             "expires": lines::time(sandbox.expires_at.as_ref()),

@@ -587,8 +587,9 @@ export interface DirectoryEdit {
 
 /** Disk use of a sandbox. */
 export interface DiskStats {
+  /** 0 for none. */
   limit?: number;
-  /** Bytes in its workspace and its home, beside the last snapshot of each. */
+  /** Bytes in its workspace and its home, beside the last snapshot of each. 0 with the provider `checkout`: nothing counts them. */
   usage?: number;
 }
 
@@ -2336,6 +2337,8 @@ export interface Sandbox {
   createdAt?: string | null;
   /** When it is ended, and its workspace committed and kept. */
   expiresAt?: string | null;
+  /** What a fork of the running sandbox costs, in words. It depends on `provider`. */
+  forkCost?: string;
   /** The hidden workspace with its home and its `/tmp`, `workspaces/.homes/{workspace}`. It forks with the sandbox. */
   home?: string;
   /** `sbx-...`. */
@@ -2351,7 +2354,7 @@ export interface Sandbox {
   ownsWorkspace?: boolean;
   /** Its project. */
   project?: string;
-  /** How the sandbox sees its workspace: `fuse`. */
+  /** How the sandbox sees its workspace and its home: `fuse` for mounts, `checkout` for directories with all files. */
   provider?: string;
   readOnly?: boolean;
   /** Why the sandbox is in the state `error` or `stopped`. */

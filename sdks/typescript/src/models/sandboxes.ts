@@ -31,8 +31,10 @@ export interface SandboxInfo {
   readonly network: string;
   readonly isReadOnly: boolean;
   readonly limits: readonly EnforcedLimit[];
-  /** How the sandbox sees its workspace, for example `fuse`. */
+  /** How the sandbox sees its workspace: `fuse` or `checkout`. */
   readonly provider: string;
+  /** What a fork of the running sandbox costs, in words. */
+  readonly forkCost: string;
   /** Why it is in the state `error` or `stopped`. */
   readonly reason: string;
   /** The hosts that it may reach, by the proxy of the server. */
@@ -144,6 +146,7 @@ export function sandboxInfo(value: api.Sandbox): SandboxInfo {
       enforcedBy,
     })),
     provider: value.provider ?? "",
+    forkCost: value.forkCost ?? "",
     reason: value.reason ?? "",
     allowedHosts: value.allowedHosts ?? [],
     home: short(value.home),

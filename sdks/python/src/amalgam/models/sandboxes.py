@@ -49,7 +49,9 @@ class SandboxInfo:
     read_only: bool = False
     limits: tuple[EnforcedLimit, ...] = ()
     provider: str = ""
-    """How the sandbox sees its workspace, for example ``fuse``."""
+    """How the sandbox sees its workspace: ``fuse`` or ``checkout``."""
+    fork_cost: str = ""
+    """What a fork of the running sandbox costs, in words."""
     reason: str = ""
     """Why it is in the state ``error`` or ``stopped``."""
     allowed_hosts: tuple[str, ...] = ()
@@ -74,6 +76,7 @@ class SandboxInfo:
             read_only=value.get("readOnly", False),
             limits=tuple(EnforcedLimit.from_json(one) for one in value.get("limits", ())),
             provider=value.get("provider", ""),
+            fork_cost=value.get("forkCost", ""),
             reason=value.get("reason", ""),
             allowed_hosts=tuple(value.get("allowedHosts", ())),
             home=short(value.get("home", "")),

@@ -1,0 +1,175 @@
+//! How a sandbox gets at the files of its workspace and its home: by a FUSE mount, or by a checkout into a real directory.
+
+use std::fs::File;
+use std::path::Path;
+use std::str::FromStr;
+
+use amalgam_proto::{Failure, Reason};
+use amalgam_sandbox::{Enforced, Limits, SandboxError};
+use tonic::Status;
+
+use super::runtimes::Choice;
+use super::{SandboxOptions, sandbox_status};
+use crate::catalog::SandboxRecord;
+
+const DEVICE: &str = "/dev/fuse";
+/// The program that mounts for users without the capability.
+const HELPER: &str = "fusermount3";
+const SETTINGS: &str = "/etc/fuse.conf";
+/// The number of the capability that mounting needs.
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Which access the operator wants sandboxes to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessSetting {
+    /// A mount where the machine permits it, else a checkout.
+    #[default]
+    Auto,
+    /// Always a mount.
+    Fuse,
+    /// Always a checkout.
+    Checkout,
+}
+
+impl FromStr for AccessSetting {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "fuse" => Ok(Self::Fuse),
+            "checkout" => Ok(Self::Checkout),
+            _ => Err(format!("`{}` is neither auto, fuse nor checkout", word.escape_debug())),
+        }
+    }
+}
+
+/// How a sandbox gets at its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// The server mounts workspace and home.
+    Fuse,
+    /// Workspace and home are directories, which are captured.
+    Checkout,
+}
+
+impl Access {
+    /// The word in the API.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Fuse => "fuse",
+            Self::Checkout => "checkout",
+        }
+    }
+
+    /// What a fork of a running sandbox costs, in words.
+    pub(super) fn fork_cost(self) -> &'static str {
+        match self {
+            Self::Fuse => "nothing is copied; the cost does not depend on the size of the workspace",
+            Self::Checkout => "changed files are read, and all files of the workspace and the home are written again",
+        }
+    }
+
+    /// The access of a sandbox, as it was written down.
+    pub(super) fn of_record(record: &SandboxRecord) -> Self {
+        match record.config["provider"].as_str() {
+            Some("checkout") => Self::Checkout,
+            _ => Self::Fuse,
+        }
+    }
+
+    /// Chooses the access of a sandbox.
+    pub(super) fn choose(options: &SandboxOptions, choice: &Choice<'_>, is_read_only: bool) -> Result<Self, Status> {
+        let has_root = choice.root.is_some();
+        match options.workspace_access {
+            AccessSetting::Fuse => Ok(Self::Fuse),
+            // The root directory of a template is a mount, too.
+            AccessSetting::Auto if has_root => Ok(Self::Fuse),
+            AccessSetting::Auto => {
+                let is_mounted_later = !is_read_only && choice.slot.carries_mounts(options);
+                let needs_others = choice.slot.runtime.mount_access(is_mounted_later).allows_others;
+                Ok(if fuse_problem(needs_others).is_none() { Self::Fuse } else { Self::Checkout })
+            }
+            AccessSetting::Checkout if has_root => {
+                let message = "a template that is a snapshot needs a mount, and this server gives sandboxes checkouts only \
+                               (workspace-access)";
+                Err(Failure::new(Reason::Unsupported, message).into_status())
+            }
+            AccessSetting::Checkout => Ok(Self::Checkout),
+        }
+    }
+
+    /// Says what enforces the limit of the disk: a checkout has none.
+    pub(super) fn enforce_disk(self, limits: &Limits, enforced: &mut [Enforced]) -> Result<(), Status> {
+        if self == Self::Fuse {
+            return Ok(());
+        }
+        if limits.asked.contains(&"disk") && !limits.is_best_effort {
+            let why = "the sandbox works in a checkout, whose size nothing limits (workspace-access)".to_owned();
+            return Err(sandbox_status(&SandboxError::NotEnforced { limit: "disk", why }));
+        }
+        enforced.iter_mut().filter(|one| one.limit == "disk").for_each(|one| one.by = "none");
+        Ok(())
+    }
+}
+
+/// Why this process cannot mount; nothing if it can.
+fn fuse_problem(needs_others: bool) -> Option<String> {
+    if let Err(error) = File::options().read(true).write(true).open(DEVICE) {
+        return Some(format!("{DEVICE} cannot be opened: {error}"));
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if has_capability(&status, CAP_SYS_ADMIN) {
+        return None;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|directory| directory.join(HELPER).is_file()) {
+        return Some(format!("{HELPER} is not installed"));
+    }
+    let settings = std::fs::read_to_string(Path::new(SETTINGS)).unwrap_or_default();
+    let lets_others = settings.lines().any(|line| line.trim() == "user_allow_other");
+    (needs_others && !lets_others).then(|| format!("{SETTINGS} does not have `user_allow_other`"))
+}
+
+/// Whether the status of a process names a capability as an effective one.
+fn has_capability(status: &str, number: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> number & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_a_word() {
+        assert_eq!("auto".parse(), Ok(AccessSetting::Auto));
+        assert_eq!("checkout".parse(), Ok(AccessSetting::Checkout));
+        let wrong = "nfs\n".parse::<AccessSetting>().expect_err("it is none");
+        assert_eq!(wrong, "`nfs\\n` is neither auto, fuse nor checkout");
+    }
+
+    #[test]
+    fn a_capability_is_read_from_the_status_of_a_process() {
+        let status = |bits: &str| format!("Name:\tx\nCapPrm:\t0000000000200000\nCapEff:\t{bits}\n");
+        assert!(has_capability(&status("000001ffffffffff"), CAP_SYS_ADMIN));
+        assert!(has_capability(&status("0000000000200000"), CAP_SYS_ADMIN));
+        assert!(!has_capability(&status("00000000a80425fb"), CAP_SYS_ADMIN));
+        assert!(!has_capability("", CAP_SYS_ADMIN));
+    }
+
+    #[test]
+    fn a_disk_limit_that_was_asked_for_is_refused_with_a_checkout() {
+        let disk = || [Enforced { limit: "disk", value: "1".to_owned(), by: "quota" }];
+        let (mut with_mount, mut with_checkout) = (disk(), disk());
+        let asked = Limits { asked: vec!["disk"], ..Limits::default() };
+        Access::Fuse.enforce_disk(&asked, &mut with_mount).expect("enforced");
+        assert_eq!(with_mount[0].by, "quota");
+        let refused = Access::Checkout.enforce_disk(&asked, &mut with_checkout).expect_err("not enforced");
+        assert_eq!(Failure::of_status(&refused).map(|failure| failure.reason), Some(Reason::LimitNotEnforced));
+        let best_effort = Limits { is_best_effort: true, ..asked };
+        Access::Checkout.enforce_disk(&best_effort, &mut with_checkout).expect("as far as possible");
+        assert_eq!(with_checkout[0].by, "none");
+    }
+}
