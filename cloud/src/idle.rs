@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 /// Connections that are kept at most, beside those that the pool has itself.
 const KEPT_MAX: u32 = 4;
-/// Connections that are never kept: one that listens, and one for whoever asks the pool.
+/// Connections that are never kept: one that listens, and one for other users of the pool.
 const LEFT_TO_POOL: u32 = 2;
 /// Time after which a connection goes back to the pool, which closes old ones.
 const KEEP_TIME: Duration = Duration::from_secs(600);
@@ -67,7 +67,7 @@ impl IdleConnections {
                 }
                 broken.push(lent);
             }
-            // Under the same lock: whoever gives a connection back from now on gives it to the pool.
+            // Under the same lock: a call that ends from now on gives its connection to the pool.
             state.waiting += 1;
             Waiting(self)
         };
