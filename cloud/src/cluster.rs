@@ -42,7 +42,7 @@ impl Cluster {
             .map_err(failed)?;
         // One connection listens all the time.
         let database = Database::open(url, connections.max(1) + 1, retry_time, runtime.handle())?;
-        let hints = Hints::start(&database.pool, runtime.handle());
+        let hints = Hints::start(&database, runtime.handle());
         Ok(Self { inner: Arc::new(Inner { database, hints, runtime: Some(runtime) }) })
     }
 
@@ -67,6 +67,7 @@ impl Cluster {
 impl Drop for Inner {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
+        self.database.release_idle();
         let (done, closed) = std::sync::mpsc::channel();
         let pool = self.database.pool.clone();
         runtime.spawn(async move {

@@ -19,6 +19,16 @@ use crate::node::Node;
 use crate::prepared::Prepared;
 use crate::upload::{NamedPack, divide};
 
+/// A batch of up to this many transactions, references and packs is executed by statements for single rows. The statements for a larger
+/// one are for all of its rows, and take longer to start.
+const SMALL_BATCH_ROWS_MAX: usize = 8;
+
+/// The function for small batches, and for those in which two transactions concern one reference.
+const TRANSACT_IN_ORDER: &str = "SELECT transact_in_order($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+     $18, $19, $20, $21)";
+const TRANSACT: &str =
+    "SELECT transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
+
 /// The arguments of the function, one array for each column.
 #[derive(Default)]
 struct Columns {
@@ -159,10 +169,10 @@ impl Node {
     fn call_transact(&self, columns: &Columns, packs: &PackColumns<'_>, durable: bool) -> Result<String> {
         let batch = signed(self.last_batch.fetch_add(1, Ordering::SeqCst) + 1);
         let Identity { project, node, generation } = self.identity;
+        let rows = columns.records.len().max(columns.ref_name.len()).max(packs.id.len());
+        let statement = if rows <= SMALL_BATCH_ROWS_MAX { TRANSACT_IN_ORDER } else { TRANSACT };
         self.database.call("commit", async |connection| {
-            let query = sqlx::query_scalar(
-                "SELECT transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)",
-            );
+            let query = sqlx::query_scalar(statement);
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(durable).bind(batch);
             let query = query.bind(count(columns.records.len()));
             let query = query.bind(&columns.scopes[..]).bind(&columns.requests[..]).bind(&columns.records[..]);

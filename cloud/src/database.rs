@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use amalgam_engine::{Error, Result};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use sqlx::pool::PoolConnection;
+use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Postgres};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::error::Elapsed;
 
 use crate::calls::{Counters, count};
+use crate::idle::{IdleConnections, Lent};
 
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(10);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -36,6 +36,7 @@ const EXPELLED: &str =
 #[derive(Clone)]
 pub(crate) struct Database {
     pub(crate) pool: PgPool,
+    idle: Arc<IdleConnections>,
     handle: Handle,
     retry_time: Duration,
     answer_timeout: Duration,
@@ -66,8 +67,9 @@ impl Database {
         let pool = pool.connect_lazy_with(options);
         drop(inside);
         let answer_timeout = retry_time * 2 / 3;
+        let idle = Arc::new(IdleConnections::new(connections, handle));
         let handle = handle.clone();
-        let database = Self { pool, handle, retry_time, answer_timeout, failed, counters };
+        let database = Self { pool, idle, handle, retry_time, answer_timeout, failed, counters };
         database.handle.block_on(database.migrate())?;
         Ok(database)
     }
@@ -141,31 +143,41 @@ impl Database {
         &self,
         make: impl for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, sqlx::Result<T>>,
     ) -> sqlx::Result<T> {
-        let mut connection = self.pool.acquire().await?;
-        let answer = tokio::time::timeout(self.answer_timeout, make(&mut connection)).await;
-        self.take_answer(connection, answer)
+        let mut lent = self.acquire().await?;
+        let answer = tokio::time::timeout(self.answer_timeout, make(&mut lent.connection)).await;
+        self.take_answer(lent, answer)
+    }
+
+    async fn acquire(&self) -> sqlx::Result<Lent> {
+        let failed = *self.failed.lock();
+        self.idle.acquire(&self.pool, failed).await
+    }
+
+    /// Gives idle connections to the pool, before it is closed.
+    pub(crate) fn release_idle(&self) {
+        self.idle.release();
     }
 
     async fn attempt<T>(&self, make: &impl AsyncFn(&mut PgConnection) -> sqlx::Result<T>) -> sqlx::Result<T> {
-        let mut connection = self.pool.acquire().await?;
-        let answer = tokio::time::timeout(self.answer_timeout, make(&mut connection)).await;
-        self.take_answer(connection, answer)
+        let mut lent = self.acquire().await?;
+        let answer = tokio::time::timeout(self.answer_timeout, make(&mut lent.connection)).await;
+        self.take_answer(lent, answer)
     }
 
     /// Gives a connection back. One without an answer does not go back into the pool, where the next call would wait for the same
     /// answer: its server may be gone without a word, or may have been replaced.
-    fn take_answer<T>(
-        &self,
-        connection: PoolConnection<Postgres>,
-        answer: std::result::Result<sqlx::Result<T>, Elapsed>,
-    ) -> sqlx::Result<T> {
-        let result = answer.unwrap_or_else(|_| {
-            drop(connection.detach());
-            let why = format!("PostgreSQL did not answer within {:?}", self.answer_timeout);
-            Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, why)))
-        });
-        if result.as_ref().is_err_and(is_connection_failure) {
+    fn take_answer<T>(&self, lent: Lent, answer: std::result::Result<sqlx::Result<T>, Elapsed>) -> sqlx::Result<T> {
+        let Ok(result) = answer else {
+            drop(lent.connection.detach());
             *self.failed.lock() = Some(Instant::now());
+            let why = format!("PostgreSQL did not answer within {:?}", self.answer_timeout);
+            return Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, why)));
+        };
+        match &result {
+            Err(error) if is_connection_failure(error) => *self.failed.lock() = Some(Instant::now()),
+            // The pool tests a connection before it gives it out again.
+            Err(_) => {}
+            Ok(_) => self.idle.give_back(lent),
         }
         result
     }

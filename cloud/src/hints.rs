@@ -14,12 +14,17 @@ use sqlx::postgres::{PgListener, PgPool};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::database::Database;
 use crate::rounds::Answer;
 
 /// The channel of hints. A message is the number of a project and that of its newest operation.
 const CHANNEL: &str = "amalgam_operations";
 /// Delay before a connection that failed is made again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Time between two statements of hints. Many commits in a row are one hint, so that their nodes and PostgreSQL do not spend more time on
+/// hints than on commits.
+const SEND_INTERVAL: Duration = Duration::from_millis(3);
 
 /// The message of a collection that begins or ends, instead of a number.
 const COLLECTION: &str = "c";
@@ -67,12 +72,12 @@ impl Drop for Registration {
 
 impl Hints {
     /// Starts to send and to listen.
-    pub(crate) fn start(pool: &PgPool, handle: &Handle) -> Self {
+    pub(crate) fn start(database: &Database, handle: &Handle) -> Self {
         let (sender, receiver) = unbounded_channel();
         let wakers = Wakers::default();
-        handle.spawn(send(pool.clone(), receiver));
+        handle.spawn(send(database.clone(), receiver));
         let answers = Answers::default();
-        handle.spawn(listen(pool.clone(), Arc::clone(&wakers), Arc::clone(&answers)));
+        handle.spawn(listen(database.pool.clone(), Arc::clone(&wakers), Arc::clone(&answers)));
         Self { sender, wakers, answers }
     }
 
@@ -105,9 +110,11 @@ impl Hints {
     }
 }
 
-/// Sends hints. Those that arrive while a statement is under way are sent together, one for each project.
-async fn send(pool: PgPool, mut receiver: UnboundedReceiver<Hint>) {
+/// Sends hints. The first one is sent at once; those that arrive within the interval after it are sent together, one for each project.
+async fn send(database: Database, mut receiver: UnboundedReceiver<Hint>) {
+    let mut next_send = tokio::time::Instant::now();
     while let Some(first) = receiver.recv().await {
+        tokio::time::sleep_until(next_send).await;
         let (mut newest, mut collections) = (HashMap::<i64, u64>::new(), HashSet::new());
         let mut next = Some(first);
         while let Some(hint) = next {
@@ -128,9 +135,11 @@ async fn send(pool: PgPool, mut receiver: UnboundedReceiver<Hint>) {
             statements.push_str(&format!("NOTIFY {CHANNEL}, '{project}:{sequence}';"));
         }
         // Safe: a constant and two numbers.
-        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(statements)).execute(&pool).await {
+        let query = sqlx::raw_sql(AssertSqlSafe(statements));
+        if let Err(error) = database.once(|connection| Box::pin(query.execute(connection))).await {
             tracing::debug!(%error, "a hint was not sent");
         }
+        next_send = tokio::time::Instant::now() + SEND_INTERVAL;
     }
 }
 

@@ -20,6 +20,7 @@ mod fold_leases;
 mod heartbeat;
 mod hints;
 mod identity;
+mod idle;
 mod index;
 mod inspect;
 mod live_trees;

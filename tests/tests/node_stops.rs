@@ -1,5 +1,6 @@
 //! A node that is stopped (SIGSTOP) in the middle of a commit for longer than its lease, and continued: it comes back fenced, overwrites
-//! nothing, and goes on after it has opened the project anew. No acknowledged commit is lost or done twice.
+//! nothing, and goes on after it has opened the project anew. No acknowledged commit is lost or done twice. It is stopped before and
+//! after its statement, with a pack in the bucket that nothing names yet and without one, and at random.
 #![expect(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 use std::io::{BufRead as _, BufReader};
@@ -22,6 +23,8 @@ const LEASE: Duration = Duration::from_secs(1);
 const WITHIN: Duration = Duration::from_secs(60);
 /// A writer that prints nothing for this long waits for PostgreSQL.
 const QUIET: Duration = Duration::from_millis(200);
+/// The writer puts the objects of commits whose number this divides into the bucket.
+const LARGE_ONE_IN: u64 = 2;
 
 /// A node in a process of its own.
 struct Writer {
@@ -77,6 +80,23 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => return last,
                 Err(RecvTimeoutError::Disconnected) => panic!("it ended"),
             }
+        }
+    }
+
+    /// Holds the statements of the writer back when it commits a pack that it has put into the bucket, or one that travels with the
+    /// statement. Returns the last line.
+    fn hold_commit(&mut self, proxy: &PostgresProxy, is_put: bool) -> String {
+        let begun = Instant::now();
+        loop {
+            proxy.hold();
+            let at = self.wait_for_silence();
+            let number = at.strip_prefix("try ").and_then(|number| number.parse::<u64>().ok());
+            if number.is_some_and(|number| number.is_multiple_of(LARGE_ONE_IN) == is_put) {
+                return at;
+            }
+            assert!(begun.elapsed() < WITHIN, "{at}");
+            proxy.release();
+            self.wait_for("done");
         }
     }
 
@@ -142,14 +162,13 @@ fn a_node_that_was_stopped_in_the_middle_of_a_commit_comes_back_fenced() {
     let options = CloudOptions::new(server.url(), open_bucket(&bucket).expect("a directory"), project);
     let other = Cloud::open(&options).expect("the server runs");
     let mut writer = Writer::start(&postgres::url(proxy.directory()), &bucket, project);
-    for round in 0..9 {
+    for round in 0..12 {
         writer.wait_for("done");
-        let kind = round % 3;
+        let (kind, is_put) = (round % 3, round % 2 == 0);
         let stopped_at = match kind {
             // Its statement is on the way, and arrives when the node is expelled.
             0 => {
-                proxy.hold();
-                let at = writer.wait_for_silence();
+                let at = writer.hold_commit(&proxy, is_put);
                 writer.signal(Signal::STOP);
                 std::thread::sleep(LEASE * 2);
                 take_over(&other, round);
@@ -158,8 +177,7 @@ fn a_node_that_was_stopped_in_the_middle_of_a_commit_comes_back_fenced() {
             }
             // Its statement is executed, and it does not read the answer before it is expelled.
             1 => {
-                proxy.hold();
-                let at = writer.wait_for_silence();
+                let at = writer.hold_commit(&proxy, is_put);
                 writer.signal(Signal::STOP);
                 proxy.release();
                 std::thread::sleep(LEASE * 2);

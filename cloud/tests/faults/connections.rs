@@ -195,3 +195,23 @@ fn joining_twice_does_not_forget_the_last_batch() {
     assert_eq!(row.get::<i64, _>(0), 1);
     step(&cloud, "a", Some(1), 2, Vec::new()).expect("committed");
 }
+
+/// The pool of connections must not test each one that comes back.
+#[test]
+fn a_call_is_one_round_trip() {
+    const CALLS: usize = 50;
+    /// Round trips of background tasks, for example of the heartbeat.
+    const OTHERS_MAX: usize = 20;
+    let Some(server) = postgres::own() else { return };
+    let (bucket, proxy) = (FaultyBucket::new(), Proxy::start(server.directory()));
+    let cloud = open(&options(postgres::url(proxy.directory()), &bucket, "one round trip"));
+    step(&cloud, "a", None, 1, Vec::new()).expect("committed");
+    // Prepares the statement.
+    cloud.read_ref(&name("a")).expect("read");
+    let before = proxy.answers();
+    for _ in 0..CALLS {
+        cloud.read_ref(&name("a")).expect("read");
+    }
+    let answers = proxy.answers() - before;
+    assert!((CALLS..CALLS + OTHERS_MAX).contains(&answers), "{answers} round trips");
+}

@@ -24,6 +24,7 @@ struct State {
     connections: u64,
     delay: Duration,
     swallowed: usize,
+    answers: usize,
     clients: Vec<UnixStream>,
     /// The socket of the server.
     server: PathBuf,
@@ -97,6 +98,11 @@ impl PostgresProxy {
         self.shared.lock().swallowed
     }
 
+    /// Returns the number of answers of the server, that is, of round trips.
+    pub fn answers(&self) -> usize {
+        self.shared.lock().answers
+    }
+
     /// Holds all requests back.
     pub fn hold(&self) {
         self.shared.lock().is_held = true;
@@ -165,6 +171,7 @@ fn answer(mut server: UnixStream, mut client: UnixStream, shared: &Shared) {
     while let Ok(length @ 1..) = server.read(&mut buffer) {
         let is_whole = buffer[..length].ends_with(READY);
         let mut state = shared.lock();
+        state.answers += usize::from(is_whole);
         // A statement that is new to a connection is parsed first: only an answer with a row is that of an execution.
         let has_row = buffer[..length].windows(ROW.len()).any(|window| window == ROW);
         if state.is_armed && is_whole && has_row {
