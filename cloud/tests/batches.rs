@@ -218,7 +218,6 @@ fn small_and_large_batches_have_the_same_outcome() {
     let mut database = Database::connect(&url);
     database.migrate(usize::MAX);
     for seed in 0..SEEDS {
-        println!("seed {seed}");
         let mut random = SplitMix64::new(seed);
         let projects = ["rows", "sets"].map(|kind| database.create_project(&format!("{kind} {seed}")));
         for number in 1..=BATCHES {
@@ -227,17 +226,17 @@ fn small_and_large_batches_have_the_same_outcome() {
                 [("transact_in_order", projects[0]), ("transact", projects[1])].map(|(function, project)| {
                     let reply = database.transact(function, project, number, &batch).expect("executed");
                     let again = database.transact(function, project, number, &batch).expect("the stored reply");
-                    assert_eq!(reply, again, "{function}");
+                    assert_eq!(reply, again, "seed {seed}, {function}");
                     let late = database.transact(function, project, number - 1, &batch).expect_err("it is late");
                     assert!(late.contains("came after"), "{late}");
                     reply
                 });
-            assert_eq!(rows["replies"], sets["replies"], "batch {number}");
+            assert_eq!(rows["replies"], sets["replies"], "seed {seed}, batch {number}");
             assert_eq!(rows["epoch"], sets["epoch"]);
             assert_eq!(rows["packs"].as_array().map(Vec::len), sets["packs"].as_array().map(Vec::len));
         }
         let [rows, sets] = projects.map(|project| database.rows(project));
-        assert_eq!(without_numbers(rows), without_numbers(sets));
+        assert_eq!(without_numbers(rows), without_numbers(sets), "seed {seed}");
     }
 }
 

@@ -1,4 +1,5 @@
 //! A local store that syncs with a server by itself: both directions, offline work, conflicts, deletions, kills.
+#![expect(clippy::print_stdout, reason = "times are printed")]
 
 use std::time::{Duration, Instant};
 
@@ -208,6 +209,7 @@ fn the_process_stays_while_a_remote_is_synced_by_itself() {
 fn a_thousand_commits_offline_on_both_sides_are_reconciled() {
     const COMMITS: usize = 1_000;
     let (scratch, server, key) = place();
+    let begun = Instant::now();
     scratch
         .run("echo base > shared; amalgam init -q --workspace main; amalgam remote add dev -q && amalgam remote sync");
     let address = server.url.trim_start_matches("http://").to_owned();
@@ -222,9 +224,17 @@ fn a_thousand_commits_offline_on_both_sides_are_reconciled() {
         commit(&mut files, "shared", "here\n", "here shared").await.expect("committed");
     });
     assert_eq!(state(&scratch, "main")["ahead"], COMMITS + 1);
-    let told_status = || told(&scratch, "amalgam remote status --json", "remote_status").remove(0);
-    wait_until("a failure", || told_status()["failures"].as_u64() > Some(0));
-    let status = told_status();
+    println!("{COMMITS} commits here: {:?}", begun.elapsed());
+    // With one command for each look: it counts the snapshots of both sides, beside the sync that the test waits for.
+    let look = || {
+        let printed = String::from_utf8(scratch.output("amalgam remote status --json").stdout).expect("text");
+        let lines: Vec<Value> = printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let find = |kind: &str| lines.iter().find(|line| line["type"] == kind).cloned().unwrap_or_default();
+        (find("remote_status"), find("remote_workspace"))
+    };
+    wait_until("a failure", || look().0["failures"].as_u64() > Some(0));
+    println!("a failure: {:?}", begun.elapsed());
+    let (status, _) = look();
     assert!(status["problem"].as_str().is_some_and(|problem| problem.contains("cannot be reached")), "{status}");
     assert!(status["succeeded"].is_string() && status["hint"] != "", "{status}");
     // The server is elsewhere, so that the store cannot reach it.
@@ -239,10 +249,12 @@ fn a_thousand_commits_offline_on_both_sides_are_reconciled() {
     });
     elsewhere.stop();
     let _server = Served::at(&scratch, &address);
+    println!("{COMMITS} commits there: {:?}", begun.elapsed());
     wait_until("the sync", || {
-        let state = state(&scratch, "main");
-        state["ahead"] == 0 && state["behind"] == 0 && told_status()["failures"] == 0
+        let (status, state) = look();
+        state["ahead"] == 0 && state["behind"] == 0 && status["failures"] == 0
     });
+    println!("both sides are the same: {:?}", begun.elapsed());
     let (here, there) = (messages(&scratch, ""), messages(&scratch, "--server dev"));
     assert_eq!(here, there);
     for side in ["here", "there"] {
