@@ -135,7 +135,7 @@ fn fuse_problem(needs_others: bool) -> Option<String> {
 fn has_capability(status: &str, number: u32) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    bits.is_some_and(|bits| bits >> number & 1 == 1)
+    bits.is_some_and(|bits| (bits >> number) & 1 == 1)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ const SHOW: &str = "cat note deep/er/file link built.o ~/note /sandbox/.tmp/note
 const SHOWN: &str = "kept\nlow\nkept\nignored\nhome\ntemporary\n700\n";
 
 /// A sandbox works in a checkout, is forked, expires, is started again and is deleted. No file is lost on the way.
-pub async fn assert_life_in_a_checkout(site: &Site, template: Value) {
+pub async fn assert_life_in_a_checkout(site: &Site, template: &Value) {
     let with = |more: Value| {
         let mut body = template.clone();
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -117,7 +117,7 @@ pub async fn assert_life_in_a_checkout(site: &Site, template: Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_in_a_checkout_forks_expires_and_starts_again_without_a_loss() {
     let mut site = Site::start_with(by_checkout).await;
-    assert_life_in_a_checkout(&site, json!({"template": "host"})).await;
+    assert_life_in_a_checkout(&site, &json!({"template": "host"})).await;
     site.server.stop().await;
 }
 

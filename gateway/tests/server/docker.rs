@@ -151,7 +151,7 @@ async fn docker_sandbox_in_a_checkout_forks_expires_and_starts_again_without_a_l
         by_checkout(options);
     })
     .await;
-    assert_life_in_a_checkout(&site, json!({"template": IMAGE})).await;
+    assert_life_in_a_checkout(&site, &json!({"template": IMAGE})).await;
     let id = site.create(json!({"template": IMAGE})).await;
     site.said(&id, "echo text > file; ln -s /etc/passwd link").await;
     assert_eq!(
