@@ -8,7 +8,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::calls::CloudCalls;
 use crate::database::Database;
-use crate::hints::Hints;
+use crate::hints::{HintTasks, Hints};
 
 /// Threads that drive connections.
 const RUNTIME_THREADS: usize = 2;
@@ -24,6 +24,8 @@ pub struct Cluster {
 struct Inner {
     database: Database,
     hints: Hints,
+    /// The tasks that send and receive hints, until the cluster is dropped.
+    hint_tasks: Option<HintTasks>,
     runtime: Option<Runtime>,
 }
 
@@ -42,8 +44,9 @@ impl Cluster {
             .map_err(failed)?;
         // One connection listens all the time.
         let database = Database::open(url, connections.max(1) + 1, retry_time, runtime.handle())?;
-        let hints = Hints::start(&database, runtime.handle());
-        Ok(Self { inner: Arc::new(Inner { database, hints, runtime: Some(runtime) }) })
+        let (hints, tasks) = Hints::start(&database, runtime.handle());
+        let inner = Inner { database, hints, hint_tasks: Some(tasks), runtime: Some(runtime) };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Returns how many requests this process has sent.
@@ -67,11 +70,16 @@ impl Cluster {
 impl Drop for Inner {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
-        self.database.release_idle();
+        self.hints.end();
         let (done, closed) = std::sync::mpsc::channel();
-        let pool = self.database.pool.clone();
+        let (database, tasks) = (self.database.clone(), self.hint_tasks.take());
         runtime.spawn(async move {
-            pool.close().await;
+            if let Some(tasks) = tasks {
+                tasks.stop().await;
+            }
+            // The last hint may have left its connection there.
+            database.release_idle();
+            database.pool.close().await;
             done.send(()).ok();
         });
         closed.recv_timeout(CLOSE_TIMEOUT).ok();

@@ -13,6 +13,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgListener, PgPool};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 
 use crate::database::Database;
 use crate::rounds::Answer;
@@ -38,6 +39,8 @@ enum Hint {
     Operation(i64, u64),
     /// A collection of a project has begun or ended.
     Collection(i64),
+    /// No more hints are sent after those before this one.
+    End,
 }
 
 /// The stores that hints wake, by project.
@@ -49,6 +52,21 @@ pub(crate) struct Hints {
     sender: UnboundedSender<Hint>,
     wakers: Wakers,
     answers: Answers,
+}
+
+/// The tasks of hints.
+pub(crate) struct HintTasks {
+    sending: JoinHandle<()>,
+    listening: JoinHandle<()>,
+}
+
+impl HintTasks {
+    /// Waits for the task that sends, which must have been told to end, and stops the one that listens.
+    pub(crate) async fn stop(self) {
+        self.sending.await.ok();
+        self.listening.abort();
+        self.listening.await.ok();
+    }
 }
 
 /// A store's registration, which ends when this is dropped.
@@ -71,14 +89,15 @@ impl Drop for Registration {
 }
 
 impl Hints {
-    /// Starts to send and to listen.
-    pub(crate) fn start(database: &Database, handle: &Handle) -> Self {
+    /// Starts to send and to listen. Also returns the tasks that do it, which end before their runtime does: a task that waits for a time
+    /// panics on a runtime that shuts down.
+    pub(crate) fn start(database: &Database, handle: &Handle) -> (Self, HintTasks) {
         let (sender, receiver) = unbounded_channel();
         let wakers = Wakers::default();
-        handle.spawn(send(database.clone(), receiver));
+        let sending = handle.spawn(send(database.clone(), receiver));
         let answers = Answers::default();
-        handle.spawn(listen(database.pool.clone(), Arc::clone(&wakers), Arc::clone(&answers)));
-        Self { sender, wakers, answers }
+        let listening = handle.spawn(listen(database.pool.clone(), Arc::clone(&wakers), Arc::clone(&answers)));
+        (Self { sender, wakers, answers }, HintTasks { sending, listening })
     }
 
     /// Tells other processes of an operation.
@@ -100,6 +119,11 @@ impl Hints {
         of_project.push(Arc::downgrade(answer));
     }
 
+    /// Ends the task that sends, after the hints until now.
+    pub(crate) fn end(&self) {
+        self.sender.send(Hint::End).ok();
+    }
+
     /// Wakes a store whenever another process tells of an operation of its project.
     pub(crate) fn register(&self, project: i64, waker: OperationWaker) -> Registration {
         let mut wakers = self.wakers.lock();
@@ -115,7 +139,7 @@ async fn send(database: Database, mut receiver: UnboundedReceiver<Hint>) {
     let mut next_send = tokio::time::Instant::now();
     while let Some(first) = receiver.recv().await {
         tokio::time::sleep_until(next_send).await;
-        let (mut newest, mut collections) = (HashMap::<i64, u64>::new(), HashSet::new());
+        let (mut newest, mut collections, mut is_last) = (HashMap::<i64, u64>::new(), HashSet::new(), false);
         let mut next = Some(first);
         while let Some(hint) = next {
             match hint {
@@ -124,6 +148,7 @@ async fn send(database: Database, mut receiver: UnboundedReceiver<Hint>) {
                     *known = sequence.max(*known);
                 }
                 Hint::Collection(project) => drop(collections.insert(project)),
+                Hint::End => is_last = true,
             }
             next = receiver.try_recv().ok();
         }
@@ -134,10 +159,15 @@ async fn send(database: Database, mut receiver: UnboundedReceiver<Hint>) {
         for (project, sequence) in newest {
             statements.push_str(&format!("NOTIFY {CHANNEL}, '{project}:{sequence}';"));
         }
-        // Safe: a constant and two numbers.
-        let query = sqlx::raw_sql(AssertSqlSafe(statements));
-        if let Err(error) = database.once(|connection| Box::pin(query.execute(connection))).await {
-            tracing::debug!(%error, "a hint was not sent");
+        if !statements.is_empty() {
+            // Safe: a constant and two numbers.
+            let query = sqlx::raw_sql(AssertSqlSafe(statements));
+            if let Err(error) = database.once(|connection| Box::pin(query.execute(connection))).await {
+                tracing::debug!(%error, "a hint was not sent");
+            }
+        }
+        if is_last {
+            return;
         }
         next_send = tokio::time::Instant::now() + SEND_INTERVAL;
     }

@@ -8,7 +8,9 @@ use amalgam_engine::SplitMix64;
 use super::*;
 
 const NODES: u64 = 3;
-const COMMITS: u64 = 40;
+/// Commits of a node at least; it goes on until there were enough faults.
+const COMMITS_MIN: u64 = 40;
+const FAULTS_MIN: u64 = 60;
 
 /// Causes one random fault.
 fn cause(random: &mut SplitMix64, proxies: &[Proxy], bucket: &FaultyBucket) {
@@ -45,7 +47,12 @@ fn every_acknowledged_commit_of_three_nodes_is_there_once_after_a_storm_of_fault
     let nodes: Vec<_> =
         proxies.iter().map(|proxy| open(&options(postgres::url(proxy.directory()), &bucket, "a storm"))).collect();
     let (is_over, faults) = (AtomicBool::new(false), AtomicU64::new(0));
-    let acknowledged: Vec<u64> = std::thread::scope(|scope| {
+    let has_enough_faults = || {
+        let swallowed: usize = proxies.iter().map(Proxy::swallowed).sum();
+        swallowed > 0 && bucket.injected() > 0 && faults.load(Ordering::SeqCst) > FAULTS_MIN
+    };
+    // The last acknowledged commit of each node, and how many it tried.
+    let done: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let chaos = scope.spawn(|| {
             let mut random = SplitMix64::new(seed);
             while !is_over.load(Ordering::SeqCst) {
@@ -58,11 +65,11 @@ fn every_acknowledged_commit_of_three_nodes_is_there_once_after_a_storm_of_fault
         });
         let writers: Vec<_> = (0..NODES)
             .map(|number| {
-                let node = &nodes[number as usize];
+                let (node, has_enough_faults) = (&nodes[number as usize], &has_enough_faults);
                 scope.spawn(move || {
                     let reference = format!("node {number}");
-                    let mut last = None;
-                    for commit in 0..COMMITS {
+                    let (mut last, mut commit) = (None, 0);
+                    while commit < COMMITS_MIN || !has_enough_faults() {
                         let bytes = if commit % 2 == 0 { 1_000 } else { 200 << 10 };
                         let object = object(&format!("{number} {commit}"), bytes);
                         let next = last.map_or(1, |last| last + 1);
@@ -78,8 +85,9 @@ fn every_acknowledged_commit_of_three_nodes_is_there_once_after_a_storm_of_fault
                         if let Ok(Some(found)) = node.get(object.id) {
                             assert_eq!(found, object.bytes);
                         }
+                        commit += 1;
                     }
-                    last.unwrap_or(0)
+                    (last.unwrap_or(0), commit)
                 })
             })
             .collect();
@@ -89,14 +97,12 @@ fn every_acknowledged_commit_of_three_nodes_is_there_once_after_a_storm_of_fault
         done
     });
     while bucket.take_fault() {}
-    let swallowed: usize = proxies.iter().map(Proxy::swallowed).sum();
-    assert!(swallowed > 0 && bucket.injected() > 0 && faults.load(Ordering::SeqCst) > 30, "there were faults");
     drop(nodes);
     let fresh = open(&options(server.url(), &bucket, "a storm"));
-    for (number, last) in acknowledged.iter().enumerate() {
+    for (number, (last, commits)) in done.iter().enumerate() {
         let value = fresh.read_ref(&name(&format!("node {number}"))).expect("read");
         assert_eq!(value, Some(RefValue::noting(last.to_string())), "node {number}");
-        for commit in 0..COMMITS {
+        for commit in 0..*commits {
             let bytes = if commit % 2 == 0 { 1_000 } else { 200 << 10 };
             let object = object(&format!("{number} {commit}"), bytes);
             // Those of refused commits may be missing.
@@ -107,7 +113,8 @@ fn every_acknowledged_commit_of_three_nodes_is_there_once_after_a_storm_of_fault
             }
         }
     }
-    let operations = fresh.list_operations(0, 1_000).expect("list");
-    assert_eq!(operations.len() as u64, acknowledged.iter().sum::<u64>(), "one operation for each acknowledged commit");
+    let acknowledged = done.iter().map(|(last, _)| last).sum::<u64>();
+    let operations = fresh.list_operations(0, 1 + acknowledged as usize).expect("list");
+    assert_eq!(operations.len() as u64, acknowledged, "one operation for each acknowledged commit");
     assert!(operations.iter().zip(1..).all(|(operation, number)| operation.sequence == number), "no gap");
 }
