@@ -1,12 +1,13 @@
 //! How a sandbox gets at the files of its workspace and its home: by a FUSE mount, or by a checkout into a real directory.
 
 use std::fs::File;
-use std::path::Path;
+use std::io;
 use std::str::FromStr;
 
 use amalgam_proto::{Failure, Reason};
 use amalgam_sandbox::{Enforced, Limits, SandboxError};
 use tonic::Status;
+use tracing::info;
 
 use super::runtimes::Choice;
 use super::{SandboxOptions, sandbox_status};
@@ -88,7 +89,13 @@ impl Access {
             AccessSetting::Auto => {
                 let is_mounted_later = !is_read_only && choice.slot.carries_mounts(options);
                 let needs_others = choice.slot.runtime.mount_access(is_mounted_later).allows_others;
-                Ok(if fuse_problem(needs_others).is_none() { Self::Fuse } else { Self::Checkout })
+                Ok(match FuseSupport::of_this_process().problem(needs_others) {
+                    None => Self::Fuse,
+                    Some(problem) => {
+                        info!(problem, "a sandbox gets a checkout, because this server cannot mount for it");
+                        Self::Checkout
+                    }
+                })
             }
             AccessSetting::Checkout if has_root => {
                 let message = "a template that is a snapshot needs a mount, and this server gives sandboxes checkouts only \
@@ -113,22 +120,44 @@ impl Access {
     }
 }
 
-/// Why this process cannot mount; nothing if it can.
-fn fuse_problem(needs_others: bool) -> Option<String> {
-    if let Err(error) = File::options().read(true).write(true).open(DEVICE) {
-        return Some(format!("{DEVICE} cannot be opened: {error}"));
+/// What this machine and this process have of what a mount needs.
+struct FuseSupport {
+    /// Why the device cannot be opened.
+    device_error: Option<io::Error>,
+    /// Whether this process may mount by itself.
+    can_mount: bool,
+    /// Whether the program that mounts for users is installed.
+    has_helper: bool,
+    /// Whether users may let other users into their mounts.
+    allows_others: bool,
+}
+
+impl FuseSupport {
+    fn of_this_process() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let settings = std::fs::read_to_string(SETTINGS).unwrap_or_default();
+        Self {
+            device_error: File::options().read(true).write(true).open(DEVICE).err(),
+            can_mount: has_capability(&status, CAP_SYS_ADMIN),
+            has_helper: std::env::split_paths(&path).any(|directory| directory.join(HELPER).is_file()),
+            allows_others: settings.lines().any(|line| line.trim() == "user_allow_other"),
+        }
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if has_capability(&status, CAP_SYS_ADMIN) {
-        return None;
+
+    /// Why a mount is not possible; `None` if it is. `needs_others`: whether processes of other users have to enter it.
+    fn problem(&self, needs_others: bool) -> Option<String> {
+        if let Some(error) = &self.device_error {
+            return Some(format!("{DEVICE} cannot be opened: {error}"));
+        }
+        if self.can_mount {
+            return None;
+        }
+        if !self.has_helper {
+            return Some(format!("{HELPER} is not installed"));
+        }
+        (needs_others && !self.allows_others).then(|| format!("{SETTINGS} does not have `user_allow_other`"))
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|directory| directory.join(HELPER).is_file()) {
-        return Some(format!("{HELPER} is not installed"));
-    }
-    let settings = std::fs::read_to_string(Path::new(SETTINGS)).unwrap_or_default();
-    let lets_others = settings.lines().any(|line| line.trim() == "user_allow_other");
-    (needs_others && !lets_others).then(|| format!("{SETTINGS} does not have `user_allow_other`"))
 }
 
 /// Whether the status of a process names a capability as an effective one.
@@ -148,6 +177,20 @@ mod tests {
         assert_eq!("checkout".parse(), Ok(AccessSetting::Checkout));
         let wrong = "nfs\n".parse::<AccessSetting>().expect_err("it is none");
         assert_eq!(wrong, "`nfs\\n` is neither auto, fuse nor checkout");
+    }
+
+    #[test]
+    fn a_mount_is_possible_with_the_device_and_a_way_to_mount() {
+        let user = || FuseSupport { device_error: None, can_mount: false, has_helper: true, allows_others: false };
+        assert_eq!(user().problem(false), None);
+        assert_eq!(user().problem(true).as_deref(), Some("/etc/fuse.conf does not have `user_allow_other`"));
+        assert_eq!(FuseSupport { allows_others: true, ..user() }.problem(true), None);
+        let bare = || FuseSupport { has_helper: false, ..user() };
+        assert_eq!(bare().problem(false).as_deref(), Some("fusermount3 is not installed"));
+        assert_eq!(FuseSupport { can_mount: true, ..bare() }.problem(true), None, "root needs neither");
+        let missing = Some(io::Error::from(io::ErrorKind::NotFound));
+        let problem = FuseSupport { device_error: missing, can_mount: true, ..user() }.problem(false);
+        assert!(problem.is_some_and(|problem| problem.starts_with("/dev/fuse cannot be opened")));
     }
 
     #[test]
