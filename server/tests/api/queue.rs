@@ -158,7 +158,9 @@ async fn a_submission_tells_its_stages_and_then_its_result() {
     let mut ada = Caller::new(&channel, "ada");
     two_workspaces(around.path(), &mut ada, ["main", "first"]).await;
     two_workspaces(around.path(), &mut ada, ["other", "second"]).await;
+    let (tested, mut is_tested) = tokio::sync::mpsc::unbounded_channel();
     let submit = |source: &'static str, complete: bool| {
+        let tested = tested.clone();
         let mut merges = MergeServiceClient::new(channel.clone());
         let submission = Some(submission("main", source, "sleep 1.5"));
         async move {
@@ -171,6 +173,9 @@ async fn a_submission_tells_its_stages_and_then_its_result() {
                         assert!(result.is_none(), "the result comes last");
                         ahead = ahead.max(progress.entries_ahead);
                         entry.clone_from(&progress.entry);
+                        if progress.stage == "test" {
+                            tested.send(source).ok();
+                        }
                         if stages.last() != Some(&progress.stage) {
                             stages.push(progress.stage);
                         }
@@ -182,7 +187,7 @@ async fn a_submission_tells_its_stages_and_then_its_result() {
         }
     };
     let first = tokio::spawn(submit("first", true));
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(is_tested.recv().await, Some("first"));
     let second = tokio::spawn(submit("second", false));
     let (stages, _, entry, result) = first.await.expect("no panic");
     assert!(stages.contains(&"test".to_owned()), "{stages:?}");
@@ -193,7 +198,13 @@ async fn a_submission_tells_its_stages_and_then_its_result() {
     assert!(stages.contains(&"test".to_owned()), "{stages:?}");
     assert_eq!((result.merge.expect("a merge").how(), result.ended), (v1::MergeHow::Merged, false));
     let mut merges = MergeServiceClient::new(channel.clone());
-    let refused = merges.submit_workspace(v1::SubmitWorkspaceRequest::default()).await.expect("begun").into_inner();
-    let refused = { refused }.message().await.expect_err("no submission");
+    let mut events = merges.submit_workspace(v1::SubmitWorkspaceRequest::default()).await.expect("begun").into_inner();
+    let refused = loop {
+        // A slow machine is told that it waits, first.
+        match events.message().await {
+            Ok(told) => assert!(matches!(told.and_then(|told| told.event), Some(Event::Progress(_))), "no result"),
+            Err(refused) => break refused,
+        }
+    };
     assert!(refused.message().contains("submission"), "{refused}");
 }
