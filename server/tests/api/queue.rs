@@ -94,11 +94,10 @@ async fn a_directory_is_free_while_a_test_runs_and_what_is_written_there_is_merg
         merges.complete_workspace(v1::CompleteWorkspaceRequest { submission, ..Default::default() }).await
     });
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let began = Instant::now();
     let request = v1::DetectChangesRequest { name: main, parts: true };
     let mut events = ada.directories.detect_changes(request).await.expect("begun").into_inner();
     while events.message().await.expect("a status").is_some() {}
-    assert!(!complete.is_finished() && began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(!complete.is_finished(), "the test of four seconds still runs");
     std::fs::write(around.path().join("main/meanwhile"), "written during the test").expect("written");
     let done = complete.await.expect("no panic").expect("completed").into_inner();
     let merge = done.merge.expect("a merge");
