@@ -315,11 +315,11 @@ impl InodeTable {
         }
     }
 
-    /// Retires the number of an evicted inode if it is the hash of none of its names: another inode, created where this one was first,
-    /// must not get the number that is reserved for this one.
+    /// Retires the number of an evicted inode if no name of the inode has this hash. The number stays reserved for the inode: a new
+    /// inode with its old name gets another number.
     fn retire_if_away(&mut self, ino: Ino, dentries: &[Dentry]) {
         if dentries.iter().any(|dentry| dentry.hashed_ino() == ino) {
-            // It may have been away before, and its next lookup computes this number again.
+            // The next lookup computes this number again, also if the inode had another name for a time.
             self.retired.remove(&ino);
         } else {
             self.retire_number(ino);

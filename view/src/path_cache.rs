@@ -25,7 +25,7 @@ impl PathCache {
         slots[slot_of(directory)] = Some((directory, path.clone()));
     }
 
-    /// Removes a directory that leaves the inode table: until it is looked up again, it can be moved without a call of `clear`.
+    /// Removes a directory that leaves the inode table: a rename of a directory that is not in the table does not call `clear`.
     pub(crate) fn remove(&mut self, directory: Ino) {
         if let Some(slot) = self.0.get_mut().get_mut(slot_of(directory))
             && slot.as_ref().is_some_and(|(cached, _)| *cached == directory)
