@@ -175,7 +175,7 @@ impl Database {
         };
         match &result {
             Err(error) if is_connection_failure(error) => *self.failed.lock() = Some(Instant::now()),
-            // The pool tests a connection before it gives it out again.
+            // The pool tests a connection that it gets back.
             Err(_) => {}
             Ok(_) => self.idle.give_back(lent),
         }

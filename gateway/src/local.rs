@@ -88,12 +88,15 @@ pub async fn serve_local(options: LocalOptions, listener: UnixListener, mut stop
         tokio::spawn(async move { serve(front, &protocol, watcher, stream, peer).await });
     }
     drop(listener);
-    if let Some(front) = front {
+    if let Some(front) = &front {
         expiring.inspect(tokio::task::JoinHandle::abort);
         front.sandboxes.stop_all().await;
     }
     if tokio::time::timeout(FINISH_WITHIN, graceful.shutdown()).await.is_err() {
         debug!("connections are closed that did not end in time");
+    }
+    if let Some(front) = &front {
+        front.sandboxes.release_all();
     }
 }
 

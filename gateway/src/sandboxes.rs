@@ -395,6 +395,11 @@ impl Sandboxes {
                 warn!(sandbox = id, %status, "a sandbox was not ended");
             }
         }
+    }
+
+    /// Takes back what the runtimes changed on the machine, unless something is mounted there. Called after the stores were
+    /// closed, with their mounts.
+    pub(crate) fn release_all(&self) {
         if let Some(parts) = &self.inner.parts
             && self.inner.living.lock().is_empty()
         {

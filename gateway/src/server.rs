@@ -233,6 +233,7 @@ impl Server {
             sandboxes.stop_all().await;
             // Subscriptions would go on for ever.
             projects.close_all(FINISH_WITHIN).await;
+            sandboxes.release_all();
         };
         tokio::join!(listening, of_e2b, stopped);
         background.iter().for_each(tokio::task::JoinHandle::abort);

@@ -137,7 +137,6 @@ fn endings_have_their_numbers() {
     assert!(gc(&path, &[]).status.success());
 }
 
-/// Cancelled repeatedly, the collection completes.
 #[test]
 fn its_manual_page_has_every_option() {
     let run = |word: &str| Command::new(env!("CARGO_BIN_EXE_amalgam-gc")).arg(word).output().expect("it starts");
@@ -153,6 +152,7 @@ fn its_manual_page_has_every_option() {
     );
 }
 
+/// Cancelled repeatedly, the collection completes.
 #[test]
 fn a_run_that_was_ended_is_finished_by_later_ones() {
     let directory = tempfile::tempdir().expect("a directory");

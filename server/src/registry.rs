@@ -60,7 +60,7 @@ pub(crate) struct Record {
     pub(crate) unlisted: u64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(is_set: &bool) -> bool {
     !*is_set
 }

@@ -1,8 +1,8 @@
 //! Workspaces and homes as real directories, for sandboxes that no mount reaches.
 //!
-//! A directory belongs to its workspace while the sandbox lives: the store captures it whenever somebody asks for the workspace, and
-//! commits it at forks and at the end. It is removed only after a capture of all of it. What a process of the sandbox puts there leads the
-//! server nowhere: captures, updates and the removal go by directory handles and follow no link.
+//! A directory belongs to its workspace while the sandbox lives: the store captures it when a caller reads the workspace, and
+//! commits it at forks and at the end. It is removed only after a complete capture. Captures, updates and the removal use directory
+//! handles and follow no link, so a process of the sandbox cannot lead the server outside the directory.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;

@@ -532,16 +532,15 @@ impl Views {
     /// Cleans up after mounts that others unmounted, also before the answering thread notices.
     pub(super) fn put_away_unmounted(&self) -> Result<()> {
         self.reap()?;
-        let Ok(table) = kernel::mount_table() else { return Ok(()) };
-        let gone: Vec<_> = {
+        // Listed before the table is read: a mount that another call makes in between is in the table, too.
+        let listed: Vec<_> = {
             let state = self.inner.state.lock();
             let listed = state.mounts.iter().filter(|(_, mounted)| !mounted.leaving);
-            let gone = listed.filter(|(_, mounted)| {
-                mounted.device.as_ref().is_some_and(|device| !kernel::has_device(&table, device))
-            });
-            gone.map(|(number, _)| *number).collect()
+            listed.filter_map(|(number, mounted)| Some((*number, mounted.device.clone()?))).collect()
         };
-        for number in gone {
+        let Ok(table) = kernel::mount_table() else { return Ok(()) };
+        let gone = listed.into_iter().filter(|(_, device)| !kernel::has_device(&table, device));
+        for (number, _) in gone {
             if self.await_end(number, ENDED_CHECKS_MAX) {
                 self.put_away(number)?;
             }

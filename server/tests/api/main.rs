@@ -2,6 +2,7 @@
 
 mod edits;
 mod files;
+mod mounts;
 mod paging;
 mod permissions;
 mod queue;
@@ -24,7 +25,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// A clock that goes on whenever somebody looks at it.
+/// A clock that advances whenever it is read.
 fn tick() -> Time {
     static TIME: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(1_000_000_000);
     Time(TIME.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed))
