@@ -332,7 +332,7 @@ impl Queue {
             let page = self.store().list_refs(&prefix, after.as_ref(), PAGE.min(limit - found.len()))?;
             let Some((last, _)) = page.last() else { break };
             after = Some(last.clone());
-            // One that cannot be read keeps no other from its turn; it is told by `unreadable`.
+            // An entry that cannot be read does not block the others; `unreadable` lists it.
             found.extend(page.iter().filter_map(|(name, value)| QueueEntry::read(name, value).ok().flatten()));
         }
         Ok(found)

@@ -136,12 +136,12 @@ pub struct MountAccess {
     pub shown_owner: Option<(u32, u32)>,
 }
 
-/// Is told about slow parts of a start.
+/// Callback that reports the slow parts of a start.
 #[derive(Clone)]
 pub struct Progress(pub Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Progress {
-    /// Tells it.
+    /// Reports one part.
     pub fn tell(&self, what: &str) {
         (self.0)(what);
     }
@@ -181,7 +181,7 @@ pub struct StartSpec {
     pub network: Network,
     /// Its limits.
     pub limits: Limits,
-    /// Is told about slow parts of the start.
+    /// Receives reports of the slow parts of the start.
     pub progress: Progress,
 }
 

@@ -130,7 +130,7 @@ impl Api {
         done.map(tonic::Response::new).map_err(Error::into_status)
     }
 
-    /// Does something short. It does not begin after its caller went away.
+    /// Runs a short call on a blocking thread, without a limit. Does not begin if the client has disconnected.
     pub(crate) async fn short<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
@@ -156,7 +156,7 @@ impl Api {
         self.slow(caller, Kind::Work, |service, caller| caller.walking(|| work(service))).await
     }
 
-    /// Does something that may take long.
+    /// Runs a long call on a blocking thread, within the limits for its kind and for the streams of its caller.
     pub(crate) async fn slow<T: Send + 'static>(
         &self,
         caller: &str,
@@ -438,13 +438,13 @@ impl<T> Sender<T> {
     }
 }
 
-/// Who calls.
+/// Returns the actor that a request names in its header; `unknown` if there is none.
 pub(crate) fn actor<T>(request: &Request<T>) -> String {
     let told = request.metadata().get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
     told.unwrap_or("unknown").to_owned()
 }
 
-/// How many of a page are wanted.
+/// Returns the size of a page: 100 by default, at most 1,000.
 pub(crate) fn page_size(asked: i32) -> Result<usize> {
     const DEFAULT: usize = 100;
     const MAX: usize = 1_000;

@@ -61,7 +61,7 @@ impl MergeStage {
 pub(crate) struct MergeState {
     pub(crate) stage: MergeStage,
     pub(crate) since: Instant,
-    /// Entries of the queue that are dealt with before it.
+    /// Number of entries of the queue that are merged before it.
     pub(crate) entries_ahead: usize,
     /// The id of its entry; empty before it has one.
     pub(crate) entry: String,
@@ -125,7 +125,7 @@ impl Caller {
         }
     }
 
-    /// Records how many entries are dealt with before that of the caller. They are counted only if somebody is told.
+    /// Records how many entries are merged before that of the caller. Calls `count` only if the caller watches its merge.
     pub(crate) fn set_entries_ahead(&self, count: impl FnOnce() -> usize) {
         if let Some(watch) = &self.merge {
             let count = count();

@@ -159,7 +159,7 @@ impl Context {
         (self.clock)()
     }
 
-    /// An act of the service's own, or one that its caller gave no id; now.
+    /// Returns the context of an operation without a request id, with the current time.
     pub(crate) fn act(&self, actor: &str) -> OperationContext {
         OperationContext::new(actor, self.now())
     }
@@ -225,7 +225,7 @@ impl Context {
         if name.is_empty() { Ok(None) } else { Ok(Some(crate::call_log::workspace_id(name)?)) }
     }
 
-    /// A snapshot as people write it.
+    /// Returns the snapshot that a revision names. An empty revision is `@`.
     pub(crate) fn resolve(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<SnapshotId> {
         let revision = Revision::parse(if revision.is_empty() { "@" } else { revision })?;
         let now = match self.utc_offset.get() {

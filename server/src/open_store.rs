@@ -70,8 +70,8 @@ impl OpenStore {
         }
     }
 
-    /// Refuses the method of a path to an agent for whom it cannot enforce the policy of the store. Callers with the scope `admin` are
-    /// not asked for.
+    /// Refuses a gRPC method (`path`) to an agent if the method cannot enforce the policy of the store. Not for callers with the
+    /// scope `admin`.
     pub fn check_policy(&self, path: &str, agent: &str) -> Result<(), tonic::Status> {
         let checked = self.service.context.permissions.check_method(path, agent);
         checked.map_err(crate::error::Error::into_status)

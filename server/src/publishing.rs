@@ -111,7 +111,7 @@ impl Plan {
         (self.quiet_milliseconds > 0).then(|| Duration::from_millis(self.quiet_milliseconds.into()))
     }
 
-    /// When something is to be done without a commit or a write; nothing if nothing is.
+    /// Returns the next time at which publishing is due without a commit or a write: by the interval, or as a retry.
     pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
         let by_time = (self.every_seconds > 0)
             .then(|| self.looked.saturating_add(i64::from(self.every_seconds) * SECOND_NANOSECONDS));

@@ -104,7 +104,7 @@ struct State {
     exported: BTreeMap<u64, MountedTree>,
 }
 
-/// A workspace's view. The lock says whether it is closed, and is held while something happens to all of it.
+/// The live view of a workspace. `turn` is locked by operations on the whole view; its value tells whether the view is closed.
 struct LiveView {
     view: View,
     recovered: RecoveryReport,
@@ -283,7 +283,7 @@ impl Views {
         self.find_view(workspace)?.map(|id| self.lock_view(id)).transpose()
     }
 
-    /// Takes hold of a view: opens it if need be, and waits for its turn.
+    /// Locks a view: opens it if necessary, waits for other calls, and moves it to its workspace's head if it has no changes.
     pub(crate) fn lock_view(&self, id: u64) -> Result<LockedView> {
         loop {
             let live = self.live_view(id)?;
@@ -311,7 +311,7 @@ impl Views {
         self.context.home.views_path().join(id.to_string())
     }
 
-    /// The open view of this number. Opening one does again what its journal has.
+    /// Returns the view with this number. Opens it if necessary, which replays its journal.
     fn live_view(&self, id: u64) -> Result<Arc<LiveView>> {
         let workspace = self.view_workspace(id)?;
         let replica = match &self.context.live_trees {

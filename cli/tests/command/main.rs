@@ -1,6 +1,7 @@
 //! The real command, as a process, with a store and a background process of its own.
 
 mod agents;
+mod checkouts;
 mod commands;
 mod conflicts;
 mod demo;

@@ -20,16 +20,21 @@ impl Served {
 
     /// Serves the directory `data` of the scratch place at an address.
     pub fn at(scratch: &Scratch, address: &str) -> Self {
-        Self::listening(scratch, address, "--data ../data")
+        Self::listening(scratch, "", address, "--data ../data")
     }
 
     /// Serves with these options.
     pub fn with(scratch: &Scratch, options: &str) -> Self {
-        Self::listening(scratch, "127.0.0.1:0", options)
+        Self::prefixed(scratch, "", options)
     }
 
-    fn listening(scratch: &Scratch, address: &str, options: &str) -> Self {
-        let mut command = scratch.shell(&format!("exec amalgam serve --listen {address} {options}"));
+    /// Serves with these options, started by a command such as `setpriv`.
+    pub fn prefixed(scratch: &Scratch, starter: &str, options: &str) -> Self {
+        Self::listening(scratch, starter, "127.0.0.1:0", options)
+    }
+
+    fn listening(scratch: &Scratch, starter: &str, address: &str, options: &str) -> Self {
+        let mut command = scratch.shell(&format!("exec {starter} amalgam serve --listen {address} {options}"));
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a server");
         let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
         let mut said = String::new();

@@ -576,7 +576,7 @@ impl Backend for Rocks {
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         let start = after.map_or(prefix, |name| name.as_str().max(prefix));
         let mut options = ReadOptions::default();
-        // Behind the prefix there may be any number of rows that were deleted, and each would be looked at.
+        // Beyond the prefix there may be many deleted rows, and the iterator would skip them one by one.
         options.set_iterate_upper_bound(after_prefix(prefix.as_bytes()));
         let mode = IteratorMode::From(start.as_bytes(), Direction::Forward);
         let mut listed = Vec::new();

@@ -66,7 +66,7 @@ pub struct MergeDone {
     pub conflicts: Vec<PathConflict>,
     /// Further information about the merge.
     pub report: MergeReport,
-    /// The reason why files were not regenerated; usually empty.
+    /// Why the merge was refused, or why files were not regenerated; usually empty.
     pub reason: String,
 }
 
@@ -79,7 +79,7 @@ pub enum MergeHow {
     Forward,
     /// A merge snapshot was created.
     Merged,
-    /// There were conflicts and [`MergeRequest::keep_conflicts`] was false: nothing was changed.
+    /// Nothing was changed: a source may not be merged, or there were conflicts and [`MergeRequest::keep_conflicts`] was false.
     Refused,
     /// The request had already been executed.
     Replayed,

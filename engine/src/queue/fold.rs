@@ -50,8 +50,8 @@ impl Drop for Lease<'_> {
 impl Queue {
     /// Folds the waiting entries of a target. If the target moves meanwhile, the fold starts again from the new head.
     ///
-    /// The merged entries, the reviews and the remaining queue change in one transaction. An entry that cannot be read becomes a
-    /// review, so that it does not block the others.
+    /// The merged entries, the reviews and the remaining queue change in one transaction. An entry that fails for a reason of its
+    /// own, for example a damaged snapshot, becomes a review, so that it does not block the others.
     ///
     /// In a store that several processes have open, one of them folds a target at a time: see [`Queue::with_leases`]. One thread of a
     /// process folds a target at a time.

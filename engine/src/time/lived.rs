@@ -1,4 +1,4 @@
-//! Lived time: how old a record is by the time that the store has lived through, whatever the clock on the wall said meanwhile.
+//! Lived time: the age of a record by the time for which the store has existed, independent of jumps of the wall clock.
 //!
 //! Plain data: it reads no clock and no file. Whoever owns it tells it what the clocks say ([`LivedTime::start`],
 //! [`LivedTime::observe`]) and keeps its bytes. See `docs/design/0014-lived-time.md`.
@@ -12,7 +12,7 @@ const SECOND: i64 = 1_000_000_000;
 pub const GAP_MAX: i64 = 24 * 3_600 * SECOND;
 /// A clock that differs by less from what was expected did not jump: it was slewed, or a leap second passed.
 const TOLERANCE: i64 = 60 * SECOND;
-/// For so long after a jump it is told.
+/// How long a jump is reported, in nanoseconds of lived time.
 const TELL_FOR: i64 = 7 * GAP_MAX;
 /// Stretches that are remembered.
 const STRETCHES_MAX: usize = 128;
@@ -191,7 +191,7 @@ impl LivedTime {
         (waits || is_recent).then_some(Jump { missing, ..jump })
     }
 
-    /// When the clock was last looked at.
+    /// Returns the wall clock time of the last observation.
     pub fn seen(&self) -> Option<Time> {
         self.stretches.last().map(|stretch| stretch.end)
     }

@@ -75,6 +75,7 @@ impl Frozen {
         Ok((root, pin))
     }
 
+    /// Puts the dirty nodes of the tree into a session, children before parents, and returns the root.
     pub(crate) fn write_root(&self, session: &WriteSession) -> Result<WrittenTree> {
         let mut tree = self.tree.fork();
         let mut assigned = tree.state.assigned.clone();

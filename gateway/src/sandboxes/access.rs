@@ -128,6 +128,8 @@ struct FuseSupport {
     can_mount: bool,
     /// Whether the program that mounts for users is installed.
     has_helper: bool,
+    /// Whether programs that this process starts get no rights by their set-user-ID bit, as the helper needs.
+    no_new_privileges: bool,
     /// Whether users may let other users into their mounts.
     allows_others: bool,
 }
@@ -141,6 +143,7 @@ impl FuseSupport {
             device_error: File::options().read(true).write(true).open(DEVICE).err(),
             can_mount: has_capability(&status, CAP_SYS_ADMIN),
             has_helper: std::env::split_paths(&path).any(|directory| directory.join(HELPER).is_file()),
+            no_new_privileges: has_no_new_privileges(&status),
             allows_others: settings.lines().any(|line| line.trim() == "user_allow_other"),
         }
     }
@@ -156,6 +159,11 @@ impl FuseSupport {
         if !self.has_helper {
             return Some(format!("{HELPER} is not installed"));
         }
+        if self.no_new_privileges {
+            return Some(format!(
+                "{HELPER} cannot mount for a process with `no_new_privs` (NoNewPrivileges in systemd)"
+            ));
+        }
         (needs_others && !self.allows_others).then(|| format!("{SETTINGS} does not have `user_allow_other`"))
     }
 }
@@ -165,6 +173,11 @@ fn has_capability(status: &str, number: u32) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     bits.is_some_and(|bits| (bits >> number) & 1 == 1)
+}
+
+/// Whether the status of a process says that it and its children cannot gain privileges.
+fn has_no_new_privileges(status: &str) -> bool {
+    status.lines().find_map(|line| line.strip_prefix("NoNewPrivs:")).is_some_and(|value| value.trim() == "1")
 }
 
 #[cfg(test)]
@@ -181,13 +194,22 @@ mod tests {
 
     #[test]
     fn a_mount_is_possible_with_the_device_and_a_way_to_mount() {
-        let user = || FuseSupport { device_error: None, can_mount: false, has_helper: true, allows_others: false };
+        let user = || FuseSupport {
+            device_error: None,
+            can_mount: false,
+            has_helper: true,
+            no_new_privileges: false,
+            allows_others: false,
+        };
         assert_eq!(user().problem(false), None);
         assert_eq!(user().problem(true).as_deref(), Some("/etc/fuse.conf does not have `user_allow_other`"));
         assert_eq!(FuseSupport { allows_others: true, ..user() }.problem(true), None);
         let bare = || FuseSupport { has_helper: false, ..user() };
         assert_eq!(bare().problem(false).as_deref(), Some("fusermount3 is not installed"));
         assert_eq!(FuseSupport { can_mount: true, ..bare() }.problem(true), None, "root needs neither");
+        let restricted = || FuseSupport { no_new_privileges: true, ..user() };
+        assert!(restricted().problem(false).is_some_and(|problem| problem.contains("no_new_privs")));
+        assert_eq!(FuseSupport { can_mount: true, ..restricted() }.problem(false), None, "root needs no helper");
         let missing = Some(io::Error::from(io::ErrorKind::NotFound));
         let problem = FuseSupport { device_error: missing, can_mount: true, ..user() }.problem(false);
         assert!(problem.is_some_and(|problem| problem.starts_with("/dev/fuse cannot be opened")));
@@ -200,6 +222,13 @@ mod tests {
         assert!(has_capability(&status("0000000000200000"), CAP_SYS_ADMIN));
         assert!(!has_capability(&status("00000000a80425fb"), CAP_SYS_ADMIN));
         assert!(!has_capability("", CAP_SYS_ADMIN));
+    }
+
+    #[test]
+    fn no_new_privileges_is_read_from_the_status_of_a_process() {
+        assert!(has_no_new_privileges("Name:\tx\nNoNewPrivs:\t1\nSeccomp:\t0\n"));
+        assert!(!has_no_new_privileges("Name:\tx\nNoNewPrivs:\t0\nSeccomp:\t1\n"));
+        assert!(!has_no_new_privileges(""));
     }
 
     #[test]

@@ -47,9 +47,9 @@ const OUTPUT_BYTES_MAX: usize = 48 << 10;
 pub struct TerminalTimes {
     /// How often the server sends a ping.
     pub ping_interval: Duration,
-    /// A client from which nothing came for so long is disconnected.
+    /// A client that has sent nothing for this long is disconnected.
     pub idle_max: Duration,
-    /// A client that does not take a message for so long is disconnected.
+    /// A client that does not accept a message for this long is disconnected.
     pub write_max: Duration,
 }
 

@@ -145,8 +145,8 @@ impl Directories {
         }
     }
 
-    /// Locks the files of a workspace that is merged into, and takes their edits into a snapshot, if there are any. A
-    /// directory that was never in step with its workspace is left out: a user removed none of the absent files.
+    /// Locks the files of a workspace that is merged into, and commits their edits, if there are any. Leaves out a directory that
+    /// was neither captured nor checked out yet although the workspace has a head: its missing files would count as deletions.
     pub(crate) fn secure_files(
         &self,
         workspace: &WorkspaceName,
@@ -171,7 +171,8 @@ impl Directories {
         }
     }
 
-    /// Unlocks files during a merge. Those that were never in step stay locked: a user removed none of the absent files.
+    /// Unlocks files during a merge. A directory that was neither captured nor checked out yet stays locked, because
+    /// [`catch_up_files`](Self::catch_up_files) skips it.
     pub(crate) fn release_files(&self, place: SecuredFiles) -> std::result::Result<SecuredFiles, Released> {
         match place {
             SecuredFiles::Directory(locked, _) if locked.record.snapshot().is_some() => Err(Released),
@@ -203,7 +204,7 @@ impl Directories {
         }
     }
 
-    /// Brings a place to where its workspace's head is now.
+    /// Updates the files of a workspace to its head.
     pub(crate) fn update_files(
         &self,
         place: SecuredFiles,
@@ -213,7 +214,7 @@ impl Directories {
         self.update_files_by(place, WriterRule::Overrule, merge, act)
     }
 
-    /// Brings a place to where its workspace's head is now, with a rule for processes that write there meanwhile.
+    /// Updates the files of a workspace to its head, with a rule for processes that write there meanwhile.
     pub(crate) fn update_files_by(
         &self,
         place: SecuredFiles,

@@ -39,8 +39,8 @@ impl Directories {
         Ok(Writing(file))
     }
 
-    /// Removes what a checkout left that did not come to its end.
-    pub(super) fn clean_up_after_the_dead(&self, locked: &LockedDirectory) -> Result<()> {
+    /// Removes the leftovers of a checkout whose process died.
+    pub(super) fn remove_leftovers(&self, locked: &LockedDirectory) -> Result<()> {
         let file = self.context.registry.writing_file(&locked.record.id);
         let Ok(noted) = fs::read(&file) else { return Ok(()) };
         let mut parts = noted.split(|byte| *byte == 0);

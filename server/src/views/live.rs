@@ -54,7 +54,7 @@ pub(crate) struct ViewChanges {
 }
 
 impl Views {
-    /// The tree that a view holds now, written and kept, but in no snapshot.
+    /// Writes the current tree of a view to the store and pins it, without a snapshot.
     pub(crate) fn hold_view(&self, id: u64) -> Result<HeldTree> {
         let locked = self.lock_view(id)?;
         self.hold_live(&locked)
@@ -64,7 +64,7 @@ impl Views {
         self.hold_pressed(locked, &locked.live.view.fork())
     }
 
-    /// Writes a tree of a view, with the room that its journal has set aside where there is no other.
+    /// Writes a tree of a view to the store and pins it. On a full disk, frees the journal's preallocated space and tries again.
     pub(super) fn hold_pressed(&self, locked: &LockedView, tree: &WorkingTree) -> Result<HeldTree> {
         match self.hold_tree(tree) {
             Err(failure) if failure.reason() == Reason::Full && locked.live.view.release_preallocated() => {
@@ -79,7 +79,7 @@ impl Views {
         Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
-    /// The head of a view's workspace. One that was taken away leaves its view where it is.
+    /// Returns the head of a view's workspace; the base of the view if the workspace was deleted.
     pub(super) fn head_behind_view(&self, locked: &LockedView) -> Result<Option<SnapshotId>> {
         let found = self.context.workspaces.find(&locked.workspace)?;
         Ok(found.map_or(locked.live.view.base(), |found| found.head))
@@ -110,7 +110,7 @@ impl Views {
         Ok(opened?.unwrap_or_else(|| WorkingTree::new(&self.context.store)))
     }
 
-    /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
+    /// Moves a view without uncommitted changes to its workspace's head. A view with changes stays; `behind` records the head.
     pub(super) fn bring_in_step(&self, locked: &LockedView) -> Result<()> {
         let (view, head) = (&locked.live.view, self.head_behind_view(locked)?);
         let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
@@ -131,8 +131,8 @@ impl Views {
         Ok(())
     }
 
-    /// A workspace may have been moved behind its view's back, while the view had changes. A commit on top of that would silently take
-    /// it back.
+    /// Refuses to commit a view whose base is not the head: the head moved while the view had changes, and a commit on top of it
+    /// would silently revert that move.
     pub(super) fn refuse_view_out_of_step(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<()> {
         if locked.live.view.base() == head {
             return Ok(());
@@ -284,6 +284,7 @@ impl Views {
         Ok(Some(ViewChanges { base, paths: differences(&before, &tree)?, has_changed_states }))
     }
 
+    /// Commits a live view. Files that show conflicts are stored as conflicts again, and resolutions are remembered.
     fn commit_view(&self, locked: &LockedView, change: &Change, act: &OperationContext) -> Result<(SnapshotId, bool)> {
         let view = &locked.live.view;
         let seen = view.fork();
@@ -318,7 +319,7 @@ impl Views {
         Ok(read_back(&self.context.store, found, &[known]).map(Some)?)
     }
 
-    /// Takes what a view holds into a snapshot, if none has it yet.
+    /// Commits the tree of a view, unless the head has the same tree. `before` names the following operation, for the message.
     pub(super) fn secure_view(&self, locked: &LockedView, before: &str, act: &OperationContext) -> Result<Secured> {
         let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
         let held = self.hold_live(locked)?;
@@ -362,7 +363,7 @@ impl Views {
         Ok(locked.live.view.checkpoint(&checkpoint_reference(locked.id), &act)?)
     }
 
-    /// The journal rests on a commit now.
+    /// Removes the checkpoint reference of a view.
     pub(super) fn drop_checkpoint(&self, id: u64) -> Result<()> {
         let act = OperationContext::new(KEEPER, self.context.now()).buffered();
         let name = checkpoint_reference(id);
@@ -446,7 +447,7 @@ impl Views {
         })
     }
 
-    /// How many paths differ between two trees that the plan of a restore names.
+    /// Returns the changes between two trees, for the plan of a restore, and their number by kind.
     pub(super) fn plan_of(
         &self,
         before: Option<RootId>,

@@ -1,5 +1,5 @@
-//! Background maintenance of views and mounts: mounts that follow show the new head, views without changes go along with
-//! their workspace, journals that grew long begin anew, and what others unmounted is put away.
+//! Background maintenance of views and mounts: following mounts show the new head, views without changes move to the head of
+//! their workspace, long journals are checkpointed, unused views are closed, and ended mounts are cleaned up.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use crate::call_log::warn_failure;
 use crate::error::{Error, Result};
 use crate::repeated_problem::RepeatedProblem;
 
-/// How long the keeper waits for an operation before it looks around.
+/// Maximum time between two rounds of maintenance; an operation starts a round earlier.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// So many looks after the last mount has ended, memory is given back.
+/// Number of rounds without an open view, mount or export after which the store's memory is released.
 const RELEASE_AFTER_CHECKS: u32 = 50;
-/// A view that calls opened is closed when none used it for so long.
+/// A view without mounts and exports is closed when no call has used it for this long.
 const CLOSE_UNUSED_AFTER: Duration = Duration::from_secs(5);
-/// With less than this part of a disk free, and with less than so many bytes, room is short.
+/// Disk space is short when less than 1 / `SHORT_ONE_IN` of the disk and less than `SHORT_BYTES_MAX` are free.
 const SHORT_ONE_IN: u64 = 50;
 const SHORT_BYTES_MAX: u64 = 2 << 30;
 /// The size up to which a collection leaves a journal as it is.
@@ -32,7 +32,7 @@ impl Views {
             Ok(cursor) => cursor,
             Err(error) => return tell(&error.to_string()),
         };
-        // Nothing while there is nothing to be given back.
+        // `None` while there is no memory to release.
         let mut looks_since_mounted = None;
         let (mut reading, mut looking) = (RepeatedProblem::default(), RepeatedProblem::default());
         let complain = |complaints: &mut RepeatedProblem, problem: &str| {
@@ -70,7 +70,7 @@ impl Views {
         !(state.open.is_empty() && state.mounts.is_empty() && state.exported.is_empty())
     }
 
-    /// Nothing is mounted any more: what the store remembers of it is given back.
+    /// Releases the caches of the store, because no view, mount or export is open.
     fn release_memory(&self, tell: &dyn Fn(&str)) {
         match self.context.store.release_memory().map_err(Error::from) {
             // There is no room for rows that are in no file yet, and they stay where they are.
@@ -151,7 +151,7 @@ impl Views {
         open.into_iter().map(work).fold(Ok(()), Result::and)
     }
 
-    /// Brings what follows to where it went, now.
+    /// Moves the mounts and exports that follow a workspace to its current head.
     pub(crate) fn show_new_heads(&self) -> Result<()> {
         self.show_new_heads_in_exports()?;
         let following: Vec<(u64, View, SnapshotId, String)> = {
@@ -178,7 +178,7 @@ impl Views {
         Ok(())
     }
 
-    /// The heads of workspaces may have moved: views and mounts go along at once.
+    /// Moves following mounts, and views without changes, to the current heads of their workspaces at once.
     pub(crate) fn heads_moved(&self) -> Result<()> {
         self.show_new_heads()?;
         self.for_each_open(|id| self.lock_view(id).map(drop))

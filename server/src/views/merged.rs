@@ -14,8 +14,7 @@ use crate::error::Result;
 const ROUNDS_MAX: u32 = 8;
 
 impl Views {
-    /// Takes the edits of a mount into a snapshot, if there are any. Where the workspace moved on without the mount, the edits
-    /// there is merged with that.
+    /// Commits the edits of a mount, if there are any. If the workspace's head moved without the mount, merges the edits with it.
     pub(crate) fn secure_view_before(
         &self,
         locked: &LockedView,

@@ -29,6 +29,7 @@ const GROUPS: &[Group] = &[
     Group { figures: events::FIGURES, run: |bench| each_delay(bench, events::run) },
     Group { figures: forks::FIGURES, run: |bench| each_delay(bench, forks::run) },
     Group { figures: trees::FIGURES, run: |bench| each_delay(bench, trees::run) },
+    Group { figures: trees::LARGE_FIGURES, run: |bench| each_delay(bench, trees::run_large) },
 ];
 
 fn main() -> ExitCode {

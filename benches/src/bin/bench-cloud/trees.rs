@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use amalgam_benches::bench::Bench;
+use amalgam_benches::random::Random;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result, linux, machine};
 use amalgam_cloud::CloudOptions;
@@ -26,10 +27,18 @@ const COLD: &str = "cold checkout, rate / the S3 store's own";
 const WARM: &str = "checkout from the node's cache / local";
 pub(crate) const FIGURES: &[&str] = &[CAPTURE, REQUESTS, COLD, WARM];
 
+const COLD_LARGE: &str = "cold checkout of large files, rate / the S3 store's own";
+pub(crate) const LARGE_FIGURES: &[&str] = &[COLD_LARGE];
+
 const CACHE_BYTES: u64 = 4 << 30;
 /// Packs that are read at a time, as a node does.
 const READS_MAX: usize = 10;
 const MB: f64 = 1e6;
+
+const LARGE_FILES: usize = 96;
+const LARGE_FILES_QUICK: usize = 16;
+const LARGE_FILE_BYTES: usize = 8 << 20;
+const LARGE_SEED: u64 = 7;
 
 #[allow(clippy::disallowed_methods, reason = "a capture needs the time")]
 fn now() -> Time {
@@ -89,8 +98,62 @@ fn read_bucket(place: &Place, since: &[ObjectPath]) -> Result<(f64, u64)> {
     Ok((bytes as f64 / begun.elapsed().as_secs_f64(), bytes))
 }
 
+/// The objects of the bucket at this moment.
+fn names_now(place: &Place) -> Result<Vec<ObjectPath>> {
+    // Ends here, and its connections with it: the client keeps them, and a request over a connection that nothing drives waits for the
+    // time-out of 30 s.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(names(place))
+}
+
 async fn names(place: &Place) -> Result<Vec<ObjectPath>> {
     Ok(place.bucket.list(None).map_ok(|found| found.location).try_collect().await?)
+}
+
+/// Measures a checkout by a node without a cache beside plain reads of the same objects.
+fn add_cold(
+    bench: &mut Bench,
+    place: &Place,
+    name: &str,
+    before: &[ObjectPath],
+    root: RootId,
+    directory: &Path,
+) -> Result<()> {
+    let (own_rate, stored_bytes) = read_bucket(place, before)?;
+    let cold = Node::open(&place.options())?;
+    let took = check_out(&cold.store, root, directory)?;
+    drop(cold);
+    let rate = stored_bytes as f64 / took;
+    let how = format!(
+        "{:.0} MB of packs in {took:.2} s by a node without a cache, {:.0} MB/s; read with {READS_MAX} requests at a time and thrown \
+         away: {:.0} MB/s",
+        stored_bytes as f64 / MB,
+        rate / MB,
+        own_rate / MB
+    );
+    add(bench, place, name, (rate / own_rate, "x"), Bar::AtLeast(0.5), how);
+    Ok(())
+}
+
+/// Files whose bytes, and not whose number, decide how long a checkout takes.
+pub(crate) fn run_large(bench: &mut Bench, place: &Place) -> Result<()> {
+    eprintln!("large files, {:?} of delay", place.delay);
+    let suffix = place.delay.as_millis();
+    let (tree, out) = (bench.directory(&format!("large-{suffix}")), bench.directory(&format!("out-large-{suffix}")));
+    std::fs::create_dir(&tree)?;
+    let count = if bench.options.quick { LARGE_FILES_QUICK } else { LARGE_FILES };
+    let mut random = Random::new(LARGE_SEED);
+    for number in 0..count {
+        std::fs::write(tree.join(format!("{number:03}")), random.bytes(LARGE_FILE_BYTES))?;
+    }
+    let before = names_now(place)?;
+    let node = Node::open(&place.options())?;
+    let (root, _) = capture_tree(&node.store, &tree)?;
+    drop(node);
+    machine::settle();
+    add_cold(bench, place, COLD_LARGE, &before, root, &out)?;
+    std::fs::remove_dir_all(&tree)?;
+    Ok(())
 }
 
 pub(crate) fn run(bench: &mut Bench, place: &Place) -> Result<()> {
@@ -101,12 +164,7 @@ pub(crate) fn run(bench: &mut Bench, place: &Place) -> Result<()> {
     let directory = |name: &str| bench.directory(&format!("{name}-{suffix}"));
     let (local_place, cache_place) = (directory("local"), directory("cache"));
     let (work, cold_place, warm_place) = (directory("out-local"), directory("out-cold"), directory("out-warm"));
-    let before = {
-        // Ends here, and its connections with it: the client keeps them, and a request over a connection that nothing drives waits for
-        // the time-out of 30 s.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(names(place))?
-    };
+    let before = names_now(place)?;
     // Into the page cache.
     for file in machine::files_below(&tree)? {
         std::fs::read(file)?;
@@ -131,19 +189,7 @@ pub(crate) fn run(bench: &mut Bench, place: &Place) -> Result<()> {
         format!("{} puts, {} gets; beside {statements} SQL calls", done.puts - calls.puts, done.gets - calls.gets);
     add(bench, place, REQUESTS, (requests as f64, "requests"), Bar::AtMost(200.0), how);
 
-    let (own_rate, stored_bytes) = read_bucket(place, &before)?;
-    let cold = Node::open(&options)?;
-    let cold_took = check_out(&cold.store, root, &cold_place)?;
-    drop(cold);
-    let rate = stored_bytes as f64 / cold_took;
-    let how = format!(
-        "{:.0} MB of packs in {cold_took:.2} s by a node without a cache, {:.0} MB/s; read with {READS_MAX} requests at a time \
-         and thrown away: {:.0} MB/s",
-        stored_bytes as f64 / MB,
-        rate / MB,
-        own_rate / MB
-    );
-    add(bench, place, COLD, (rate / own_rate, "x"), Bar::AtLeast(0.5), how);
+    add_cold(bench, place, COLD, &before, root, &cold_place)?;
 
     let cache = Arc::new(DiskCache::open(&cache_place, CACHE_BYTES)?);
     let cached = CloudOptions { disk_cache: Some(cache), ..options };
