@@ -76,8 +76,9 @@ mod tests {
 
     use super::*;
 
-    /// The commands about merging, and those of them that only read. All others change something.
+    /// The commands about merging.
     const MERGING: [&str; 7] = ["merge", "conflicts", "complete", "publish", "queue", "review", "rules"];
+    /// The subcommands of [`MERGING`] that only read. All others change something.
     const LOOKS: [&str; 11] = [
         "conflicts list",
         "conflicts show",
@@ -92,7 +93,7 @@ mod tests {
         "rules commands",
     ];
 
-    /// The commands without commands below them, with their names in full.
+    /// Returns the commands without subcommands, each with its full name, for example `queue list`.
     fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
         let below: Vec<_> = command.get_subcommands().filter(|one| one.get_name() != "help").collect();
         match below.is_empty() {
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    /// A global option and an option of a command with the same id are one and the same to the parser, without a warning.
+    /// Checks the ids of all options: clap takes a global option and an option of a command with the same id for one option.
     #[test]
     fn no_option_of_a_command_has_the_id_of_a_global_one() {
         let amalgam = Arguments::command();

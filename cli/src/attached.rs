@@ -21,17 +21,17 @@ pub struct AttachedDirectory {
 }
 
 impl AttachedDirectory {
-    /// The workspace's name as people write it.
+    /// Returns the name of the workspace, without `workspaces/`.
     pub fn workspace_id(&self) -> &str {
         text::id(&self.workspace.name)
     }
 
-    /// The root of the directory on the host.
+    /// Returns the root of the directory on the host.
     pub fn root(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.directory.path))
     }
 
-    /// The path in the tree that a path on the command line means.
+    /// Returns the path in the tree of `given`, a path on the command line, seen from `cwd`.
     pub fn tree_path(&self, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
         tree_path(self.root(), cwd, Path::new(given))
     }
@@ -42,13 +42,13 @@ impl AttachedDirectory {
 pub struct StartDirectory {
     /// The current directory.
     pub cwd: PathBuf,
-    /// Whether that lies in a mount whose process has died. Nothing in there can be opened until another one answers for it.
+    /// Whether it lies in a mount whose process has died: no file in it can be opened until another process serves the mount.
     pub is_dead: bool,
 }
 
 impl StartDirectory {
-    /// Enters the directory that is asked for, if one is. `shell_path` is where the shell says that it stands: in a mount that was
-    /// taken away the kernel does not know.
+    /// Changes to the directory `asked`, if there is one. `shell_path` is the current directory as the shell knows it (`$PWD`): in
+    /// a dead mount or a removed directory the kernel cannot name it.
     pub fn enter(asked: Option<&Path>, shell_path: Option<PathBuf>) -> Result<Self, CliError> {
         let Some(asked) = asked else { return Self::here(shell_path) };
         match std::env::set_current_dir(asked) {
@@ -67,7 +67,7 @@ impl StartDirectory {
         match (std::env::current_dir(), shell_path) {
             (Ok(cwd), _) => Ok(Self { cwd, is_dead }),
             (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead }),
-            // A directory that was removed under the shell still has its name there.
+            // The shell still knows the path of a current directory that was removed.
             (Err(error), Some(cwd))
                 if error.kind() == std::io::ErrorKind::NotFound && cwd.is_absolute() && !cwd.exists() =>
             {
@@ -78,14 +78,14 @@ impl StartDirectory {
     }
 }
 
-/// Whether the process that served a mounted file system has died.
+/// Returns whether an error means that the process that served a mounted file system has died.
 fn is_disconnected(error: &std::io::Error) -> bool {
     let number = error.raw_os_error();
     [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|dead| number == Some(dead.raw_os_error()))
 }
 
-/// The path in the tree of the directory `root` that `given` means, seen from `cwd`. Nothing needs to be there: a deleted
-/// file can be asked for.
+/// Returns the path of `given`, seen from `cwd`, in the tree of the directory `root`. Refuses a path outside of it. The path need
+/// not exist: the user can name a deleted file.
 pub fn tree_path(root: &Path, cwd: &Path, given: &Path) -> Result<Bytes, CliError> {
     let outside =
         || CliError::usage(format!("{} is not in {}", given.display(), root.display())).hint("name a path inside it");
@@ -100,7 +100,8 @@ pub fn tree_path(root: &Path, cwd: &Path, given: &Path) -> Result<Bytes, CliErro
     Ok(Bytes::copy_from_slice(inside.as_os_str().as_bytes()))
 }
 
-/// A path in a tree as it is written behind `REV:`: from the root; from `cwd` if it begins with `./` or `../`.
+/// Returns the path in the tree that is written behind `REV:`. It starts at the root of the tree or, in an attached directory, at
+/// `cwd` if it begins with `./` or `../`.
 pub fn path_behind_revision(place: Option<&AttachedDirectory>, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
     let bytes = given.as_bytes();
     let is_relative =
@@ -137,7 +138,8 @@ pub fn resolve_path(path: &Path) -> PathBuf {
     real_parent(&plain).unwrap_or(plain)
 }
 
-/// The path with the symlinks of its deepest existing parent followed: the last name itself may be a symlink of the tree.
+/// Resolves the symlinks in the deepest parent that exists. Keeps the last name, which may be a symlink of the tree. Returns `None`
+/// if no parent can be resolved.
 fn real_parent(path: &Path) -> Option<PathBuf> {
     let mut rest = Vec::new();
     let mut above = path;

@@ -1,4 +1,4 @@
-//! Whether the file system of a directory can clone files (reflinks). Tried out with two small files.
+//! Checks whether the file system of a directory can clone files (reflinks), by cloning a small file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub fn can_clone(path: &Path) -> bool {
     nearest_directory(path).is_some_and(|place| try_clone_in(&place).unwrap_or(false))
 }
 
-/// Returns whether a file can be cloned in a directory.
+/// Clones a small file in a directory and removes both files. Returns whether that works.
 pub fn try_clone_in(place: &Path) -> std::io::Result<bool> {
     let name = |part: &str| place.join(format!(".amalgam-doctor-{}-{part}", std::process::id()));
     let (from, to) = (name("from"), name("to"));

@@ -192,13 +192,13 @@ pub enum Subject {
     Neither,
 }
 
-/// What to do with a server instead of working in a directory.
+/// Hint for commands that need a directory of this machine, when a server is named.
 const CLONE: &str = "`amalgam clone URL/PROJECT/WORKSPACE DIR` gets a directory to work in";
-/// What to do instead of an act on the machine of the server.
+/// Hint for commands that act on the machine of the store, when a server is named.
 const ON_SERVER: &str = "run it on the machine of the server";
 
 impl Command {
-    /// The place that the command works on.
+    /// Returns the place that the command works on.
     pub fn subject(&self) -> Subject {
         let here = |name, instead| Subject::ThisMachine { name, instead };
         match self {

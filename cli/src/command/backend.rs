@@ -1,4 +1,4 @@
-//! Backends, which provide the files of a workspace: a mount or a checkout. Checks which ones work on this machine, and chooses one.
+//! Checks which backends work on this machine, and chooses one. A backend provides the files of a workspace: a mount or a checkout.
 
 use std::fs::File;
 use std::io;
@@ -42,7 +42,7 @@ pub enum Task {
 pub enum Purpose {
     /// A mount that all processes see.
     Shared,
-    /// One command.
+    /// A mount that one command and its children see.
     Private,
 }
 
@@ -72,14 +72,14 @@ pub struct BackendChoice {
 }
 
 impl BackendChoice {
-    /// As people write it.
+    /// Returns the name of the backend as `--backend` takes it: `checkout` or `fuse`.
     pub fn word(&self) -> &'static str {
         if self.backend == Backend::Checkout { "checkout" } else { "fuse" }
     }
 }
 
 impl BackendArgs {
-    /// The first option that is given.
+    /// Returns the first option that differs from its default, or `None`.
     pub fn given(&self) -> Option<&'static str> {
         let given =
             [(self.backend != Backend::Auto, "--backend"), (self.task.is_some(), "--for"), (self.explain, "--explain")];
@@ -139,7 +139,7 @@ fn decide(
     }
 }
 
-/// Checks whether a mount for all processes works here.
+/// Checks whether a mount for all processes works here. The error says why not.
 pub fn check_shared_mounts() -> Result<(), String> {
     check_device()?;
     if rustix::process::geteuid().is_root() {
@@ -148,7 +148,7 @@ pub fn check_shared_mounts() -> Result<(), String> {
     find_mount_helper().map(drop)
 }
 
-/// Whether root may mount here, or why not: in a container it often may not. Tried, in a process and a namespace of its own.
+/// Checks whether root may mount here, by mounting a tmpfs in a new mount namespace. In a container root often may not.
 fn root_mounts() -> Result<(), String> {
     if !is_capable() {
         return Err("root may not mount here (no CAP_SYS_ADMIN), as in most containers".to_owned());
@@ -163,7 +163,7 @@ fn root_mounts() -> Result<(), String> {
     }
 }
 
-/// Whether one command can be, or why not.
+/// Checks whether a private mount for one command works here. The error says why not.
 pub fn check_private_mounts() -> Result<(), String> {
     check_device()?;
     if rustix::process::geteuid().is_root() && is_capable() {
@@ -172,7 +172,7 @@ pub fn check_private_mounts() -> Result<(), String> {
     check_user_namespaces()
 }
 
-/// Whether the kernel's FUSE can be opened.
+/// Checks whether the FUSE device can be opened. The error says why not.
 pub fn check_device() -> Result<(), String> {
     match File::options().read(true).write(true).open(FUSE_DEVICE) {
         Ok(_) => Ok(()),
@@ -197,14 +197,15 @@ pub fn find_mount_helper() -> Result<PathBuf, String> {
     }
 }
 
-/// Whether set-user-ID programs cannot mount either, as containers and services may ask for: they gain no privileges, or not this one.
+/// Returns whether set-user-ID programs cannot gain the privilege to mount, as in many containers and services: `no_new_privs` is
+/// set, or `CAP_SYS_ADMIN` is not in the bounding set.
 fn cannot_gain_privileges() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let word = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     word("NoNewPrivs:") == Some("1") || word("CapBnd:").is_some_and(|set| !holds_sys_admin(set))
 }
 
-/// Whether a user namespace can be made: tried, in a process of its own.
+/// Checks whether a user namespace can be created, by running `unshare`. The error says why not.
 pub fn check_user_namespaces() -> Result<(), String> {
     let tried = std::process::Command::new("unshare").args(["--user", "--mount", "true"]).output();
     match tried {

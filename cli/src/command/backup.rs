@@ -1,4 +1,4 @@
-//! `amalgam backup` and `amalgam restore-backup`: a store into a directory, and back.
+//! `amalgam backup` and `amalgam restore-backup`: back a store or a server up into a directory, and restore it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -38,7 +38,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Whether a server is backed up, and not a store.
+    /// Returns whether the command backs up a server, not a store.
     pub fn is_of_server(&self) -> bool {
         self.data.is_some()
     }
@@ -90,7 +90,7 @@ pub struct RestoreBackup {
 }
 
 impl RestoreBackup {
-    /// Whether a server is restored, and not a store.
+    /// Returns whether the command restores a server, not a store.
     pub fn is_of_server(&self) -> bool {
         self.data.is_some()
     }

@@ -1,4 +1,4 @@
-//! `amalgam bisect`: the first snapshot that is broken.
+//! `amalgam bisect`: finds the first snapshot in which a command fails.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl Bisect {
     }
 }
 
-/// The snapshots that are known to be good or bad so far.
+/// The snapshots that were found to be good or bad, or were skipped, so far.
 #[derive(Clone, Debug, Default)]
 struct Known {
     good: Vec<String>,
@@ -79,13 +79,13 @@ struct Known {
 
 /// The directory in which snapshots are tried.
 struct Bench {
-    /// Goes with everything in it.
+    /// The folder around it, which is removed with its contents at the end.
     folder: WorkFolder,
     path: PathBuf,
-    /// Mounted at its path, and not written out.
+    /// Whether the files are mounted at `path` instead of written to the disk.
     mounted: bool,
     workspace: String,
-    /// On the wire; empty until files are written.
+    /// The resource name of the directory; empty until the first snapshot is mounted or written.
     directory: String,
 }
 
@@ -123,7 +123,7 @@ impl BisectRun {
             session.output.remark(message)?;
         }
         let mut first_bad = Vec::new();
-        // Told anew, without the workspace that tried them.
+        // Read again, because the removed workspace of the search is no longer among their marks.
         for bad in found? {
             first_bad.push(snapshot(&mut client, None, text::id(&bad.name)).await?);
         }
@@ -185,7 +185,7 @@ impl BisectRun {
 }
 
 impl Bench {
-    /// Makes the directory what a snapshot holds: written in full at first, then only what differs.
+    /// Puts the files of a snapshot into the directory: mounts or writes all of them at first, then changes those that differ.
     async fn put(
         &mut self,
         session: &mut Session,
@@ -241,7 +241,7 @@ fn id_of(snapshot: &v1::Snapshot) -> String {
     text::id(&snapshot.name).to_owned()
 }
 
-/// The verdict of an exit code.
+/// Returns the verdict of an exit code: `good`, `bad` or `skipped`. Refuses a code above 127.
 fn verdict(code: u8) -> Result<&'static str, CliError> {
     match code {
         0 => Ok("good"),

@@ -13,7 +13,7 @@ use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
 use crate::text;
 
-/// Most notices that are shown unless more are asked for.
+/// Maximum number of skipped paths that are printed without `--verbose`.
 const NOTICES_MAX: usize = 20;
 
 /// Message, labels and metadata of a new snapshot.
@@ -23,12 +23,12 @@ pub struct SnapshotInfo {
     pub message: String,
     /// Labels to put on it.
     pub labels: Vec<String>,
-    /// Small facts beside the message.
+    /// Keys and values to store beside the message.
     pub metadata: HashMap<String, String>,
 }
 
 impl SnapshotInfo {
-    /// With a message alone.
+    /// Returns the info of a snapshot that has a message only.
     pub fn message(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }
@@ -51,13 +51,13 @@ pub async fn capture(
     drive(output, client.directories.capture_directory(request)).await
 }
 
-/// `12 changed (+3 ~8 -1)`.
+/// Describes the number of changed paths, for example `12 changed (+3 ~8 -1)`.
 pub fn changed(result: &v1::CaptureResult) -> String {
     let all = result.added + result.modified + result.removed;
     format!("{} changed (+{} ~{} -{})", text::count(all), result.added, result.modified, result.removed)
 }
 
-/// `79,314 files covered, 2 ignored`.
+/// Describes the number of captured files, for example `79,314 files covered, 2 ignored`.
 pub fn covered(counts: &v1::Counts) -> String {
     let mut words = format!("{} covered", text::plural(counts.files + counts.symlinks + counts.others, "file"));
     if counts.ignored > 0 {
@@ -66,7 +66,7 @@ pub fn covered(counts: &v1::Counts) -> String {
     words
 }
 
-/// One line about a snapshot that was taken.
+/// Returns one line that describes a new snapshot.
 pub fn line(result: &v1::CaptureResult) -> String {
     let snapshot = result.snapshot.as_ref().map_or("", |snapshot| snapshot.name.as_str());
     let workspace = result.workspace.as_ref().map_or("", |workspace| workspace.name.as_str());
@@ -76,14 +76,14 @@ pub fn line(result: &v1::CaptureResult) -> String {
         paint(style::WORKSPACE, text::id(workspace)),
         changed(result)
     );
-    // A mount knows what changed, and is not walked to count the rest.
+    // A mount knows its changes, so its tree is not walked to count files.
     match &result.counts {
         Some(counts) => format!("{what}, {}, store grew {}", covered(counts), text::bytes(result.stored_bytes)),
         None => what,
     }
 }
 
-/// The JSON line of a capture.
+/// Returns the JSON line of a capture, of the type `kind`.
 pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
     lines::line(
         kind,
@@ -111,7 +111,7 @@ pub fn warn(output: &mut Output, warnings: &[String]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Prints which paths were skipped. Returns the exit code.
+/// Prints which paths were skipped. Returns [`Exit::PARTLY`] if one of them could not be captured.
 pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exit, CliError> {
     for notice in notices {
         output.emit(&lines::notice(notice))?;
@@ -127,7 +127,7 @@ pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exi
     if failures.len() > shown {
         output.remark(format!("... and {} more; -v shows all", text::count((failures.len() - shown) as u64)))?;
     }
-    // Git works in another repository, or in none, where a `.git` file is missing.
+    // Always shown for a `.git` file: without it Git works in another repository, or in none.
     let is_shown = |notice: &&&v1::Notice| output.is_verbose() || notice.kind() == v1::NoticeKind::GitFile;
     let others: Vec<_> = others.iter().filter(is_shown).collect();
     for notice in others {

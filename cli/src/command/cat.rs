@@ -1,4 +1,4 @@
-//! `amalgam ls` and `amalgam cat`: what a snapshot holds.
+//! `amalgam ls` and `amalgam cat`: list and print the files of a snapshot.
 
 use std::ffi::OsString;
 
@@ -105,7 +105,7 @@ impl Places {
     }
 }
 
-/// The revision and the paths that words mean.
+/// Returns the revision and the paths that the words on the command line name. `behind_dashes` are the paths behind `--`.
 async fn at(
     session: &mut Session,
     place: Option<&AttachedDirectory>,
@@ -139,7 +139,7 @@ pub struct PathAtRevision {
 }
 
 impl PathAtRevision {
-    /// Prints a file; lists a directory.
+    /// Prints a file, or lists a directory.
     pub async fn show(&self, session: &mut Session, client: &mut Client) -> Outcome {
         // Most paths are files: reading first saves a call, and only a directory is listed.
         match self.read(session, client).await {

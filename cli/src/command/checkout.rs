@@ -81,7 +81,7 @@ impl Checkout {
         let workspace_here = current_workspace(place.as_ref());
         let mut revision = revision.clone();
         if let Some(name) = &self.workspace {
-            // The short form of the revision means another thing in another workspace, so it is settled here and now.
+            // Resolved to an id now, because a short form such as `@~3` means another snapshot in another workspace.
             let found = super::revisions::snapshot(&mut client, place.as_ref(), &revision).await?;
             revision = text::id(&found.name).to_owned();
             ensure_workspace(&mut client, name, &revision).await?;
@@ -101,7 +101,7 @@ impl Checkout {
         report(&mut session.output, &path, self.workspace.as_deref(), &result)
     }
 
-    /// Writes the lost directory of a workspace again.
+    /// Recreates the lost directory of a workspace.
     async fn bring_back(&self, session: &mut Session) -> Outcome {
         let place = match session.attached_directory().await {
             Ok(place) => Some(place),
@@ -123,7 +123,7 @@ impl Checkout {
                 false => error,
             }
         })?;
-        // From below the place of the lost directory, that one is meant.
+        // At or below the path of the lost directory, `--here` means that path.
         let is_its_place = place.as_ref().is_some_and(|place| place.workspace.name == found.name);
         let path = match self.here && !is_its_place {
             true => {
@@ -143,7 +143,7 @@ impl Checkout {
         self.say_back(session, &name, &found.head, &result)
     }
 
-    /// Asks before files are replaced in a directory that is not where the lost one was.
+    /// Asks before files are replaced in a directory at another path than the lost one. An empty directory needs no confirmation.
     async fn confirm_replacing(&self, session: &mut Session, name: &str) -> Result<(), CliError> {
         let is_empty = session.cwd.read_dir().is_ok_and(|mut names| names.next().is_none());
         if self.yes || is_empty {
@@ -224,7 +224,7 @@ pub fn report(output: &mut Output, path: &Path, workspace: Option<&str>, result:
     report_notices(output, &result.notices)
 }
 
-/// Makes a workspace that begins at a snapshot, unless there is one of this name whose head that is.
+/// Creates a workspace at a snapshot, unless it exists with that head. Refuses an existing workspace with another head.
 async fn ensure_workspace(client: &mut Client, name: &str, snapshot: &str) -> Result<(), CliError> {
     match workspace(client, &workspace_name(name)).await {
         Ok(found) if text::id(&found.head) == snapshot => Ok(()),
@@ -248,21 +248,21 @@ async fn ensure_workspace(client: &mut Client, name: &str, snapshot: &str) -> Re
 /// The options of a checkout.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// Where, on the host.
+    /// The path of the directory on the host.
     pub path: &'a Path,
     /// The revision.
     pub revision: &'a str,
-    /// The workspace that `@` stands for, on the wire; or nothing.
+    /// The resource name of the workspace that `@` stands for; empty for none.
     pub workspace: &'a str,
-    /// The workspace that it belongs to afterwards, as people write it; or nothing.
+    /// The name of the workspace to attach the directory to, without `workspaces/`; empty for none.
     pub attach: &'a str,
-    /// A directory to clone from, on the wire; or nothing.
+    /// The resource name of a directory to clone files from; empty for none.
     pub source: &'a str,
     /// How conflicts are written; empty for the default.
     pub conflicts: &'a str,
-    /// For reading only.
+    /// Whether the files are made read-only.
     pub read_only: bool,
-    /// With set-ID bits, capabilities and devices that came from elsewhere.
+    /// Whether set-ID bits, capabilities and devices of a received or imported tree are written.
     pub set_id: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `amalgam clone`: a workspace of a server, with its history, in a new directory.
+//! `amalgam clone`: copies a workspace of a server, with its history, into a new directory.
 
 use std::ffi::OsString;
 
@@ -88,7 +88,7 @@ impl Clone {
     }
 }
 
-/// The server and the workspace that an argument names: by URL, or by a context.
+/// Returns the server and the workspace that an argument names, by URL or by context.
 fn source(text: &str) -> Result<(Server, String), CliError> {
     let contexts = Contexts::load()?;
     if text.contains("://") {

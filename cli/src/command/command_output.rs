@@ -1,4 +1,4 @@
-//! The output of a command in a sandbox: written as it comes, from where it ended if the connection breaks.
+//! Writes the output of a command in a sandbox as it comes, and continues where it stopped if the connection breaks.
 
 use std::io::{self, Read as _, Write as _};
 use std::time::{Duration, Instant};
@@ -19,33 +19,34 @@ use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::session::Session;
 
-/// Bytes of standard input that one call sends.
+/// Maximum bytes of standard input that one call sends.
 const INPUT_BYTES: usize = 64 << 10;
-/// Parts of standard input that wait to be sent.
+/// Maximum number of blocks of standard input that wait to be sent.
 const INPUT_QUEUE: usize = 4;
-/// Delay before a broken connection is made again; it doubles up to the longest one.
+/// First delay before a reconnect; it doubles up to [`RETRY_DELAY_MAX`].
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
+/// Longest delay before a reconnect.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
-/// A server that cannot be reached for so long is given up.
+/// Time without a connection after which the client gives up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
-/// So many Ctrl-C kill the command.
+/// Number of Ctrl-C that kills the command; fewer interrupt it.
 const INTERRUPTS_MAX: u32 = 3;
 
 /// A command whose output is followed.
 pub struct CommandStream {
-    /// The calls.
+    /// The client of the sandbox service.
     pub client: SandboxServiceClient<CallerChannel>,
-    /// The sandbox.
+    /// The id of the sandbox.
     pub sandbox_id: String,
-    /// The command.
+    /// The id of the command.
     pub command_id: String,
-    /// Bytes of output that were written already.
+    /// Offset of the next output to read, in bytes.
     pub offset: i64,
     /// Whether standard input is passed on.
     pub reads_stdin: bool,
 }
 
-/// An event of either stream.
+/// An event of a command: output, exit or error.
 struct Event {
     kind: String,
     output: Bytes,
@@ -135,7 +136,7 @@ async fn read(session: &mut Session, stream: &mut CommandStream, mut events: Opt
                 }
                 stream.offset = event.next_offset.max(stream.offset);
             }
-            // The server ends a stream after its last event only, unless it stops.
+            // The server ends a stream only after the last event, or because it stops.
             Ok(None) => events = None,
             Err(status) if is_broken(&status) => {
                 let since = *lost.get_or_insert_with(Instant::now);
@@ -155,7 +156,7 @@ async fn read(session: &mut Session, stream: &mut CommandStream, mut events: Opt
     }
 }
 
-/// Whether a call failed because of the connection, not because of its contents.
+/// Returns whether a call failed because of the connection: the status is of the transport, and carries no failure of the service.
 pub fn is_broken(status: &Status) -> bool {
     let is_of_transport = matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal);
     is_of_transport && amalgam_proto::Failure::of_status(status).is_none()
@@ -206,7 +207,7 @@ fn tell(session: &mut Session, stream: &CommandStream, event: &Event) -> Result<
 /// Sends standard input until its end. A call returns when the command has taken enough of it.
 async fn feed(mut client: SandboxServiceClient<CallerChannel>, (sandbox_id, command_id): (String, String)) {
     let (send, mut parts) = mpsc::channel(INPUT_QUEUE);
-    // A thread of its own: a terminal may never have another line.
+    // A separate thread, because a read from a terminal may block for ever.
     std::thread::spawn(move || {
         let mut block = vec![0; INPUT_BYTES];
         loop {
@@ -230,7 +231,7 @@ async fn feed(mut client: SandboxServiceClient<CallerChannel>, (sandbox_id, comm
             data: part.unwrap_or_default(),
             end,
         };
-        // A command that has ended takes no input; its end is told by its output.
+        // A command that has ended takes no input; the output stream reports its end.
         if client.write_command(request).await.is_err() || end {
             return;
         }
@@ -258,7 +259,7 @@ async fn pass_signals_on(mut client: SandboxServiceClient<CallerChannel>, (sandb
             command_id: command_id.clone(),
             signal: sent.as_raw(),
         };
-        // The stream tells what became of the command.
+        // The output stream reports the end of the command.
         let _ = client.kill_command(request).await;
     }
 }

@@ -96,7 +96,7 @@ impl ConfigCommand {
     }
 }
 
-/// The settings of the server.
+/// Prints the settings of `amalgam serve`, each with its source.
 fn list_server(session: &mut Session, options: &ServerArgs) -> Result<(), CliError> {
     let settings = ServerSettings::load(options, false)?;
     for (key, value, source) in settings.iter() {
@@ -122,7 +122,7 @@ fn list_server(session: &mut Session, options: &ServerArgs) -> Result<(), CliErr
     Ok(())
 }
 
-/// The environment variable that overrides a setting of the store, if it is set, and its value.
+/// Returns the environment variable that overrides a setting, and its value. Returns `None` if no such variable is set.
 fn overriding(named: &NamedKey) -> Option<(&'static str, String)> {
     let variable = match named.key.name {
         "author" => "AMALGAM_AUTHOR",
@@ -132,7 +132,7 @@ fn overriding(named: &NamedKey) -> Option<(&'static str, String)> {
     std::env::var(variable).ok().filter(|value| !value.is_empty()).map(|value| (variable, value))
 }
 
-/// Where the value of a setting came from.
+/// Describes the source of the value of a setting: environment, file or default.
 fn source_of(session: &Session, named: &NamedKey) -> String {
     match (overriding(named), session.config.shown(named)) {
         (Some((variable, _)), _) => format!("environment {variable}"),
@@ -141,12 +141,12 @@ fn source_of(session: &Session, named: &NamedKey) -> String {
     }
 }
 
-/// The default, in words.
+/// Describes the default of a setting.
 fn default(named: &NamedKey) -> &'static str {
     if named.workspace.is_some() { "the value for all workspaces" } else { named.key.default }
 }
 
-/// A setting that was changed.
+/// Prints a setting that was changed; with `--quiet` only its JSON line.
 fn say_changed(session: &mut Session, named: &NamedKey) -> Result<(), CliError> {
     if session.output.is_quiet() { session.output.emit(&line(session, named)) } else { say(session, named) }
 }

@@ -1,4 +1,4 @@
-//! `amalgam conflicts`: what could not be merged, and deciding it.
+//! `amalgam conflicts`: lists, shows and resolves conflicts.
 
 mod listing;
 mod resolve;
@@ -19,7 +19,7 @@ use crate::text;
 use listing::{json_line, line, list, read, state, tree_paths};
 
 const PAGE_SIZE: i32 = 500;
-/// Most paths that are named with a summary.
+/// Maximum number of resolved paths, and of edited ones, that a summary names.
 const PATHS_MAX: usize = 10;
 
 /// List, show and resolve conflicts
@@ -237,7 +237,7 @@ pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result
     Ok(())
 }
 
-/// One conflict with its versions.
+/// Describes a conflict and each of its versions, one line each.
 fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
     let mut words = vec![line(conflict)];
     for version in &conflict.versions {

@@ -14,10 +14,10 @@ use crate::output::style::{self, paint};
 use crate::session::{Session, current_workspace, directory_state, revision_state};
 use crate::text;
 
-/// Conflicts that one call returns.
+/// Maximum number of conflicts that one call returns.
 const PAGE_SIZE: i32 = 500;
 
-/// The state to read: the given revision, the current state of the directory, or the head.
+/// Returns the state to read: the given revision, or else the current state of the directory, or else the head.
 pub fn state(place: Option<&AttachedDirectory>, rev: Option<&str>) -> v1::State {
     match (rev, place) {
         (Some(rev), _) => revision_state(rev),
@@ -100,7 +100,7 @@ pub fn line(conflict: &v1::Conflict) -> String {
     format!("{} {}  {words}", paint(style::WARNING, '!'), text::path(&conflict.path))
 }
 
-/// Names the workspaces of the competing versions, if they are known.
+/// Lists the competing versions by their workspaces. Returns an empty string for two versions whose workspaces are not known.
 fn sides(conflict: &v1::Conflict) -> String {
     let competing = conflict.versions.iter().step_by(2).filter(|version| version.name != "draft");
     let names: Vec<_> = competing.map(side).collect();
@@ -125,7 +125,7 @@ fn places(conflict: &v1::Conflict) -> String {
     }
 }
 
-/// A conflict for programs.
+/// Returns the JSON line of a conflict.
 pub fn json_line(conflict: &v1::Conflict) -> Value {
     let version = |version: &v1::ConflictVersion| {
         let mut object = json!({

@@ -127,7 +127,7 @@ struct How {
 }
 
 impl How {
-    /// The name of a version, if it is one.
+    /// Returns the name of the version to take. Returns `None` if the user chose a file, a program or remembered resolutions.
     fn version(&self) -> Option<&str> {
         match self {
             Self { ours: true, .. } => Some("ours"),
@@ -145,7 +145,7 @@ impl Resolve {
             Some(_) => session.attached_directory_if_any().await?,
             None => Some(session.attached_directory().await?),
         };
-        // Paths are seen from the directory only where it is the workspace's own.
+        // Paths are relative to the directory only if it belongs to the workspace.
         let place = place.filter(|place| self.workspace.as_deref().is_none_or(|name| name == place.workspace_id()));
         let workspace = match &self.workspace {
             Some(name) => workspace_name(name),
@@ -178,7 +178,7 @@ impl Resolve {
         self.by_hand(session, &mut client, place.as_ref(), request).await
     }
 
-    /// One after another, with a program of the user's.
+    /// Resolves conflicts one after another, each with the user's editor or merge tool.
     async fn by_hand(
         &self,
         session: &mut Session,

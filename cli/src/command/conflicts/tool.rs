@@ -1,4 +1,4 @@
-//! Programs of the user's: an editor on the file with markers, or a tool that knows three versions.
+//! Runs a program of the user to resolve a conflict: an editor on the file with markers, or a three-way merge tool.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,18 +10,18 @@ use tokio::process::Command;
 use crate::error::CliError;
 use crate::namespace::TOKEN_VARIABLE;
 
-/// The editor is found by the shell, which knows what the user has set.
+/// Shell command that opens the file with markers in the user's editor.
 const EDITOR: &str = "${VISUAL:-${EDITOR:-vi}} \"$MERGED\"";
 const NAMES: [&str; 4] = ["MERGED", "BASE", "LOCAL", "REMOTE"];
 
-/// The versions of one conflict as files of a directory of their own.
+/// The versions of one conflict, as files in a temporary directory.
 pub(super) struct Files {
     place: tempfile::TempDir,
     paths: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Writes the files of the conflict: with markers, base, ours and theirs. Their names keep the extension, so that tools know the language.
+    /// Writes the files of the conflict: with markers, base, ours and theirs. Keeps the extension, so that tools know the language.
     pub(super) fn write(path: &[u8], versions: &[Vec<u8>]) -> Result<Self, CliError> {
         let failed = |error: std::io::Error| CliError::machine("could not write the versions", &error);
         let place = tempfile::Builder::new().prefix("amalgam-conflict-").tempdir().map_err(failed)?;
@@ -41,7 +41,8 @@ impl Files {
         &self.paths[0]
     }
 
-    /// Reads the result of the tool. A result with markers stays where it is, and the error names its path.
+    /// Reads the result of the program. Refuses it if the program failed, changed nothing or left markers. A changed file that is
+    /// refused is kept, and the error names its path.
     pub(super) fn take(self, status: ExitStatus, before: &[u8]) -> Result<Vec<u8>, CliError> {
         let bytes =
             std::fs::read(self.merged()).map_err(|error| CliError::machine("could not read the result", &error));
@@ -63,7 +64,7 @@ impl Files {
     }
 }
 
-/// Runs a command of the shell on the files; the editor without one.
+/// Runs a shell command on the files, or the user's editor if there is no command.
 pub(super) async fn run(files: &Files, command: Option<&str>) -> Result<ExitStatus, CliError> {
     let mut child = Command::new("sh");
     child.arg("-c").arg(command.unwrap_or(EDITOR));
@@ -71,7 +72,7 @@ pub(super) async fn run(files: &Files, command: Option<&str>) -> Result<ExitStat
     child.status().await.map_err(|error| CliError::machine("could not start a shell", &error))
 }
 
-/// Whether lines of ours are left: seven signs or more, and a tag.
+/// Returns whether any line is a conflict marker of Amalgam: `<`, `|`, `=` or `>` at least seven times, then a tag `[amalgam ...]`.
 fn has_markers(bytes: &[u8]) -> bool {
     bytes.split(|byte| *byte == b'\n').any(|line| {
         let Some(sign) = line.first().filter(|sign| b"<|=>".contains(sign)) else { return false };
