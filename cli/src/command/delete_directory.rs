@@ -23,7 +23,7 @@ pub enum Keep {
     Nothing,
 }
 
-/// Deletes a directory that a checkout made, after a snapshot of it.
+/// Deletes a directory that a checkout made. With [`Keep::Unsaved`], takes a snapshot first, and refuses if it lacks a path.
 pub async fn delete_directory(
     output: &mut Output,
     client: &mut Client,

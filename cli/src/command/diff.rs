@@ -1,4 +1,4 @@
-//! `amalgam diff`: what differs between two states.
+//! `amalgam diff`: shows the differences between two states.
 
 use std::ffi::OsString;
 
@@ -66,7 +66,7 @@ pub struct DiffFormat {
 }
 
 impl DiffFormat {
-    /// Whether any form was asked for.
+    /// Returns whether the user chose a form of output.
     pub fn is_asked_for(&self) -> bool {
         self.patch || self.stat || self.name_only || self.name_status || self.insight
     }
@@ -83,13 +83,13 @@ impl DiffFormat {
 /// Two states to compare.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Before.
+    /// The state before the change.
     pub before: v1::State,
-    /// After.
+    /// The state after the change.
     pub after: v1::State,
     /// The workspace that `@` stands for.
     pub workspace: String,
-    /// Only these.
+    /// The paths to compare; empty for all.
     pub paths: Vec<Bytes>,
 }
 
@@ -100,7 +100,7 @@ impl Comparison {
         Self { before, after: revision_state(text::id(&snapshot.name)), workspace: String::new(), paths }
     }
 
-    /// Whether a path in `.git` is asked for by name.
+    /// Returns whether the user named a path in `.git`.
     fn is_about_git(&self) -> bool {
         self.paths.iter().any(|path| text::git_part(path).is_some())
     }
@@ -120,7 +120,7 @@ impl Diff {
             (revisions, []) => (revisions.first().cloned(), revisions.get(1).cloned()),
             _ => return Err(CliError::usage("give either a range or revisions, not both")),
         };
-        // Outside of a directory this says so.
+        // Outside of an attached directory this fails with an explanation.
         let place = if to.is_none() { Some(session.attached_directory().await?) } else { place };
         let before = match (&from, &place) {
             (Some(from), _) => revision_state(from),
@@ -203,7 +203,7 @@ async fn names(
     Ok(())
 }
 
-/// A change in one line, with its letter.
+/// Describes a change in one line that begins with its letter, for example `M src/main.rs`.
 pub fn named(change: &v1::Change) -> String {
     let letter = paint(style_of(change.kind()), text::change_letter(change.kind()));
     let is_conflict = change.after.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::Conflict);
@@ -217,7 +217,7 @@ pub fn named(change: &v1::Change) -> String {
     }
 }
 
-/// The colour of a change.
+/// Returns the colour of a kind of change.
 pub fn style_of(kind: v1::ChangeKind) -> anstyle::Style {
     match kind {
         v1::ChangeKind::Added => style::ADDED,
@@ -419,7 +419,7 @@ impl Lines {
     }
 }
 
-/// The colour of a line of a patch.
+/// Returns the colour of a line of a patch.
 pub fn patch_style(line: &[u8]) -> anstyle::Style {
     let titles: [&[u8]; 4] = [b"diff ", b"--- ", b"+++ ", b"index "];
     match line.first() {

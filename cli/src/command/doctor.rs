@@ -1,4 +1,4 @@
-//! `amalgam doctor`: what on this machine helps or hinders.
+//! `amalgam doctor`: checks the store and this machine for problems.
 
 mod finding;
 mod machine;
@@ -74,7 +74,7 @@ fn say(session: &mut Session, finding: &Finding) -> Result<(), CliError> {
     }
 }
 
-/// The store and its process, which is not started for this.
+/// Checks the store and, if it runs, its background process.
 async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     let home = session.home().display().to_string();
     if !session.has_store() {
@@ -128,7 +128,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     Ok(findings)
 }
 
-/// Directories that are not watched though they should be.
+/// Warns about directories that are not watched though they should be.
 async fn watches(client: &mut Client) -> Vec<Finding> {
     let all = super::watch::directories(client).await.unwrap_or_default();
     let unwatched = all.into_iter().filter(|directory| !directory.watch_problem.is_empty());
@@ -140,7 +140,7 @@ async fn watches(client: &mut Client) -> Vec<Finding> {
     unwatched.map(finding).collect()
 }
 
-/// What is exported over NFS, and exports that cannot be served.
+/// Warns about NFS exports that cannot be served. Without such problems, counts the exports; returns nothing if none is served.
 async fn nfs_exports(client: &mut Client) -> Vec<Finding> {
     let Ok(listed) = super::exports::exports(client).await else { return Vec::new() };
     let problems = listed.problems.iter().map(|problem| {
@@ -155,7 +155,7 @@ async fn nfs_exports(client: &mut Client) -> Vec<Finding> {
     vec![Finding::fine("nfs_exports", format!("{exports} served at {}, {clients} connected", listed.address))]
 }
 
-/// Leftovers of killed commands.
+/// Warns about leftovers of killed commands. Returns `None` if there are none.
 fn leftovers(session: &Session) -> Option<Finding> {
     let words = super::work_folders::abandoned_words(session.home())?;
     Some(Finding::warning("leftovers", words, format!("`{}` removes them", super::work_folders::REMOVE_ENDED)))

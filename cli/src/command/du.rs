@@ -1,4 +1,4 @@
-//! `amalgam du`: how much room things take.
+//! `amalgam du`: shows how much space the store, workspaces and snapshots take.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::measure_usage_response::Event;
@@ -15,9 +15,9 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, current_workspace, missing_field, workspace_name};
 use crate::text;
 
-/// Most snapshots of a workspace that are listed unless more are asked for.
+/// Maximum number of snapshots of a workspace that are listed without `--limit`.
 const SNAPSHOTS: u32 = 20;
-/// The size from which on a part of the store gets a line of its own.
+/// Minimum size of a part of the store that is printed on its own line.
 const PART_BYTES_MIN: u64 = 1_000_000;
 
 /// Show how much space the store, workspaces and snapshots take
@@ -51,7 +51,7 @@ pub struct Du {
     exact: Option<String>,
 }
 
-/// The workspace or snapshot.
+/// The workspace or snapshot to measure.
 enum Subject {
     Workspace(String),
     Revision(String),
@@ -79,7 +79,7 @@ impl Du {
     }
 }
 
-/// A workspace of this name comes before a snapshot.
+/// Returns the workspace that a word names or, if there is no such workspace, the snapshot.
 async fn meant(client: &mut Client, subject: String) -> Subject {
     let name = workspace_name(&subject);
     match client.workspaces.get_workspace(v1::GetWorkspaceRequest { name: name.clone() }).await {
@@ -197,7 +197,8 @@ fn say_store(output: &mut Output, store: &v1::StoreAccount, home: &str) -> Resul
     parts(store).into_iter().try_for_each(|line| output.say(line))
 }
 
-/// The lines about space that is used by unreachable data and caches.
+/// Describes the parts of the store beside reachable data: undo data, journals, indexes, log, reserve and the rest. Leaves out
+/// parts below [`PART_BYTES_MIN`].
 fn parts(store: &v1::StoreAccount) -> Vec<String> {
     let stored = store.alive.unwrap_or_default().bytes;
     let undo = store.undo.unwrap_or_default().bytes;
@@ -246,7 +247,7 @@ fn say_workspace(output: &mut Output, account: &v1::WorkspaceAccount, width: usi
     ))
 }
 
-/// `12 kB stored: 2.0 kB its own, 10 kB shared`.
+/// Describes stored bytes, for example `12 kB stored: 2.0 kB its own, 10 kB shared`.
 fn stored(reached: Option<v1::ObjectTally>, private: Option<v1::ObjectTally>) -> String {
     let bytes = |tally: Option<v1::ObjectTally>| text::bytes(tally.unwrap_or_default().bytes);
     format!("{} stored: {} its own, {} shared", bytes(reached), bytes(private), bytes(rest(reached, private)))
@@ -296,7 +297,7 @@ fn tally_or_null(known: Option<v1::ObjectTally>) -> Value {
     if known.is_some() { tally(known) } else { Value::Null }
 }
 
-/// Bytes that nothing else refers to.
+/// Prints how many bytes would be freed without a workspace, or without the tree of a snapshot.
 async fn exactly(session: &mut Session, subject: String) -> Outcome {
     use v1::measure_exactly_request::Target;
     let place = session.attached_directory_if_any().await?;

@@ -34,7 +34,7 @@ pub struct Enter {
 }
 
 impl Enter {
-    /// Does it. Returns only if it cannot be done.
+    /// Mounts the workspace and replaces this process by the command. Returns only if that fails.
     pub fn run(self) -> CliError {
         let Some(token) = bytes_of(&self.token) else { return CliError::usage("the token has no hex digits") };
         let bindings: Vec<_> = self.bind.chunks_exact(2).map(|pair| (pair[0].as_path(), pair[1].as_path())).collect();
@@ -57,7 +57,7 @@ impl Enter {
     }
 }
 
-/// Bytes in hex.
+/// Formats bytes in hex.
 pub fn hex_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! `amalgam explore`: one command in many forks, and the best result back.
+//! `amalgam explore`: runs a command in many forks and restores the best result.
 
 mod attempt;
 mod sandboxed;
@@ -95,7 +95,7 @@ impl Explore {
             say_kept(session, &attempts)?;
             return outcome;
         }
-        // The captures are all that is left. An attempt may have failed because the background process ended.
+        // After success all attempts are captured. A failure may mean that the background process ended.
         let unsaved = if outcome.is_ok() { UncommittedChanges::Discard } else { UncommittedChanges::Capture };
         let has_logs = attempts.iter().any(|attempt| attempt.code.is_some());
         let logs = if outcome.is_err() && has_logs { FolderLogs::Keep } else { FolderLogs::Remove };
@@ -213,7 +213,7 @@ impl Explore {
         Ok(())
     }
 
-    /// Runs the command in all of them, some at a time.
+    /// Runs the command in all forks, at most `--jobs` of them at a time.
     async fn work(
         &self,
         output: &mut Output,
@@ -255,7 +255,7 @@ impl Explore {
     }
 }
 
-/// Message and metadata of the snapshot of an attempt.
+/// Returns the message and the metadata of the snapshot of an attempt.
 fn about(attempt: &Attempt, command: &str) -> SnapshotInfo {
     let mut metadata = HashMap::from([("attempt".to_owned(), attempt.number.to_string())]);
     metadata.extend(attempt.code.map(|code| ("exit_code".to_owned(), code.to_string())));
@@ -264,7 +264,7 @@ fn about(attempt: &Attempt, command: &str) -> SnapshotInfo {
     SnapshotInfo { message, metadata, labels: Vec::new() }
 }
 
-/// Readies attempts in sandboxes, whose name is that of the folder.
+/// Prepares attempts in sandboxes. All sandboxes get one name, which is derived from the folder.
 async fn sandbox_plan(
     session: &mut Session,
     client: &Client,
@@ -276,7 +276,7 @@ async fn sandbox_plan(
     Ok(SandboxPlan { sandboxes, workspaces: client.workspaces.clone(), template: template.to_owned(), name })
 }
 
-/// Runs one attempt and scores it. One that failed has no score.
+/// Runs one attempt and scores it. A failed attempt has no score.
 async fn one(
     mut attempt: Attempt,
     words: &[OsString],
@@ -300,7 +300,7 @@ async fn one(
     Ok(attempt)
 }
 
-/// The first one with the highest score.
+/// Returns the first attempt with the highest score, or `None` if no attempt has a score.
 fn best(attempts: &[Attempt]) -> Option<&Attempt> {
     let mut best: Option<&Attempt> = None;
     for attempt in attempts.iter().filter(|attempt| attempt.score.is_some()) {

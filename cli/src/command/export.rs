@@ -1,4 +1,4 @@
-//! `amalgam export`: snapshots for other programs.
+//! `amalgam export`: exports snapshots in the formats of other programs.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -308,7 +308,7 @@ fn bytes_of(paths: &[OsString]) -> Vec<Bytes> {
     paths.iter().map(bytes).collect()
 }
 
-/// The compression that the ending of a file's name asks for.
+/// Returns the compression for the extension of a file name, or `None` for another extension.
 fn compression_of(file: &OsStr) -> Option<Compression> {
     let name = file.to_string_lossy();
     let ending = name.rsplit('.').next()?;
@@ -320,7 +320,7 @@ fn compression_of(file: &OsStr) -> Option<Compression> {
     }
 }
 
-/// Writes an archive. A path in the place of the revision gets a hint.
+/// Writes an archive. If the user gave a path in place of the revision, the error says so.
 async fn archive_of(session: &mut Session, request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
     let word = request.revision.clone();
     let is_path = request.paths.is_empty() && session.cwd.join(&word).symlink_metadata().is_ok();
@@ -333,7 +333,7 @@ async fn archive_of(session: &mut Session, request: v1::ExportTreeRequest, outpu
     })
 }
 
-/// Writes an archive that comes as data.
+/// Writes the archive that the server sends to a file or to standard output.
 async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
     let (is_piped, dry_run) = (output == "-", request.dry_run);
     if is_piped && !dry_run && io::stdout().is_terminal() {

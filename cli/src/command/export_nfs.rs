@@ -85,12 +85,12 @@ pub struct ExportedTree {
     pub mode: v1::MountMode,
     /// The resource name of the workspace; empty without one.
     pub workspace: String,
-    /// Only for a snapshot.
+    /// The revision of a snapshot; empty for the tree of a workspace.
     pub revision: String,
 }
 
 impl ExportedTree {
-    /// Finds the workspace or the snapshot that is meant.
+    /// Finds the workspace or the snapshot that `what` names. Creates a missing workspace if `create` is set.
     pub async fn find(
         session: &mut Session,
         client: &mut Client,
@@ -122,7 +122,7 @@ impl ExportedTree {
         Ok(Self { mode, workspace, revision: what.to_owned() })
     }
 
-    /// The request that exports the tree to this machine.
+    /// Returns the request that exports the tree to this machine only.
     pub fn request(&self) -> v1::CreateExportRequest {
         v1::CreateExportRequest {
             mode: self.mode.into(),
@@ -133,7 +133,7 @@ impl ExportedTree {
     }
 }
 
-/// Whether a part of WORKSPACE@LABEL is a name. `main@{yesterday}` and `main@~` are revisions.
+/// Returns whether a part of WORKSPACE@LABEL is a plain name. For example, `main@{yesterday}` and `main@~` are revisions.
 fn is_name(part: &str) -> bool {
     !part.is_empty() && !part.contains(['{', '}', '~', ':', '@'])
 }

@@ -107,7 +107,7 @@ pub fn say_commands(output: &mut Output, export: &v1::Export) -> Result<(), CliE
     commands.kubernetes.lines().try_for_each(|line| output.say(format!("    {line}")))
 }
 
-/// An export for programs.
+/// Returns the JSON line of an export, of the type `kind`.
 pub fn json_line(kind: &str, export: &v1::Export) -> Value {
     let commands = commands(export);
     let workspace = (!export.workspace.is_empty()).then(|| text::id(&export.workspace));

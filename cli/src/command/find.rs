@@ -1,4 +1,4 @@
-//! `amalgam find`: paths that are, or were, in some snapshot.
+//! `amalgam find`: finds paths in all snapshots, deleted ones included.
 
 use amalgam_proto::v1;
 use clap::Args;

@@ -119,7 +119,7 @@ pub struct Update {
     dry_run: bool,
 }
 
-/// An absolute path as bytes.
+/// Makes a path absolute and returns its bytes.
 fn host_path(path: &Path) -> Result<Vec<u8>, CliError> {
     let path = std::path::absolute(path).map_err(|error| CliError::machine(path.display(), &error))?;
     Ok(path.as_os_str().as_bytes().to_vec())
@@ -208,7 +208,7 @@ impl Update {
     }
 }
 
-/// Updates a workspace and says what came of it. One that follows nothing is left alone if that is allowed.
+/// Updates a workspace from its source and prints the result. With `if_following`, skips a workspace that follows nothing.
 pub async fn update_now(session: &mut Session, client: &mut Client, workspace: &str, if_following: bool) -> Outcome {
     let request = v1::UpdateFollowerRequest {
         workspace: workspace.to_owned(),
@@ -255,7 +255,7 @@ fn counts(update: &v1::FollowUpdate) -> String {
 /// Describes what a workspace follows and when.
 fn when(following: &v1::Following) -> String {
     let source = match following.origin.split_once(':') {
-        // Without the settings of the store.
+        // Without the parameters of the S3 store.
         Some(("s3", place)) => format!("s3:{}", text::printable(place.split('?').next().unwrap_or(place))),
         Some((kind, place)) => format!("the {kind} {}", text::printable(place.trim_end_matches('#'))),
         None => text::id(&following.source).to_owned(),

@@ -165,7 +165,7 @@ impl Copies {
     }
 }
 
-/// Prints, before files are copied because nothing can be mounted, how many copies and bytes that are.
+/// Prints that files are copied because nothing can be mounted: the reason, the number of copies and, if known, their size.
 pub fn say_copies(output: &mut Output, why: &str, number: usize, counts: Option<&v1::Counts>) -> Result<(), CliError> {
     let copies = if number == 1 { "a full copy is".to_owned() } else { format!("{number} full copies are") };
     let size = match counts {
@@ -179,7 +179,7 @@ pub fn say_copies(output: &mut Output, why: &str, number: usize, counts: Option<
     output.remark(format!("{why}; {copies} written instead{size}"))
 }
 
-/// Names that are all different.
+/// Returns the names unchanged, or refuses them if one is given twice.
 fn different(names: Vec<String>) -> Result<Vec<String>, CliError> {
     let mut seen = HashSet::new();
     match names.iter().find(|name| !seen.insert(name.as_str())) {
@@ -191,9 +191,9 @@ fn different(names: Vec<String>) -> Result<Vec<String>, CliError> {
 /// The source of a fork.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The workspace, as people write it.
+    /// The name of the workspace, without `workspaces/`.
     pub workspace: String,
-    /// Its directory on the wire, if it has one.
+    /// The resource name of its directory or live tree, if it has one.
     pub directory: Option<String>,
 }
 
@@ -218,7 +218,7 @@ pub async fn free_names(client: &mut Client, workspace: &str, number: usize) -> 
     Ok(names.take(number).collect())
 }
 
-/// Makes the workspaces, all or none, for an agent or for that of the forked workspace.
+/// Forks a workspace: creates all of the named workspaces, or none. Without `agent` they keep the agent of the forked workspace.
 pub async fn fork(
     client: &mut Client,
     workspace: &str,
@@ -234,7 +234,7 @@ pub async fn fork(
     Ok(client.workspaces.fork_workspace(request).await?.into_inner().workspaces)
 }
 
-/// The directories that a template means: different ones, and none that is there.
+/// Returns the directory of each fork by the template. Refuses equal paths, and directories that are not empty.
 fn paths(session: &Session, template: &str, names: &[String]) -> Result<Vec<PathBuf>, CliError> {
     let paths: Vec<_> = (1..).zip(names).map(|(n, name)| session.host_path(&expanded(template, name, n))).collect();
     let different: HashSet<_> = paths.iter().collect();

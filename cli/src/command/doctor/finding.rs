@@ -3,7 +3,7 @@
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
-    /// Success.
+    /// The check passed.
     Fine,
     /// Not available, without consequences for anything else.
     Note,
@@ -27,22 +27,22 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Success.
+    /// Returns the finding of a check that passed.
     pub fn fine(subject: &'static str, message: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
     }
 
-    /// Not available, without consequences for anything else.
+    /// Returns a finding about a part that is not available, without consequences for anything else.
     pub fn note(subject: &'static str, message: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Note, message: message.into(), advice: None }
     }
 
-    /// It works, but not well.
+    /// Returns a finding about a part that works, but not well.
     pub fn warning(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Warning, message: message.into(), advice: Some(advice.into()) }
     }
 
-    /// It does not work.
+    /// Returns a finding about a part that does not work.
     pub fn failure(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Failure, message: message.into(), advice: Some(advice.into()) }
     }

@@ -14,7 +14,7 @@ const FREE_BYTES_LOW: u64 = 2_000_000_000;
 const WATCHES_LOW: u64 = 65_536;
 const OPEN_FILES_LOW: u64 = 4_096;
 
-/// Kinds of file systems by their number, and whether they can clone files.
+/// File systems by their magic number, and whether they can clone files.
 const FILE_SYSTEMS: [(u64, &str, Clones); 11] = [
     (0x9123_683e, "btrfs", Clones::Yes),
     (0x5846_5342, "xfs", Clones::Perhaps),
@@ -34,7 +34,7 @@ enum Clones {
     Yes,
     Perhaps,
     No,
-    /// On another machine.
+    /// A network file system.
     Far,
 }
 
@@ -59,7 +59,7 @@ fn room(place: &Path) -> Finding {
     }
 }
 
-/// Which file system a path lies on.
+/// Describes the file system of a path. Warns about a network file system.
 pub fn file_system(subject: &'static str, place: &Path) -> Finding {
     let found = match statfs(place) {
         Ok(found) => found,
@@ -79,7 +79,7 @@ pub fn file_system(subject: &'static str, place: &Path) -> Finding {
     }
 }
 
-/// Whether a file can be cloned here, tried out.
+/// Checks whether files can be cloned in a directory, by cloning one.
 fn cloning(place: &Path) -> Finding {
     match try_clone_in(place) {
         Ok(true) => Finding::fine("cloning", "files are cloned, not copied"),

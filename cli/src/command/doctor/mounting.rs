@@ -9,7 +9,7 @@ use crate::command::backend::{
 };
 use crate::command::mount_nfs::check_nfs_client;
 
-/// Returns all findings.
+/// Returns the findings of all checks about mounts.
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![of_device(), of_helper(), of_namespaces(), of_others(), of_ways(), of_nfs()];
     findings.extend(of_dead());
@@ -59,7 +59,7 @@ fn of_others() -> Finding {
     }
 }
 
-/// Returns the backends that work.
+/// Checks whether `amalgam mount` and `amalgam run --in` can mount.
 fn of_ways() -> Finding {
     match (check_shared_mounts(), check_private_mounts()) {
         (Ok(()), Ok(())) => Finding::fine("mounts", "`amalgam mount` and `amalgam run --in` work"),
@@ -79,7 +79,7 @@ fn of_ways() -> Finding {
     }
 }
 
-/// Whether the kernel's NFS client can mount here. Exports need nothing of this machine.
+/// Checks whether the kernel's NFS client can mount here. Exports work without it.
 fn of_nfs() -> Finding {
     match check_nfs_client() {
         Ok(()) => Finding::fine("nfs_client", "`amalgam mount --backend nfs` works"),
@@ -90,7 +90,7 @@ fn of_nfs() -> Finding {
     }
 }
 
-/// Mounts whose process has died.
+/// Warns about mounts whose process has died.
 fn of_dead() -> Vec<Finding> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = [" - fuse.amalgam amalgam ", " - fuse amalgam "];

@@ -9,10 +9,10 @@ use amalgam_proto::v1;
 pub(super) struct Attempt {
     pub(super) number: usize,
     pub(super) workspace: String,
-    /// On the wire; empty until its files are written.
+    /// The resource name of its directory; empty until the fork is mounted or written, and in a sandbox.
     pub(super) directory: String,
     pub(super) path: PathBuf,
-    /// Mounted at its path, and not written out.
+    /// Whether the files are mounted at `path` instead of written to the disk.
     pub(super) mounted: bool,
     pub(super) log: PathBuf,
     pub(super) code: Option<u8>,

@@ -20,9 +20,9 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::session::{missing_field, workspace_name};
 
-/// How long a sandbox of an attempt lives at most: a day.
+/// Maximum lifetime of the sandbox of an attempt: one day.
 const LIFETIME_SECONDS: i32 = 86_400;
-/// The most bytes of a score's output that are kept.
+/// Maximum bytes of the output of the `--score` command that are kept.
 const SCORE_BYTES_MAX: usize = 64 << 10;
 
 /// The parts that all attempts of one exploration share.
@@ -34,7 +34,7 @@ pub(super) struct SandboxPlan {
     pub(super) workspaces: WorkspaceServiceClient<CallerChannel>,
     /// The template of the sandboxes.
     pub(super) template: String,
-    /// The name of all sandboxes, by which they are found when this program was cut off.
+    /// The name of all sandboxes, by which they are found after this program was killed.
     pub(super) name: String,
 }
 
@@ -68,7 +68,7 @@ impl SandboxPlan {
             Ok(()) => self.commit(&attempt, about(&attempt)).await.map(Some),
             Err(error) => Err(error),
         };
-        // The fork is no workspace of the sandbox's own, so it stays.
+        // The sandbox did not create the fork, so the fork stays.
         let request = v1::DeleteSandboxRequest { id, keep_workspace: false };
         let ended = self.sandboxes.delete_sandbox(request).await.map_err(failure);
         attempt.result = committed?;
@@ -108,7 +108,7 @@ impl SandboxPlan {
         read(events, log, stdout).await
     }
 
-    /// Commits what an attempt left.
+    /// Commits the changes of an attempt.
     async fn commit(&mut self, attempt: &Attempt, about: SnapshotInfo) -> Result<v1::CaptureResult, CliError> {
         let request = v1::CommitWorkspaceRequest {
             name: workspace_name(&attempt.workspace),
@@ -132,7 +132,7 @@ impl SandboxPlan {
     }
 }
 
-/// Where standard output of a command goes. Standard error goes to the log.
+/// The destination of the standard output of a command. Standard error goes to the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sink {
     Log,
