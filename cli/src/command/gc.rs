@@ -1,4 +1,4 @@
-//! `amalgam gc`: room that comes back.
+//! `amalgam gc`: deletes unreachable data and frees its space.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::collect_store_response::Event;
@@ -15,7 +15,7 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
-/// Most snapshots that stay that are listed unless more are asked for.
+/// Maximum number of staying and thinned snapshots that `--plan` lists without `--verbose`.
 const STAYING_MAX: usize = 100;
 
 /// Delete unreachable data and free its space
@@ -328,7 +328,7 @@ fn emit_planned(output: &mut Output, planned: &v1::PlannedSnapshot, word: &str) 
     ))
 }
 
-/// `3f9a2c1e  main  2 hours ago  stays: head of main`.
+/// Describes a planned snapshot, for example `3f9a2c1e  main  2 hours ago  stays: head of main`.
 fn planned_line(planned: &v1::PlannedSnapshot, word: &str, style: anstyle::Style, now: Timestamp) -> String {
     let why = match word {
         "goes" => ": no rule keeps it".to_owned(),

@@ -19,9 +19,9 @@ use crate::hooks::payload::{Event, Payload};
 use crate::output::json as lines;
 use crate::session::Session;
 
-/// The most bytes of a payload that are read: tools can be told whole files.
+/// Maximum bytes of a payload that are read: a tool call can contain whole files.
 const PAYLOAD_BYTES_MAX: u64 = 64 << 20;
-/// The most bytes of a prompt that are remembered.
+/// Maximum bytes of a prompt that are remembered.
 const PROMPT_BYTES_MAX: usize = 1_000;
 
 /// Let a coding agent take snapshots before and after each of its tool calls
@@ -115,10 +115,10 @@ impl Install {
 }
 
 impl Record {
-    /// Ends with 0 also after a failure: a hook must not stop the agent.
+    /// Answers the hook. Returns [`Exit::OK`] also after a failure, because a hook must not stop the agent.
     async fn run(self, session: &mut Session) -> Outcome {
         if let Err(error) = self.record(session).await {
-            // The agent shows or drops it.
+            // The agent may show the message or drop it.
             drop(writeln!(io::stderr(), "amalgam: no snapshot: {error}"));
         }
         if self.agent == Agent::Gemini {
@@ -158,7 +158,7 @@ impl Record {
     }
 }
 
-/// The file with the last prompt of a session.
+/// Returns the path of the file with the last prompt of a session.
 fn prompt_path(session: &str) -> io::Result<PathBuf> {
     let id = ChunkId::of(session.as_bytes()).to_string();
     Ok(runtime_directory()?.join(format!("{}.prompt", &id[..16])))

@@ -1,4 +1,4 @@
-//! `amalgam import`: trees and histories of other programs.
+//! `amalgam import`: imports trees and histories of other programs.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
@@ -82,7 +82,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Its number on the wire.
+    /// Returns the number of the compression in the protocol.
     pub fn number(self) -> i32 {
         match self {
             Self::None => v1::ArchiveCompression::None.into(),
@@ -207,7 +207,7 @@ struct Overlay {
     common: Common,
 }
 
-/// A number of commits; 0 for all.
+/// Parses a number of commits. Returns 0 for `all`.
 pub fn parse_history(text: &str) -> Result<u64, String> {
     match text.parse() {
         _ if text == "all" => Ok(0),
@@ -253,13 +253,13 @@ impl Docker {
     }
 }
 
-/// The name of an image without registry, tag and digest.
+/// Returns the last part of the name of an image without tag and digest, for example `debian` of `host:5000/team/debian:12`.
 fn image_name(image: &str) -> &str {
     let last = image.split('@').next().unwrap_or(image).rsplit('/').next().unwrap_or(image);
     last.split(':').next().unwrap_or(last)
 }
 
-/// The socket that the `docker` command uses: that of the environment, of root, or of the user.
+/// Returns the socket of the Docker engine: the one in `DOCKER_HOST`, or that of root, or that of the user if only that exists.
 fn docker_socket(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, CliError> {
     if let Some(host) = variable("DOCKER_HOST").filter(|host| !host.is_empty()) {
         let path = host.as_bytes().strip_prefix(b"unix://").ok_or_else(|| {
@@ -283,7 +283,7 @@ impl Tar {
         let options = options(source, &self.file, &self.common, self.onto, self.message)?;
         let (pieces, reading) = pipe::pieces(from);
         let imported = call(session, options, Some(pieces)).await;
-        // A source that could not be read looks like an archive that was cut.
+        // To the server a failed read looks like a truncated archive, so the read error is reported first.
         if reading.is_finished() {
             let read = reading.await.expect("reading does not panic");
             read.map_err(|error| CliError::machine(self.file.to_string_lossy(), &error))?;
@@ -306,7 +306,7 @@ impl Zip {
     }
 }
 
-/// Standard input as a file.
+/// Copies standard input into a temporary file.
 fn spool() -> Result<tempfile::NamedTempFile, CliError> {
     let failed = |error: io::Error| CliError::machine("a temporary file", &error);
     let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
@@ -335,7 +335,7 @@ impl Git {
 }
 
 struct CloneOptions {
-    /// How many commits along each line; 0 for all.
+    /// Maximum number of commits along each line of history; 0 for all.
     history: u64,
     submodules: bool,
     is_quiet: bool,
@@ -406,7 +406,7 @@ fn options(
     Ok(v1::ImportOptions { source: Some(source), workspace_id, onto, dry_run, message, ..Default::default() })
 }
 
-/// A name for a workspace, after a file, a directory or a URL.
+/// Derives the name of a workspace from a file, a directory or a URL. Returns `None` if no usable character is left.
 fn name_of(source: &OsStr) -> Option<String> {
     let text = source.to_string_lossy();
     let last = text.trim_end_matches('/').rsplit(['/', ':']).next()?;
@@ -478,7 +478,7 @@ fn report(output: &mut Output, imported: &v1::ImportResult, dry_run: bool) -> Ou
     Ok(Exit::OK)
 }
 
-/// Counts, for programs.
+/// Returns the JSON line of the counts, of the type `kind`.
 pub fn counts_line(kind: &str, counts: &v1::ExchangeReport) -> Value {
     let notice =
         |notice: &v1::ExchangeNotice| json!({"what": notice.what, "count": notice.count, "examples": notice.examples});
@@ -496,7 +496,7 @@ pub fn counts_line(kind: &str, counts: &v1::ExchangeReport) -> Value {
     lines::line(kind, fields)
 }
 
-/// Counts, for people.
+/// Describes the counts: files, bytes and, if there are several, snapshots.
 pub fn words(counts: &v1::ExchangeReport) -> String {
     let files = format!("{} ({})", text::plural(counts.files, "file"), text::bytes(counts.bytes));
     match counts.snapshots {

@@ -75,8 +75,8 @@ impl Init {
     }
 }
 
-/// Asks before the home directory, or a directory that contains it, is protected: mostly the command was started in the wrong place, and
-/// everything in there would be read and stored.
+/// Asks before the home directory, or a directory that contains it, is protected: the user probably started the command in the
+/// wrong place, and everything in it would be read and stored.
 pub async fn confirm_wide(session: &mut Session, path: &Path, yes: bool) -> Result<(), CliError> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(|home| session.host_path(&home));
     let what = match home {
@@ -90,7 +90,7 @@ pub async fn confirm_wide(session: &mut Session, path: &Path, yes: bool) -> Resu
     confirm(session, &format!("{path} is {what}: everything in it would be read and stored. Protect it?")).await
 }
 
-/// An `init` that was interrupted leaves a directory without a snapshot: the hint helps then, too.
+/// Adds a hint to the error about a directory that belongs to a workspace already. After an interrupted `init` it has no snapshot.
 fn known_already(status: Status) -> CliError {
     let error = CliError::from(status);
     match error.is(Reason::AlreadyExists) && error.message.contains("belongs to workspace") {

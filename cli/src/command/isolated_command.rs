@@ -1,4 +1,4 @@
-//! Running a command apart: in a directory of its own, in a process group of its own that ends with this program.
+//! Runs a command in its own directory and its own process group, which ends with this program.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::namespace::TOKEN_VARIABLE;
 
-/// The most bytes of standard output that are kept.
+/// Maximum bytes of standard output that are kept.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// A command to run apart.
+/// A command to run in its own process group.
 #[derive(Clone, Debug)]
 pub struct IsolatedCommand<'a> {
     /// Its words.
@@ -29,7 +29,7 @@ pub struct IsolatedCommand<'a> {
 }
 
 impl IsolatedCommand<'_> {
-    /// Runs it, with everything it says in a file. Its code.
+    /// Runs the command and appends its output and errors to a log file. Returns its exit code.
     pub async fn with_log(&self, log: &Path) -> Result<u8, CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
@@ -37,12 +37,13 @@ impl IsolatedCommand<'_> {
         self.run(Stdio::from(file), Stdio::from(same)).await
     }
 
-    /// Runs it, with everything it says on standard error: standard output belongs to the result.
+    /// Runs the command with its output on standard error, because standard output is for the result. Returns its exit code.
     pub async fn onto_stderr(&self) -> Result<u8, CliError> {
         self.run(Stdio::from(io::stderr()), Stdio::inherit()).await
     }
 
-    /// Runs it and returns the end of its standard output, at most [`OUTPUT_BYTES_MAX`]; its standard error goes into a file.
+    /// Runs the command. Returns its exit code and the end of its standard output, at most [`OUTPUT_BYTES_MAX`]; its standard error
+    /// goes to a log file.
     pub async fn read(&self, log: &Path) -> Result<(u8, String), CliError> {
         let failed = |error: io::Error| CliError::machine(log.display(), &error);
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
@@ -84,7 +85,7 @@ async fn read_end(mut from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A child and all it started.
+/// A child process and its process group.
 struct Group {
     child: Child,
     id: Option<Pid>,
@@ -102,13 +103,13 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            // The group is gone already where all went well.
+            // The call fails if no process of the group is left.
             let _ = kill_process_group(id, Signal::KILL);
         }
     }
 }
 
-/// Makes a new folder among the store's forks: `explore-1`, or the first number that is free.
+/// Creates a folder among the store's forks with the first free number, for example `explore-1`.
 pub fn new_folder(home: &Path, start: &str) -> Result<PathBuf, CliError> {
     let forks = home.join("forks");
     let failed = |error: io::Error| CliError::machine(forks.display(), &error);
@@ -124,12 +125,12 @@ pub fn new_folder(home: &Path, start: &str) -> Result<PathBuf, CliError> {
     unreachable!("there are more numbers than folders")
 }
 
-/// A command line of the shell as words.
+/// Returns the words that run a line of the shell: `sh -c LINE`.
 pub fn shell_command(line: &str) -> [OsString; 3] {
     ["sh".into(), "-c".into(), line.into()]
 }
 
-/// The last number in a text.
+/// Returns the last finite number in a text, or `None`.
 pub fn last_number(text: &str) -> Option<f64> {
     let words = text.split(|c: char| c.is_whitespace() || c == ',');
     words.rev().filter_map(|word| word.parse::<f64>().ok()).find(|number| number.is_finite())

@@ -105,7 +105,7 @@ struct Generate {
 }
 
 impl Key {
-    /// Does it. The catalog is read without the server, which notices a revocation within a second.
+    /// Runs the command. Opens the catalog without the server, which notices a revocation within a second.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             KeyCommand::Create(create) => create.run(session).await,
@@ -195,7 +195,7 @@ impl Revoke {
     }
 }
 
-/// The text of a key, in the form that is asked for.
+/// Returns the text of a key, in the form of e2b clients if `is_for_e2b` is set.
 fn shown(text: &KeyText, is_for_e2b: bool) -> String {
     if is_for_e2b { text.reveal_e2b() } else { text.reveal() }
 }
@@ -216,7 +216,7 @@ fn time(time: Option<Time>) -> Value {
     lines::time(time.map(amalgam_proto::timestamp).as_ref())
 }
 
-/// The time at which a key expires that is made now.
+/// Returns the time at which a key expires that is created at `now`. Refuses zero and `forever`.
 fn expiry(text: &str, now: Time) -> Result<Time, CliError> {
     let span: Span = text.parse().map_err(|why| CliError::usage(format!("--expires: {why}")))?;
     let duration = span.duration().filter(|duration| !duration.is_zero());

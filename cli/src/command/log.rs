@@ -1,4 +1,4 @@
-//! `amalgam log`: what led to a state, newest first.
+//! `amalgam log`: lists snapshots, newest first.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -158,7 +158,7 @@ fn nothing(place: Option<&AttachedDirectory>, paths: &[Bytes], is_range: bool) -
 struct Writer {
     drawing: Option<Drawing>,
     head: String,
-    /// Whether each snapshot is shown with all that is known of it.
+    /// Whether each snapshot is printed in full instead of in one line.
     in_full: bool,
     now: Timestamp,
 }
@@ -172,7 +172,7 @@ impl Writer {
         };
         let beside = std::iter::once(drawn.first).chain(drawn.turns.clone());
         let mut lines = lines.into_iter();
-        // A turn needs a row even where the snapshot has no more to say.
+        // A turn of the graph needs a row even if the snapshot has no line left for it.
         for left in beside {
             let line = lines.next().unwrap_or_default();
             output.say(format!("{left}{line}").trim_end())?;
@@ -191,10 +191,10 @@ impl Writer {
     }
 }
 
-/// Most workspaces, and most labels, that a line names.
+/// Maximum number of workspaces, and of labels, that a line names.
 const MARKS_MAX: usize = 5;
 
-/// The workspaces and labels that are here, the first ones of many.
+/// Lists the workspaces and labels of a snapshot, at most [`MARKS_MAX`] of each. Returns an empty string if there are none.
 pub fn marks(snapshot: &v1::Snapshot) -> String {
     let workspaces: BTreeSet<_> = snapshot.workspaces.iter().collect();
     let labels: BTreeSet<_> = snapshot.labels.iter().collect();
@@ -206,7 +206,7 @@ pub fn marks(snapshot: &v1::Snapshot) -> String {
     if marks.is_empty() { String::new() } else { format!("({}) ", marks.join(", ")) }
 }
 
-/// A snapshot in one line.
+/// Describes a snapshot in one line.
 pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
     let id = paint(style::ID, text::short(&snapshot.name));
     let age = paint(style::FAINT, text::ago(text::timestamp(snapshot.time.as_ref()), now));
@@ -226,7 +226,7 @@ pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
     format!("{id}  {}{message}  {age}{thinned}{conflicts}", marks(snapshot))
 }
 
-/// A snapshot in full.
+/// Describes a snapshot in full: id, author, time, parents, metadata and message.
 pub fn full(snapshot: &v1::Snapshot, now: Timestamp) -> Vec<String> {
     let time = text::timestamp(snapshot.time.as_ref());
     let mut lines = vec![

@@ -94,7 +94,7 @@ impl Login {
     }
 }
 
-/// The JSON line of a context. It holds no key.
+/// Returns the JSON line of a context, without its key.
 pub fn json_line(name: &str, server: Option<&Server>, is_current: bool) -> Value {
     lines::line(
         "context",
@@ -117,7 +117,7 @@ fn check_name(name: &str) -> Result<(), CliError> {
     }
 }
 
-/// Asks the server who the key belongs to. Returns the agent; nothing on a server without keys.
+/// Asks the server which agent the key belongs to. Returns `None` on a server without keys.
 pub async fn check(server: &Server, actor: &str) -> Result<Option<String>, CliError> {
     let mut client = connect_server(server, actor).await?;
     let told = client.keys.get_caller(v1::GetCallerRequest {}).await.map_err(CliError::from);
@@ -149,7 +149,7 @@ fn read_line() -> io::Result<String> {
     Ok(line)
 }
 
-/// Reads a line from the terminal and shows nothing of it.
+/// Reads a line from the terminal without echo.
 fn read_hidden(prompt: &str) -> io::Result<String> {
     write!(io::stderr(), "{prompt}")?;
     let terminal = io::stdin();

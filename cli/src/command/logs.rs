@@ -12,7 +12,7 @@ use crate::logging::last_lines;
 use crate::output::json as lines;
 use crate::session::Session;
 
-/// Delay between two looks at a log that is followed.
+/// Delay between two reads of a log that is followed.
 const FOLLOW_DELAY: Duration = Duration::from_millis(200);
 
 /// Show the log of the background process
