@@ -108,7 +108,7 @@ pub fn path_behind_revision(place: Option<&AttachedDirectory>, cwd: &Path, given
         [b"./".as_slice(), b"../"].iter().any(|start| bytes.starts_with(start)) || bytes == b"." || bytes == b"..";
     match place {
         Some(place) if is_relative => place.tree_path(cwd, given),
-        _ => Ok(Bytes::copy_from_slice(bytes.trim_ascii_end().strip_suffix(b"/").unwrap_or(bytes))),
+        _ => Ok(Bytes::copy_from_slice(bytes.strip_suffix(b"/").unwrap_or(bytes))),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, Once, PoisonError};
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// The size of a terminal that does not know its own.
 const SIZE_DEFAULT: (u16, u16) = (80, 24);
@@ -19,16 +19,25 @@ struct Saved {
     settings: Termios,
 }
 
-/// A terminal in raw mode, until this is dropped. A process has one at a time.
+/// A terminal in raw mode or without echo, until this is dropped. A process has one at a time.
 pub struct RawMode(());
 
 impl RawMode {
     /// Sets a terminal to raw mode.
     pub fn enter(terminal: impl AsFd) -> io::Result<Self> {
+        Self::set(terminal, Termios::make_raw)
+    }
+
+    /// Sets a terminal to read lines without echo, for example for a password.
+    pub fn without_echo(terminal: impl AsFd) -> io::Result<Self> {
+        Self::set(terminal, |settings| settings.local_modes.remove(LocalModes::ECHO))
+    }
+
+    fn set(terminal: impl AsFd, change: impl FnOnce(&mut Termios)) -> io::Result<Self> {
         let terminal = terminal.as_fd().try_clone_to_owned()?;
         let settings = tcgetattr(&terminal)?;
-        let mut raw = settings.clone();
-        raw.make_raw();
+        let mut changed = settings.clone();
+        change(&mut changed);
         HOOK.call_once(|| {
             let report = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
@@ -38,7 +47,7 @@ impl RawMode {
         });
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Saved { terminal: terminal.try_clone()?, settings });
-        tcsetattr(&terminal, OptionalActions::Flush, &raw)?;
+        tcsetattr(&terminal, OptionalActions::Flush, &changed)?;
         Ok(Self(()))
     }
 }
@@ -68,11 +77,9 @@ pub fn window_size(terminal: impl AsFd) -> (u16, u16) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use rustix::fs::{Mode, OFlags, open};
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    use rustix::termios::LocalModes;
-
-    use super::*;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -106,6 +113,11 @@ mod tests {
         });
         assert!(panicked.join().is_err());
         assert!(!is_raw(&slave));
+        let has_echo = || tcgetattr(&slave).expect("settings").local_modes.contains(LocalModes::ECHO);
+        let hidden = RawMode::without_echo(&slave).expect("hidden");
+        assert!(!has_echo() && !is_raw(&slave), "lines are read as before");
+        drop(hidden);
+        assert!(has_echo());
     }
 
     #[test]

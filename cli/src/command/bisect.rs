@@ -113,7 +113,9 @@ impl BisectRun {
         if found.is_err() {
             // It may have failed because the background process ended.
             session.forget_client();
-            client = session.client().await?;
+            if let Ok(again) = session.client().await {
+                client = again;
+            }
         }
         // Changes that the command made are not needed.
         if let Err(error) =

@@ -54,19 +54,19 @@ pub struct Checkout {
     #[arg(short, long, requires = "here")]
     yes: bool,
     /// Attach the directory to this workspace, created from REV if it does not exist
-    #[arg(short, long, value_name = "NAME", conflicts_with = "detached")]
+    #[arg(short, long, value_name = "NAME", conflicts_with = "detached", requires = "dir")]
     workspace: Option<String>,
     /// Attach the directory to no workspace; the default
-    #[arg(long)]
+    #[arg(long, requires = "dir")]
     detached: bool,
     /// Make the files read-only; such directories share their files on the disk
-    #[arg(long, conflicts_with = "workspace")]
+    #[arg(long, conflicts_with = "workspace", requires = "dir")]
     read_only: bool,
     /// Write set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
-    #[arg(long)]
+    #[arg(long, requires = "dir")]
     set_id: bool,
     /// How files with conflicts are written: with conflict markers, or as one of the versions
-    #[arg(long, value_name = "HOW", default_value = "markers", value_parser = ["markers", "ours", "theirs", "base"])]
+    #[arg(long, value_name = "HOW", default_value = "markers", requires = "dir", value_parser = ["markers", "ours", "theirs", "base"])]
     conflicts: String,
 }
 

@@ -137,23 +137,39 @@ async fn read(session: &mut Session, stream: &mut CommandStream, mut events: Opt
                 stream.offset = event.next_offset.max(stream.offset);
             }
             // The server ends a stream only after the last event, or because it stops.
-            Ok(None) => events = None,
-            Err(status) if is_broken(&status) => {
-                let since = *lost.get_or_insert_with(Instant::now);
-                if since.elapsed() > GIVE_UP_AFTER {
-                    return Err(failure(status).hint(format!(
-                        "the command may still run; `amalgam attach {} {}` follows it",
-                        stream.sandbox_id, stream.command_id
-                    )));
-                }
+            Ok(None) => {
                 events = None;
-                session.output.remark("the connection broke; connecting again")?;
-                tokio::time::sleep(delay).await;
-                delay = (delay * 2).min(RETRY_DELAY_MAX);
+                let status = Status::unavailable("the server ended the stream before the end of the command");
+                wait_again(session, stream, status, &mut lost, &mut delay).await?;
+            }
+            Err(status) if is_broken(&status) => {
+                events = None;
+                wait_again(session, stream, status, &mut lost, &mut delay).await?;
             }
             Err(status) => return Err(failure(status)),
         }
     }
+}
+
+/// Waits before the command is attached to again. Fails if the connection has been broken for [`GIVE_UP_AFTER`].
+async fn wait_again(
+    session: &mut Session,
+    stream: &CommandStream,
+    status: Status,
+    lost: &mut Option<Instant>,
+    delay: &mut Duration,
+) -> Result<(), CliError> {
+    let since = *lost.get_or_insert_with(Instant::now);
+    if since.elapsed() > GIVE_UP_AFTER {
+        return Err(failure(status).hint(format!(
+            "the command may still run; `amalgam attach {} {}` follows it",
+            stream.sandbox_id, stream.command_id
+        )));
+    }
+    session.output.remark("the connection broke; connecting again")?;
+    tokio::time::sleep(*delay).await;
+    *delay = (*delay * 2).min(RETRY_DELAY_MAX);
+    Ok(())
 }
 
 /// Returns whether a call failed because of the connection: the status is of the transport, and carries no failure of the service.

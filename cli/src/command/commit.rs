@@ -60,12 +60,12 @@ async fn commit_on_server(session: &mut Session, name: String, message: String, 
     let request =
         v1::CommitWorkspaceRequest { name: name.clone(), message, labels, with_changes: true, ..Default::default() };
     let done = client.workspaces.commit_workspace(request).await?.into_inner();
-    let count =
-        |wanted: &[v1::ChangeKind]| done.changes.iter().filter(|change| wanted.contains(&change.kind())).count() as u64;
+    let count = |kind: v1::ChangeKind| done.changes.iter().filter(|change| change.kind() == kind).count() as u64;
+    let (added, removed) = (count(v1::ChangeKind::Added), count(v1::ChangeKind::Removed));
     let result = v1::CaptureResult {
-        added: count(&[v1::ChangeKind::Added]),
-        modified: count(&[v1::ChangeKind::Modified, v1::ChangeKind::Metadata, v1::ChangeKind::Renamed]),
-        removed: count(&[v1::ChangeKind::Removed]),
+        added,
+        modified: done.changes.len() as u64 - added - removed,
+        removed,
         workspace: Some(v1::Workspace { name, ..Default::default() }),
         snapshot: done.snapshot.clone(),
         changed: done.changed,

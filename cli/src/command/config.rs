@@ -71,7 +71,7 @@ impl ConfigCommand {
             Verb::Server(options) => list_server(session, &options)?,
             Verb::Get { name } => {
                 let named = find_key(&name)?;
-                let Some(value) = session.config.shown(&named) else {
+                let Some(value) = value(session, &named) else {
                     let error = CliError::new(Exit::ERROR, "NOT_SET", format!("{name} is not set"));
                     return Err(error.hint(format!("the default is {}", default(&named))));
                 };
@@ -132,6 +132,11 @@ fn overriding(named: &NamedKey) -> Option<(&'static str, String)> {
     std::env::var(variable).ok().filter(|value| !value.is_empty()).map(|value| (variable, value))
 }
 
+/// Returns the value of a setting: that of the environment, or that of the file. Returns `None` if neither has it.
+fn value(session: &Session, named: &NamedKey) -> Option<String> {
+    overriding(named).map(|(_, value)| value).or_else(|| session.config.shown(named))
+}
+
 /// Describes the source of the value of a setting: environment, file or default.
 fn source_of(session: &Session, named: &NamedKey) -> String {
     match (overriding(named), session.config.shown(named)) {
@@ -169,7 +174,7 @@ fn line(session: &Session, named: &NamedKey) -> serde_json::Value {
         "setting",
         json!({
             "name": named.name(),
-            "value": session.config.shown(named),
+            "value": value(session, named),
             "default": default(named),
             "doc": named.key.doc,
             "file": session.config.path().display().to_string(),

@@ -5,6 +5,7 @@ use amalgam_proto::v1::measure_usage_response::Event;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -68,7 +69,7 @@ impl Du {
         let mut client = session.client().await?;
         let here = current_workspace(place.as_ref());
         let subject = match self.subject {
-            Some(subject) => Some(meant(&mut client, subject).await),
+            Some(subject) => Some(find_subject(&mut client, subject).await?),
             None => None,
         };
         let limit = self.limit.unwrap_or(SNAPSHOTS);
@@ -80,11 +81,15 @@ impl Du {
 }
 
 /// Returns the workspace that a word names or, if there is no such workspace, the snapshot.
-async fn meant(client: &mut Client, subject: String) -> Subject {
+async fn find_subject(client: &mut Client, subject: String) -> Result<Subject, CliError> {
     let name = workspace_name(&subject);
     match client.workspaces.get_workspace(v1::GetWorkspaceRequest { name: name.clone() }).await {
-        Ok(_) => Subject::Workspace(name),
-        Err(_) => Subject::Revision(subject),
+        Ok(_) => Ok(Subject::Workspace(name)),
+        // A revision such as `main@` is no valid name.
+        Err(status) if matches!(status.code(), Code::NotFound | Code::InvalidArgument) => {
+            Ok(Subject::Revision(subject))
+        }
+        Err(status) => Err(status.into()),
     }
 }
 
@@ -302,7 +307,7 @@ async fn exactly(session: &mut Session, subject: String) -> Outcome {
     use v1::measure_exactly_request::Target;
     let place = session.attached_directory_if_any().await?;
     let mut client = session.client().await?;
-    let target = match meant(&mut client, subject).await {
+    let target = match find_subject(&mut client, subject).await? {
         Subject::Workspace(name) => Target::Workspace(name),
         Subject::Revision(revision) => Target::Revision(revision),
     };

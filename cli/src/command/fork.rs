@@ -100,8 +100,9 @@ impl Fork {
             }
         };
         let template = self.dir.as_ref().or(self.mount.as_ref());
+        let option = if self.dir.is_some() { "--dir" } else { "--mount" };
         let paths = match template {
-            Some(template) => Some(paths(session, template, &names)?),
+            Some(template) => Some(paths(session, option, template, &names)?),
             None => None,
         };
         fork(&mut client, &source.workspace, &names, self.agent.as_deref()).await?;
@@ -234,12 +235,12 @@ pub async fn fork(
     Ok(client.workspaces.fork_workspace(request).await?.into_inner().workspaces)
 }
 
-/// Returns the directory of each fork by the template. Refuses equal paths, and directories that are not empty.
-fn paths(session: &Session, template: &str, names: &[String]) -> Result<Vec<PathBuf>, CliError> {
+/// Returns the directory of each fork by the template of an option. Refuses equal paths, and directories that are not empty.
+fn paths(session: &Session, option: &str, template: &str, names: &[String]) -> Result<Vec<PathBuf>, CliError> {
     let paths: Vec<_> = (1..).zip(names).map(|(n, name)| session.host_path(&expanded(template, name, n))).collect();
     let different: HashSet<_> = paths.iter().collect();
     if different.len() < paths.len() {
-        let hint = format!("put {{n}} or {{name}} into it: --dir {template}-{{n}}");
+        let hint = format!("put {{n}} or {{name}} into it: {option} {template}-{{n}}");
         return Err(CliError::usage(format!("`{template}` gives several forks one directory")).hint(hint));
     }
     match paths.iter().find(|path| !is_free(path)) {

@@ -303,10 +303,10 @@ async fn plan(session: &mut Session, request: v1::PlanCollectionRequest) -> Outc
         }
     }
     if shown > most {
-        output.say(format!("... and {} more that stay; -v shows all", text::count((shown - most) as u64)))?;
+        output.say(format!("... and {} more; -v shows all", text::count((shown - most) as u64)))?;
     }
     output.say(format!("snapshots that stay: {stays}, go soon: {soon}, go: {goes}, are thinned already: {gone}"))?;
-    if soon > 0 {
+    if soon > 0 || goes > 0 {
         output.remark("`amalgam label NAME SNAPSHOT` keeps one that would go")?;
     }
     Ok(Exit::OK)

@@ -253,8 +253,13 @@ impl Docker {
     }
 }
 
-/// Returns the last part of the name of an image without tag and digest, for example `debian` of `host:5000/team/debian:12`.
+/// Returns the last part of the name of an image without tag and digest, for example `debian` of `host:5000/team/debian:12`; of an
+/// id the first digits.
 fn image_name(image: &str) -> &str {
+    const DIGITS: usize = 12;
+    if let Some(id) = image.strip_prefix("sha256:").filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+        return id.get(..DIGITS).unwrap_or(id);
+    }
     let last = image.split('@').next().unwrap_or(image).rsplit('/').next().unwrap_or(image);
     last.split(':').next().unwrap_or(last)
 }
@@ -326,8 +331,10 @@ impl Git {
             }
         };
         let path = cloned.as_ref().map_or(local, |(_, path)| path.clone());
+        let reference = self.reference.unwrap_or_default();
         // A clone of one branch or tag has it as its HEAD.
-        let reference = if cloned.is_some() { String::new() } else { self.reference.unwrap_or_default() };
+        let is_head = cloned.is_some() && !is_commit_id(&reference);
+        let reference = if is_head { String::new() } else { reference };
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let source = Source::Git(v1::GitSource { path, reference, history: self.history, submodules: self.submodules });
         import(session, source, &self.repository, &self.common, None, None).await
@@ -341,7 +348,12 @@ struct CloneOptions {
     is_quiet: bool,
 }
 
-/// Clones a repository by the user's own git, with its credentials.
+/// Returns whether a reference is the full id of a commit.
+fn is_commit_id(reference: &str) -> bool {
+    matches!(reference.len(), 40 | 64) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Clones a repository by the user's own git, with its credentials. All branches and tags are cloned if the reference is a commit id.
 async fn clone(
     url: &OsStr,
     reference: Option<&str>,
@@ -355,18 +367,30 @@ async fn clone(
     }
     let folder = tempfile::tempdir().map_err(|error| CliError::machine("a temporary directory", &error))?;
     let path = folder.path().join("clone.git");
+    let commit = reference.filter(|reference| is_commit_id(reference));
+    if commit.is_some() && wanted.submodules {
+        let message = "--submodules with a commit id needs a repository on this machine";
+        return Err(CliError::usage(message).hint("clone it, check the commit out, and import that directory"));
+    }
     let mut git = Program::new("git");
-    git.args(["clone", "--single-branch"]).stdin(Stdio::null()).stdout(Stdio::null());
+    git.arg("clone").stdin(Stdio::null()).stdout(Stdio::null());
     // Only a clone with a work tree fetches submodules.
     git.arg(if wanted.submodules { "--recurse-submodules" } else { "--bare" });
     if wanted.is_quiet {
         git.arg("--quiet");
     }
-    if wanted.history > 0 {
-        git.arg(format!("--depth={}", wanted.history));
-    }
-    if let Some(reference) = reference {
-        git.args(["--branch", reference]);
+    match (commit, reference) {
+        // Git clones branches and tags only: the commit may be anywhere in the history.
+        (Some(_), _) => {}
+        (None, reference) => {
+            git.arg("--single-branch");
+            if wanted.history > 0 {
+                git.arg(format!("--depth={}", wanted.history));
+            }
+            if let Some(reference) = reference {
+                git.args(["--branch", reference]);
+            }
+        }
     }
     git.arg("--").arg(url).arg(&path);
     let status = tokio::process::Command::from(git).kill_on_drop(true).status().await;
@@ -535,6 +559,8 @@ mod tests {
         for image in ["debian", "debian:12", "host:5000/team/debian:12", "host/debian@sha256:0123"] {
             assert_eq!(image_name(image), "debian", "{image}");
         }
+        assert_eq!(image_name(&format!("sha256:{}", "0123456789abcdef".repeat(4))), "0123456789ab");
+        assert_eq!(image_name("sha256:12"), "12");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -16,6 +17,8 @@ use crate::namespace::TOKEN_VARIABLE;
 
 /// Maximum bytes of standard output that are kept.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// How long the output is read after the command has ended. A process that left the process group may keep the pipe open.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A command to run in its own process group.
 #[derive(Clone, Debug)]
@@ -49,9 +52,26 @@ impl IsolatedCommand<'_> {
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
         let mut group = self.spawn(Stdio::piped(), Stdio::from(file))?;
         let stdout = group.child.stdout.take().expect("it was asked for");
-        let wait = group.wait(self.words);
-        let (code, read) = tokio::join!(wait, read_end(stdout));
-        Ok((code?, String::from_utf8_lossy(&read.map_err(failed)?).into_owned()))
+        let mut end = Vec::new();
+        let code = {
+            let reading = read_end(stdout, &mut end);
+            tokio::pin!(reading);
+            tokio::select! {
+                code = group.wait(self.words) => {
+                    // Processes that the command left behind would keep the pipe open.
+                    group.kill();
+                    if let Ok(read) = tokio::time::timeout(DRAIN_TIMEOUT, &mut reading).await {
+                        read.map_err(failed)?;
+                    }
+                    code?
+                }
+                read = &mut reading => {
+                    read.map_err(failed)?;
+                    group.wait(self.words).await?
+                }
+            }
+        };
+        Ok((code, String::from_utf8_lossy(&end).into_owned()))
     }
 
     async fn run(&self, stdout: Stdio, stderr: Stdio) -> Result<u8, CliError> {
@@ -71,13 +91,13 @@ impl IsolatedCommand<'_> {
     }
 }
 
-/// Reads to the end and returns the last bytes.
-async fn read_end(mut from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
-    let (mut end, mut block) = (Vec::new(), vec![0; OUTPUT_BYTES_MAX]);
+/// Reads to the end and keeps the last bytes in `end`.
+async fn read_end(mut from: impl AsyncRead + Unpin, end: &mut Vec<u8>) -> io::Result<()> {
+    let mut block = vec![0; OUTPUT_BYTES_MAX];
     loop {
         let read = from.read(&mut block).await?;
         if read == 0 {
-            return Ok(end);
+            return Ok(());
         }
         end.extend_from_slice(&block[..read]);
         let surplus = end.len().saturating_sub(OUTPUT_BYTES_MAX);
@@ -97,15 +117,20 @@ impl Group {
         let status = status.map_err(|error| CliError::machine(words[0].to_string_lossy(), &error))?;
         Ok(Exit::of_status(status).0)
     }
+
+    /// Kills all processes of the group.
+    fn kill(&self) {
+        if let Some(id) = self.id {
+            // The call fails if no process of the group is left.
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
 }
 
 /// Kills the process group, when this program is interrupted as well as after the command has ended.
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            // The call fails if no process of the group is left.
-            let _ = kill_process_group(id, Signal::KILL);
-        }
+        self.kill();
     }
 }
 

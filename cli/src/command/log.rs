@@ -134,7 +134,11 @@ impl Log {
     /// Takes a word such as `-5` as the number of snapshots.
     fn take_number(&mut self) -> Result<(), CliError> {
         let number = |word: &OsString| word.to_str()?.strip_prefix('-')?.parse::<usize>().ok();
-        let Some(found) = self.words.iter().find_map(number) else { return Ok(()) };
+        let mut numbers = self.words.iter().filter_map(number);
+        let Some(found) = numbers.next() else { return Ok(()) };
+        if let Some(other) = numbers.find(|other| *other != found) {
+            return Err(CliError::usage(format!("-{found} and -{other} are two numbers")));
+        }
         self.words.retain(|word| number(word).is_none());
         match self.limit {
             Some(limit) if limit != found => Err(CliError::usage(format!("-n {limit} and -{found} are two numbers"))),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use amalgam_proto::{Reason, v1};
 use clap::Args;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde_json::{Value, json};
 
 use crate::connect::connect_server;
@@ -14,6 +13,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
+use crate::raw_mode::RawMode;
 use crate::remote::{ClientCertificate, Server, ServerKey, ServerUrl};
 use crate::session::Session;
 
@@ -137,9 +137,21 @@ async fn read_key(session: &mut Session, url: &ServerUrl) -> Result<Option<Serve
     }
     session.output.flush()?;
     let prompt = format!("key for {url}: ");
-    let read = move || if is_terminal { read_hidden(&prompt) } else { read_line() };
-    let line = tokio::task::spawn_blocking(read).await.expect("reading a line does not panic");
-    let line = line.map_err(|error| CliError::machine("standard input", &error))?;
+    let failed = |error: io::Error| CliError::machine("standard input", &error);
+    // Restores the terminal also when Ctrl-C ends this call: the thread that reads cannot.
+    let hidden = match is_terminal {
+        true => {
+            write!(io::stderr(), "{prompt}").map_err(failed)?;
+            Some(RawMode::without_echo(io::stdin()).map_err(failed)?)
+        }
+        false => None,
+    };
+    let line = tokio::task::spawn_blocking(read_line).await.expect("reading a line does not panic");
+    if hidden.is_some() {
+        drop(hidden);
+        writeln!(io::stderr()).map_err(failed)?;
+    }
+    let line = line.map_err(failed)?;
     Ok(ServerKey::new(&line))
 }
 
@@ -147,18 +159,4 @@ fn read_line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     Ok(line)
-}
-
-/// Reads a line from the terminal without echo.
-fn read_hidden(prompt: &str) -> io::Result<String> {
-    write!(io::stderr(), "{prompt}")?;
-    let terminal = io::stdin();
-    let before = tcgetattr(&terminal)?;
-    let mut hidden = before.clone();
-    hidden.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(&terminal, OptionalActions::Now, &hidden)?;
-    let line = read_line();
-    tcsetattr(&terminal, OptionalActions::Now, &before)?;
-    writeln!(io::stderr())?;
-    line
 }

@@ -3,10 +3,10 @@
 //! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a note
 //! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its leftovers.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use amalgam_proto::{Reason, v1};
@@ -364,6 +364,26 @@ fn mount_below(folder: &Path) -> Option<PathBuf> {
     below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()
 }
 
+/// Returns the path that the table of mounts writes with [`escape_mountinfo`].
+pub fn unescape_mountinfo(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
 /// A path as the table of mounts writes it.
 fn escape_mountinfo(path: &[u8]) -> Vec<u8> {
     let escape = |byte: u8| match byte {
@@ -427,6 +447,10 @@ mod tests {
     #[test]
     fn the_table_of_mounts_writes_spaces_with_digits() {
         assert_eq!(escape_mountinfo(b"/a b\\c"), b"/a\\040b\\134c");
+        for path in ["/a b\\c", "/tab\there", "/\\", "/\\04", "/plain", ""] {
+            assert_eq!(unescape_mountinfo(&escape_mountinfo(path.as_bytes())), Path::new(path));
+        }
+        assert_eq!(unescape_mountinfo(b"/a\\04"), Path::new("/a\\04"), "no escape");
         assert_eq!(mount_below(Path::new("/nowhere")), None);
     }
 }

@@ -26,8 +26,8 @@ use crate::text;
 Uncommitted changes are captured first. The resolution is remembered, and used when the same conflict occurs again, until
 `amalgam undo` takes it back or `conflicts forget` deletes it.
 
-A merge tool reads the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and writes the result to $MERGED. Conflicts of
-more than two sides are skipped.
+A merge tool reads the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and writes the result to $MERGED. If a conflict has
+more than two sides, no tool is started; --edit shows all sides.
 
 Examples:
   amalgam conflicts resolve src/main.rs --ours
@@ -239,7 +239,7 @@ impl Resolve {
             let resolution = Some(Resolution::Content(Bytes::from(bytes)));
             let paths = vec![conflict.path.clone()];
             let one = v1::ResolveConflictsRequest { resolution, paths, ..request.clone() };
-            ending = send(session, client, one).await?;
+            ending = ending.or(send(session, client, one).await?);
         }
         Ok(ending)
     }

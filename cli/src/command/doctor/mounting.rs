@@ -1,13 +1,15 @@
 //! Checks which mounts work on this machine, and how to enable the others.
 
 use std::fs;
-use std::path::PathBuf;
+
+use rustix::io::Errno;
 
 use super::finding::Finding;
 use crate::command::backend::{
     check_device, check_private_mounts, check_shared_mounts, check_user_namespaces, find_mount_helper,
 };
 use crate::command::mount_nfs::check_nfs_client;
+use crate::command::work_folders::unescape_mountinfo;
 
 /// Returns the findings of all checks about mounts.
 pub fn findings() -> Vec<Finding> {
@@ -95,8 +97,8 @@ fn of_dead() -> Vec<Finding> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = [" - fuse.amalgam amalgam ", " - fuse amalgam "];
     let ours = table.lines().filter(|line| ours.iter().any(|kind| line.contains(kind)));
-    let paths = ours.filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-    let dead = paths.filter(|path| matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN)));
+    let paths = ours.filter_map(|line| line.split(' ').nth(4)).map(|path| unescape_mountinfo(path.as_bytes()));
+    let dead = paths.filter(|path| matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED)));
     dead.map(|path| {
         let message = format!("{} is a dead mount: no process serves it", path.display());
         Finding::warning("dead_mount", message, format!("fusermount3 -u -z {}", path.display()))
