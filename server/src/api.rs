@@ -1,4 +1,4 @@
-//! The API's face: each call is translated, done by the service on a thread that may block, and its answer translated back.
+//! The gRPC services. Each call is translated, carried out by the service on a blocking thread, and its answer is translated back.
 
 mod collection;
 mod conflicts;
@@ -46,11 +46,11 @@ use crate::messages::{Phase, progress_message};
 use crate::service::Service;
 use crate::subscriber::Subscriber;
 
-/// How often progress is told.
+/// Interval between the progress messages of a call.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// Messages that wait for a slow reader.
+/// The most answers of a stream that wait for a slow reader.
 const QUEUE: usize = 16;
-/// How long a call waits for its reader before it gives its turn to others.
+/// How long a call waits for a client that does not read before it releases its permit.
 const SLOW_READER_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream of answers.
@@ -64,33 +64,34 @@ pub struct Api {
     pub(crate) origin: Origin,
 }
 
-/// The methods that run a call's work on a thread that may block.
+/// The methods that run the work of a call.
 ///
-/// `short` is for calls that take milliseconds; all others name their kind and wait for its permit. `read` and `stream` are for work that
-/// changes nothing: it ends in the middle when its caller goes away. Work that changes something asks for itself where it may end.
+/// `short` is for calls that take milliseconds. All others name their kind and wait for its permit. `read` and `stream` are for
+/// work that changes nothing: it is interrupted when its client disconnects. Work that changes something checks by itself where it
+/// may stop.
 impl Api {
-    /// The face of a service.
+    /// Returns the gRPC services of one listener.
     pub fn new(service: Service, calls: Arc<Calls>, origin: Origin) -> Self {
         Self { service, calls, origin }
     }
 
-    /// Returns the caller of a request that may carry an id, and the request. It counts as running from now on.
+    /// Returns the caller and the message of a request that may carry an id. A request with an id counts as running from now on.
     pub(crate) fn identified<R: Identified>(&self, request: Request<R>) -> (String, R) {
         let (actor, request) = (actor(&request), request.into_inner());
         self.keep_identified(&actor, &request);
         (actor, request)
     }
 
-    /// Counts a request as running from now on, whose message is the first one of a stream.
+    /// Counts a request with an id as running until its call has ended.
     pub(crate) fn keep_identified<R: Identified>(&self, actor: &str, request: &R) {
         if !request.request_id().is_empty() {
             keep_running(self.service.context.requests.begin(actor, R::METHOD, request.request_id()));
         }
     }
 
-    /// Reads something that takes microseconds: memory, or a few records that are usually cached. It runs in the task of its call: the
-    /// hop to a thread that may block would cost several times as much as the work. If the store is held exclusively, it waits for it on
-    /// such a thread.
+    /// Runs a read of microseconds, from memory or from a few records that are usually cached, in the task of its call: a hop to a
+    /// blocking thread would cost several times as much. Uses a blocking thread if the store is held exclusively or shared with
+    /// other nodes.
     pub(crate) async fn quick<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
@@ -103,8 +104,8 @@ impl Api {
         self.short(work).await
     }
 
-    /// Does something that takes some hundred microseconds in the task of its call, if the runtime has a thread to spare. Gives the work
-    /// back otherwise, and then it needs a thread that may block.
+    /// Runs work of some hundred microseconds in the task of its call if the runtime has a thread to spare. Otherwise returns the
+    /// work, which then needs a blocking thread.
     pub(crate) fn brief<T, W: FnOnce(&Service) -> Result<T>>(
         &self,
         work: W,
@@ -124,7 +125,7 @@ impl Api {
         work: impl FnOnce(&Service) -> Result<T>,
     ) -> Result<tonic::Response<T>, Status> {
         let _call = self.calls.begin();
-        // A panic ends this call and no other one on its connection, as on a thread that may block.
+        // A panic ends this call and no other one on its connection, as on a blocking thread.
         let done = catch_unwind(AssertUnwindSafe(|| work(&self.service)));
         let done = done.map_err(|_| Status::internal("a bug in the server; its log says more"))?;
         done.map(tonic::Response::new).map_err(Error::into_status)
@@ -147,7 +148,7 @@ impl Api {
         done.map(tonic::Response::new).map_err(Error::into_status)
     }
 
-    /// Reads something that may take long.
+    /// Runs a long read on a blocking thread. It is interrupted when the client disconnects.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         caller: &str,
@@ -172,7 +173,7 @@ impl Api {
         .await
     }
 
-    /// Runs work in the turn of its kind.
+    /// Runs work on a blocking thread as soon as its kind has a permit. The work must mark the store as in use by itself.
     async fn in_turn<T: Send + 'static>(
         &self,
         caller: &str,
@@ -185,7 +186,7 @@ impl Api {
             () = self.calls.cancelled() => return Err(ends().into_status()),
         };
         let (service, caller) = (self.service.clone(), Caller::default());
-        // Dropped with this future, which the runtime does when the client is gone.
+        // Dropped with this future, which the runtime drops when the client disconnects.
         let _gone = GoneOnDrop(caller.clone());
         let mut done = {
             let caller = caller.clone();
@@ -205,7 +206,7 @@ impl Api {
         done.map_err(|error| panicked(&error))?.map(tonic::Response::new).map_err(Error::into_status)
     }
 
-    /// Does something with the store to itself.
+    /// Runs work that has exclusive use of the store.
     pub(crate) async fn alone<T: Send + 'static>(
         &self,
         caller: &str,
@@ -219,7 +220,7 @@ impl Api {
         .await
     }
 
-    /// Reads something whose answers come one by one. It ends early when the caller is gone.
+    /// Runs a read that sends its answers one by one. It is interrupted when the client disconnects.
     pub(crate) fn stream<T: Send + 'static>(
         &self,
         caller: &str,
@@ -232,7 +233,7 @@ impl Api {
         })
     }
 
-    /// Does something whose answers come one by one. It asks the sender whether its caller is still there.
+    /// Runs work that sends its answers one by one. It must ask the sender whether the client is still connected.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         caller: &str,
@@ -242,7 +243,7 @@ impl Api {
         self.begin(caller, kind, |_| {}, move |service, sender| work(service, sender))
     }
 
-    /// Does something long: tells its progress, and stops it when the caller is gone.
+    /// Runs a long call that uses the store, sends its progress to the client, and stops it when the client disconnects.
     pub(crate) fn long<T: Send + 'static>(
         &self,
         caller: &str,
@@ -257,7 +258,7 @@ impl Api {
         })
     }
 
-    /// Does something long that counts in its own words, and says itself when it uses the store.
+    /// Runs a long call that counts its own kind of progress. The work must mark the store as in use by itself.
     pub(crate) fn watch<P: Watched, T: Send + 'static>(
         &self,
         caller: &str,
@@ -275,7 +276,7 @@ impl Api {
         self.begin(caller, kind, follow, move |service, sender| sender.send(work(service, &progress, sender)?))
     }
 
-    /// Runs a call's work in its turn, and interrupts it when the caller is gone or the process ends.
+    /// Runs the work of a call once its kind has a permit, and interrupts it when the client disconnects or the process ends.
     fn begin<T: Send + 'static>(
         &self,
         caller: &str,
@@ -324,7 +325,7 @@ impl Api {
         Ok(tonic::Response::new(ReceiverStream::new(receive)))
     }
 
-    /// Sends answers whenever there are any, without a thread, until the caller is gone, the process ends or there are no more.
+    /// Sends answers as they come, without a thread, until the client disconnects, the process ends or there are no more.
     pub(crate) fn subscribe<T: Send + 'static, F>(
         &self,
         caller: &str,
@@ -340,14 +341,14 @@ impl Api {
         tokio::spawn(async move {
             let _stream = stream;
             if let Err(failure) = following.await {
-                // A client that does not read is not told.
+                // A client that does not read gets no error.
                 let _ = send.send_timeout(Err(failure.into_status()), SLOW_READER_AFTER).await;
             }
         });
         Ok(tonic::Response::new(ReceiverStream::new(receive)))
     }
 
-    /// Refuses calls that name paths of the host where they are not allowed.
+    /// Refuses a call that names paths of the host, unless the caller is local.
     pub(crate) fn local_only(&self) -> Result<(), Status> {
         if self.origin == Origin::Local {
             return Ok(());
@@ -359,9 +360,9 @@ impl Api {
 
 /// Work that reports progress to its client and that the client can stop.
 pub(crate) trait Watched: Default + Send + Sync + 'static {
-    /// How far it is.
+    /// Returns the progress so far, for the wire.
     fn message(&self, phase: Phase) -> v1::Progress;
-    /// Asks it to stop.
+    /// Asks the work to stop.
     fn stop(&self);
 }
 
@@ -377,13 +378,13 @@ impl Watched for Progress {
 
 /// An event while work runs.
 enum Step<'a, T> {
-    /// It is time to tell progress.
+    /// It is time to report progress.
     Tick(&'a mpsc::Sender<Result<T, Status>>),
-    /// The caller is gone, or the process ends.
+    /// The client disconnected, or the process ends.
     Gone,
 }
 
-/// Tells the work of a call when its future is dropped.
+/// Marks the caller as gone when the future of its call is dropped.
 struct GoneOnDrop(Caller);
 
 impl Drop for GoneOnDrop {
@@ -392,7 +393,7 @@ impl Drop for GoneOnDrop {
     }
 }
 
-/// Where answers go.
+/// Sends the answers of a call to its client.
 pub(crate) struct Sender<T> {
     send: mpsc::Sender<Result<T, Status>>,
     pub(crate) caller: Caller,
@@ -402,7 +403,8 @@ pub(crate) struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends one answer; an error when the client disconnected. While a client does not read, its permit goes to others.
+    /// Sends one answer. Returns an error when the client disconnected. While a client does not read, its permit goes to other
+    /// calls.
     pub(crate) fn send(&self, answer: T) -> Result<()> {
         let answer = match self.send.try_send(Ok(answer)) {
             Ok(()) => return Ok(()),
@@ -486,7 +488,7 @@ mod tests {
         let began = Instant::now();
         let answer = tokio::time::timeout(Duration::from_secs(20), api.read("ada", |_| Ok(7))).await;
         assert_eq!(answer.expect("in time").expect("answered").into_inner(), 7, "{:?}", began.elapsed());
-        // Those who begin to read get everything.
+        // A client that begins to read gets everything.
         let all: Vec<_> = unread.pop().expect("one").collect::<Vec<_>>().await;
         assert_eq!(all.into_iter().map(|one| one.expect("a number")).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
     }
@@ -505,7 +507,7 @@ mod tests {
             caller.check()
         };
         let call = api.slow("ada", Kind::Merge, work);
-        // The client goes away: its future is dropped.
+        // The client disconnects: its future is dropped.
         assert!(tokio::time::timeout(Duration::from_millis(100), call).await.is_err());
         assert!(noticed.await.expect("told"));
     }
@@ -562,7 +564,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn half_of_the_threads_of_the_runtime_do_brief_work_at_most() {
-        // Another test of this process may have a place at the same moment.
+        // Another test of this process may hold a place at the same time.
         let places: Vec<_> = std::iter::from_fn(RuntimePlace::take).collect();
         assert!((1..=2).contains(&places.len()), "{}", places.len());
         drop(places);

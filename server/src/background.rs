@@ -1,5 +1,5 @@
-//! The threads that work on an open store in the background: collection, upkeep of views, the merge queue, publishing, followers, the
-//! radar, exports.
+//! The threads that work on an open store in the background: collection, upkeep of views, the merge queue, publishing, followers,
+//! the radar, exports.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use crate::call_log::warn_problem;
 use crate::calls::Calls;
 use crate::service::Service;
 
-/// How long the end of the process waits for the threads. One may wait for a file system that does not answer.
+/// How long the end of the process waits for the threads. One of them may wait for a file system that does not answer.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// The background threads of one store.
@@ -63,11 +63,11 @@ impl Background {
         Self { keeper, others: [collector, folder, publisher, follower, radar, releaser] }
     }
 
-    /// Ends exports, unmounts everything, closes all views, and ends the threads. They end within some milliseconds, and release the store.
+    /// Ends exports, unmounts everything, closes all views, and ends the threads, which then release the store.
     pub(crate) async fn end(self, service: &Service) {
         let (views, exports) = (service.views.clone(), service.exports.clone());
         let ended = tokio::task::spawn_blocking(move || {
-            // Before the views: a client whose call finds its view closed would get an error instead of trying again.
+            // Before the views: an NFS client whose call finds its view closed would get an error instead of retrying.
             exports.end();
             views.end_mounting()
         })

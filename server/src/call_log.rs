@@ -1,7 +1,7 @@
 //! Logs the calls of the API: each call has a span with its method, caller, workspace and request id, and one event when it ends.
 //!
-//! The layer sees a request before it is decoded, so the span begins without workspace and request id. The service records both when
-//! it reads them ([`workspace_id`], [`record_workspace`], [`record_request_id`]); the first one recorded stays.
+//! The layer sees a request before it is decoded, so the span begins without workspace and request id. The service records both
+//! when it reads them ([`workspace_id`], [`record_workspace`], [`record_request_id`]); the first one recorded stays.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,8 +24,8 @@ use crate::running_requests::RunningRequest;
 
 /// The request header that names the caller.
 pub const ACTOR_HEADER: &str = "amalgam-actor";
-/// The request header with which a listener says that its caller is an admin of the project (`1`). Without it, the policy of the project
-/// applies to a caller from the network.
+/// The request header with which a listener says that its caller is an admin of the project (`1`). Without it, the policy of the
+/// project applies to a caller from the network.
 pub const ADMIN_HEADER: &str = "amalgam-admin";
 /// The gRPC header and trailer that holds the result code.
 const STATUS: &str = "grpc-status";
@@ -43,7 +43,7 @@ tokio::task_local! {
 struct CallSpan {
     span: Span,
     origin: Origin,
-    /// The agent of a caller from the network who is no admin.
+    /// The agent of a caller from the network, unless the caller is an admin.
     agent: Option<String>,
     has_workspace: AtomicBool,
     has_request_id: AtomicBool,
@@ -51,18 +51,19 @@ struct CallSpan {
     request: OnceLock<RunningRequest>,
 }
 
-/// Whether the current call comes from the network, whose callers learn no path of the host.
+/// Returns whether the current call comes from the network, whose callers get no path of the host.
 pub(crate) fn is_from_network() -> bool {
     // Background threads belong to no call.
     CALL.try_with(|call| call.origin == Origin::Network).unwrap_or(false)
 }
 
-/// The agent of the caller to whom the project's policy applies; nothing for the store's user, for an admin, and in background threads.
+/// Returns the agent of the caller if the project's policy applies to it; `None` for the store's user, for an admin, and in
+/// background threads.
 pub(crate) fn restricted_agent() -> Option<String> {
     CALL.try_with(|call| call.agent.clone()).ok().flatten()
 }
 
-/// The agent of a request from the network to whom the project's policy applies; nothing for an admin.
+/// Returns the agent of a request from the network if the project's policy applies to it; `None` for an admin.
 pub(crate) fn restricted_agent_of(headers: &http::HeaderMap) -> Option<&str> {
     let is_admin = headers.get(ADMIN_HEADER).is_some_and(|value| value.as_bytes() == b"1");
     let named = || headers.get(ACTOR_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
@@ -90,7 +91,7 @@ pub(crate) fn record_request_id(id: &str) {
     CALL.try_with(record).ok();
 }
 
-/// Keeps the request of the current call as running until the call has ended: its work, and its answer.
+/// Counts the request of the current call as running until the call has ended: its work and its answer.
 pub(crate) fn keep_running(request: RunningRequest) {
     CALL.try_with(|call| drop(call.request.set(request))).ok();
 }
@@ -102,13 +103,13 @@ pub(crate) fn workspace_id(name: &str) -> amalgam_engine::Result<WorkspaceName> 
     Ok(id)
 }
 
-/// Logs a failure that no caller receives. Its message can name files, so it is logged at debug.
+/// Logs a failure that no caller receives. Its message can name files, so the message is logged only at debug level.
 pub(crate) fn warn_failure(failure: &Error, what: &str) {
     warn!(reason = failure.reason().word(), "{what}");
     debug!("{what}: {failure}");
 }
 
-/// Logs a problem that the service has put into words. They can name files, so they are logged at debug.
+/// Logs a problem that the service has put into words. The words can name files, so they are logged only at debug level.
 pub(crate) fn warn_problem(problem: &str, what: &str) {
     warn!("{what}");
     debug!("{what}: {problem}");

@@ -1,4 +1,4 @@
-//! The caller of a call that runs: where it is, and whether it still waits for the answer.
+//! The caller of a running call: its origin, and whether it still waits for the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub enum Origin {
 pub(crate) struct Caller {
     interrupt: Cancellation,
     is_gone: Arc<AtomicBool>,
-    /// Where the stages of its merge are told; nowhere for most callers.
+    /// Where the stages of its merge are recorded; `None` for most callers.
     merge: Option<Arc<MergeWatch>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum MergeStage {
 }
 
 impl MergeStage {
-    /// The word on the wire.
+    /// Returns the word for the wire.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Capture => "capture",
@@ -56,7 +56,7 @@ impl MergeStage {
     }
 }
 
-/// How far the merge of a caller is.
+/// The progress of the merge of a caller.
 #[derive(Clone, Debug)]
 pub(crate) struct MergeState {
     pub(crate) stage: MergeStage,
@@ -67,7 +67,7 @@ pub(crate) struct MergeState {
     pub(crate) entry: String,
 }
 
-/// The state of a merge, for the task that tells the caller about it.
+/// The state of a merge, for the task that reports it to the caller.
 #[derive(Debug)]
 pub(crate) struct MergeWatch(Mutex<MergeState>);
 
@@ -101,7 +101,7 @@ impl Caller {
         if self.is_gone() { Err(gone()) } else { Ok(()) }
     }
 
-    /// The same caller, to whom the stages of its merge are told.
+    /// Returns a copy of this caller that records the stages of its merge in `watch`.
     pub(crate) fn watching_merge(&self, watch: &Arc<MergeWatch>) -> Self {
         Self { merge: Some(Arc::clone(watch)), ..self.clone() }
     }
@@ -139,12 +139,12 @@ impl Caller {
     }
 }
 
-/// The error of a call whose client disconnected.
+/// Returns the error of a call whose client disconnected.
 pub(crate) fn gone() -> Error {
     Error::new(Reason::Cancelled, "the caller went away")
 }
 
-/// The error of a call that the end of the process cuts short.
+/// Returns the error of a call that the end of the process cancels.
 pub(crate) fn ends() -> Error {
     Error::new(Reason::Busy, "the background process was told to end; run the command again")
 }

@@ -1,7 +1,9 @@
-//! The calls under way: how many there are, who has streams open, which threads they may take, and how they end with the process.
+//! The calls under way: their number, the open streams of each caller, the threads that they may take, and how they end with the
+//! process.
 //!
-//! A short call takes a thread of the runtime's pool for blocking work. Calls that may take long have permits of their own, far fewer than
-//! that pool has threads, so that short ones always find one; calls that wait for a permit take no thread. Watches take none at all.
+//! A short call takes a thread of the runtime's pool for blocking work. Calls that may take long need permits, of which there are
+//! far fewer than threads in that pool, so that short ones always find a thread. Calls that wait for a permit take no thread, and
+//! neither do watches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,20 +21,21 @@ use crate::error::{Error, Result};
 const STREAMS_PER_CALLER_MAX: u32 = 4_096;
 /// The most streams that may be open at all.
 const STREAMS_MAX: u32 = 16_384;
-/// The most threads that wait for callers who do not read. With those of all kinds they are fewer than the runtime has.
+/// The most threads that wait for clients that do not read. Together with the threads of all kinds they are fewer than the runtime
+/// has.
 const WAITING_MAX: usize = 128;
-/// How often the drain looks whether calls have ended.
+/// How often the drain checks whether calls have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Calls of this process whose work runs on threads of the runtime itself at the moment.
 static ON_RUNTIME: AtomicUsize = AtomicUsize::new(0);
 
-/// A place for work on a thread of the runtime, until it is dropped.
+/// The right to run work on a thread of the runtime, until it is dropped.
 pub(crate) struct RuntimePlace(());
 
 impl RuntimePlace {
-    /// Takes a place. At most half of the runtime's threads may be taken, so that a disk that is slow for once does not stop the others;
-    /// a runtime with one thread has none.
+    /// Takes a place, if one is free. At most half of the runtime's threads may be taken, so that one slow disk access does not
+    /// stop the others; a runtime with one thread has no place.
     pub(crate) fn take() -> Option<Self> {
         let places = tokio::runtime::Handle::try_current().ok()?.metrics().num_workers() / 2;
         let more = |taken: usize| (taken < places).then_some(taken + 1);
@@ -46,21 +49,21 @@ impl Drop for RuntimePlace {
     }
 }
 
-/// The kinds of long calls. Those of one kind wait for each other, and for no other.
+/// The kinds of long calls. A call waits only for permits of its own kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Reads, captures, checkouts, collections.
     Work,
     /// Merges, which may run tests; a test may make calls of the other kinds.
     Merge,
-    /// Streams to and from other stores: their pace is that of the other side.
+    /// Streams to and from other stores, whose pace the other side sets.
     Transfer,
 }
 
 impl Kind {
     const ALL: [Self; 3] = [Self::Work, Self::Merge, Self::Transfer];
 
-    /// How many of a kind run at a time.
+    /// Returns how many calls of a kind may run at the same time.
     const fn threads_max(self) -> usize {
         match self {
             Self::Work => 64,
@@ -70,10 +73,10 @@ impl Kind {
     }
 }
 
-/// How far the end of the process has come.
+/// The stage of the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
-    /// It goes on.
+    /// The process continues.
     No,
     /// Watches end, other calls finish.
     Watches,
@@ -87,13 +90,13 @@ pub struct Calls {
     last: Mutex<Instant>,
     stop: Notify,
     is_forced: AtomicBool,
-    /// Whether the process goes on while there is no call.
+    /// Whether the process stays even if it is idle.
     is_kept: AtomicBool,
     ending: watch::Sender<Ending>,
-    /// How many streams each caller has open, and how many are open in all.
+    /// The number of open streams of each caller, and of all callers.
     streams: Mutex<(HashMap<String, u32>, u32)>,
     permits: [Arc<Semaphore>; 3],
-    /// Threads that wait for callers who do not read.
+    /// Permits for threads that wait for clients that do not read.
     waiting: Arc<Semaphore>,
 }
 
@@ -127,7 +130,7 @@ impl Drop for OpenStream {
 }
 
 impl Calls {
-    /// None yet.
+    /// Creates the counters of a process without calls.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             under_way: AtomicU32::new(0),
@@ -147,7 +150,7 @@ impl Calls {
         Call(Arc::clone(self))
     }
 
-    /// Counts a stream of a caller; an error when the caller has too many.
+    /// Counts a stream of a caller. Refuses it when the caller, or all callers together, have too many.
     pub(crate) fn open_stream(self: &Arc<Self>, caller: &str) -> Result<OpenStream> {
         let (by_caller, all) = &mut *self.streams.lock();
         let count = by_caller.get(caller).copied().unwrap_or(0);
@@ -167,13 +170,13 @@ impl Calls {
         Ok(OpenStream { call: self.begin(), caller: caller.to_owned() })
     }
 
-    /// Waits for a turn of a kind of long calls.
+    /// Waits for a permit of a kind of long calls.
     pub(crate) async fn permit(&self, kind: Kind) -> OwnedSemaphorePermit {
         let permits = Arc::clone(&self.permits[kind as usize]);
         permits.acquire_owned().await.expect("the permits are never closed")
     }
 
-    /// Counts a call that waits for its caller to read; an error when there are too many.
+    /// Counts a thread that waits for its client to read. Refuses it when there are too many.
     pub(crate) fn wait_for_reader(&self) -> Result<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
             let message = format!("{WAITING_MAX} callers do not read their answers, so this one was ended; try again");
@@ -181,7 +184,7 @@ impl Calls {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of calls under way.
     pub fn under_way(&self) -> u32 {
         self.under_way.load(Ordering::Relaxed)
     }
@@ -210,27 +213,27 @@ impl Calls {
         self.stop.notified().await;
     }
 
-    /// Since when there is no call.
+    /// Returns the time since the last call ended; zero while a call is under way.
     pub(crate) fn idle_for(&self) -> Duration {
         if self.under_way() > 0 { Duration::ZERO } else { self.last.lock().elapsed() }
     }
 
-    /// Returns when watches are to end.
+    /// Waits until watches are to end.
     pub(crate) async fn watches_end(&self) {
         self.reached(Ending::Watches).await;
     }
 
-    /// Returns when every call is to end.
+    /// Waits until every call is to end.
     pub(crate) async fn cancelled(&self) {
         self.reached(Ending::All).await;
     }
 
     async fn reached(&self, ending: Ending) {
-        // The sender lives as long as this does.
+        // The sender lives as long as `self`.
         let _ = self.ending.subscribe().wait_for(|now| *now >= ending).await;
     }
 
-    /// Ends watches.
+    /// Makes watches end.
     pub(crate) fn end_watches(&self) {
         self.ending.send_if_modified(|now| std::mem::replace(now, (*now).max(Ending::Watches)) < Ending::Watches);
     }
@@ -240,7 +243,7 @@ impl Calls {
         self.ending.send_replace(Ending::All);
     }
 
-    /// Waits until no call is under way, for so long at most. Whether none is.
+    /// Waits until no call is under way, but at most `within`. Returns whether none is.
     pub(crate) async fn drained(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         while self.under_way() > 0 {

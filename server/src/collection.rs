@@ -60,11 +60,11 @@ pub(crate) struct Collections {
 struct Inner {
     file: PathBuf,
     state: Mutex<State>,
-    /// Threads of low priority, if the system allows them.
+    /// A pool of low-priority threads, if the system allows it.
     readers: Option<rayon::ThreadPool>,
     under_way: AtomicBool,
     ending: AtomicBool,
-    /// The last measured usage of workspaces, and the last operation by then. A collection changes the usage.
+    /// The last measured usage of workspaces, and the last operation at that time. A collection clears it.
     measured: Mutex<Option<(u64, Arc<StoreUsage>)>>,
     policy: AutoGcPolicy,
     /// The age of objects and operations.
@@ -213,8 +213,8 @@ impl Collections {
         Ok(CollectionGuard(flag))
     }
 
-    /// Prevents collections while the guard exists. Waits for the end of a running one, and calls `should_continue`
-    /// meanwhile: after `false` it gives up.
+    /// Prevents collections while the guard exists. Waits for the end of a running one, and gives up as soon as `should_continue`
+    /// returns `false`.
     pub(crate) fn hold_collections(&self, should_continue: &dyn Fn() -> bool) -> Result<CollectionGuard<'_>> {
         loop {
             match self.begin_collection() {
@@ -410,14 +410,15 @@ impl Collections {
         self.inner.change(|state| (state.paused, state.paused_until) = (false, None))
     }
 
-    /// Measures what would be freed without these references, or without the tree of this snapshot: objects dead then and alive now.
+    /// Measures the bytes that a collection would free without these references, or without the tree of this snapshot: objects that
+    /// are dead then and alive now.
     pub(crate) fn measure_without(
         &self,
         without: BTreeSet<RefName>,
         tree: Option<SnapshotId>,
         caller: &Caller,
     ) -> Result<v1::ObjectTally> {
-        // A collection may begin by itself at any time: waiting for it is better than a refusal.
+        // A collection may start at any time: waiting for it is better than a refusal.
         let _held = self.hold_collections(&|| !caller.is_gone())?;
         let dead = |scope: &SweepScope, retention: &dyn Retention| {
             let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };

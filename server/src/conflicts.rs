@@ -1,8 +1,8 @@
-//! Conflicts in the service: which a tree has, what a directory shows of them, and what came back from there.
+//! Conflicts in the service: finds those of a tree, renders them as files of a directory, and reads edits of these files back.
 //!
-//! A directory holds the *face* of its workspace's tree. Every look at it is read back against the faces that may be in it: that
-//! of the snapshot it was last in step with, and that of the tree it is being made into. Trees without conflicts are their
-//! own faces, and cost nothing but the knowledge that they have none.
+//! A directory holds the *face* of its workspace's tree: the tree with its conflicts rendered as files. Every capture is read back
+//! against the faces that may be in the directory: that of the snapshot it was last in step with, and that of the tree it is being
+//! made into. A tree without conflicts is its own face and only costs the lookup.
 
 mod captions;
 mod list;
@@ -25,10 +25,10 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::merge_rules::MergeRules;
 
-/// Of so many trees the conflicts are remembered, and of so many of those the face.
+/// The most trees whose conflicts are cached, and the most faces that are cached.
 const TREES_KEPT: usize = 64;
 const FACES_KEPT: usize = 4;
-/// So many paths of conflicts are told with a summary.
+/// The most paths of each list in a summary of conflicts.
 const PATHS_TOLD: usize = 1_000;
 
 pub(crate) type Placed = Arc<Vec<PlacedConflict>>;
@@ -38,7 +38,7 @@ pub(crate) type Placed = Arc<Vec<PlacedConflict>>;
 pub(crate) struct Faces {
     trees: Mutex<VecDeque<(RootId, Placed)>>,
     faced: Mutex<VecDeque<(Style, Arc<RenderedTree>)>>,
-    /// The matters that merges before a snapshot left undecided, from their records.
+    /// The matters that merges before a snapshot left undecided, as their records list them.
     matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenDecision>>)>>,
     owners: captions::Owners,
 }
@@ -79,7 +79,7 @@ impl Conflicts {
         Self { context: Arc::clone(context), rules: rules.clone(), faces: Arc::default() }
     }
 
-    /// The conflicts of a tree: known, found beside a tree whose conflicts are known, or by a walk.
+    /// Returns the conflicts of a tree: from the cache, by a comparison with `near` if its conflicts are cached, or by a walk.
     pub(crate) fn conflicts_of(&self, root: RootId, near: Option<RootId>) -> Result<Placed> {
         let faces = &self.faces;
         if let Some(placed) = faces.tree(root) {
@@ -96,7 +96,7 @@ impl Conflicts {
         Ok(placed)
     }
 
-    /// A tree and its face. Only faces that differ from their trees are kept.
+    /// Returns a tree with its face: its conflicts rendered in a style. Only faces of trees with conflicts are cached.
     pub(crate) fn faced(&self, root: RootId, style: Style, near: Option<RootId>) -> Result<Arc<RenderedTree>> {
         let placed = self.conflicts_of(root, near)?;
         let faces = &self.faces;
@@ -116,14 +116,14 @@ impl Conflicts {
         Ok(faced)
     }
 
-    /// The face of a tree whose conflicts are these, with names on the marker lines.
+    /// Renders the face of a tree with these conflicts, with the names of workspaces on the marker lines.
     fn captioned(&self, root: RootId, placed: &[PlacedConflict], style: Style) -> Result<RenderedTree> {
         let captioner = self.captioner();
         let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
         Ok(RenderedTree::captioned(&self.context.store, root, placed, style, &captions)?)
     }
 
-    /// The faces of two trees as far as they differ: conflicts that both have are left as they are, and cost nothing.
+    /// Renders the faces of two trees where these differ. Conflicts that both trees have stay as they are, and cost nothing.
     pub(crate) fn faces_of_difference(
         &self,
         before: Option<RootId>,
@@ -154,8 +154,8 @@ impl Conflicts {
         self.faces.owners.clear();
     }
 
-    /// The resolutions that edits made, to be remembered with their commit. A removal is not remembered: it may have
-    /// had other reasons.
+    /// Returns the resolutions that edits made, to be remembered with their commit. A removal is not remembered: it may have had
+    /// other reasons.
     pub(crate) fn resolutions_of(&self, resolved: &[ResolvedConflict], root: RootId) -> Result<Vec<NewResolution>> {
         let store = &self.context.store;
         let mut new = Vec::new();
@@ -169,7 +169,7 @@ impl Conflicts {
 }
 
 impl CapturedConflicts {
-    /// For the wire.
+    /// Returns the summary, for the wire.
     pub(crate) fn message(&self) -> v1::ConflictSummary {
         let bytes = |path: &TreePath| Bytes::copy_from_slice(path.as_bytes());
         v1::ConflictSummary {
@@ -186,7 +186,7 @@ impl CapturedConflicts {
     }
 }
 
-/// How a directory shows conflicts.
+/// Returns the style in which a directory shows conflicts; the default for an unknown word.
 pub(crate) fn style_of(word: &str) -> Style {
     Style::from_word(word).unwrap_or_default()
 }

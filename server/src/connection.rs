@@ -18,10 +18,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection that ends when `closing` becomes true.
+    /// Wraps a stream that fails once `closing` becomes true.
     pub(crate) fn new(stream: UnixStream, mut closing: watch::Receiver<bool>) -> Self {
         let closed = async move {
-            // A server that is gone has closed its connections, too.
+            // A server that no longer exists has closed its connections, too.
             let _ = closing.wait_for(|closing| *closing).await;
         };
         Self { stream, closed: Box::pin(closed), is_closed: false }

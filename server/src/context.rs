@@ -46,14 +46,14 @@ pub struct Clocks {
 }
 
 impl From<Clock> for Clocks {
-    /// With the monotonic clock of the standard library.
+    /// Combines a wall clock with the monotonic clock of the standard library.
     fn from(wall: Clock) -> Self {
         static BEGUN: OnceLock<Instant> = OnceLock::new();
         Self { wall, uptime: || BEGUN.get_or_init(Instant::now).elapsed() }
     }
 }
 
-/// Names that a listing reads at once.
+/// The most names that a listing reads at once.
 pub(crate) const PAGE: usize = 256;
 /// The notice for a directory whose contents a lean tree leaves out.
 const CACHE_NOT_KEPT: &str = "a cache (CACHEDIR.TAG), which only the newest automatic snapshot keeps";
@@ -78,24 +78,25 @@ pub(crate) struct Context {
     /// Directories that are never captured: the home of the store, and the directory of its socket.
     pub(crate) ours: Vec<Identity>,
     pub(crate) operations: Arc<OperationFeed>,
-    /// The live trees of a store that several nodes have open; nothing for a store of this process.
+    /// The live trees of a store that several nodes have open; `None` for a store of this process alone.
     pub(crate) live_trees: Option<Arc<dyn LiveTrees>>,
     pub(crate) requests: RunningRequests,
     pub(crate) results: RequestResults,
     pub(crate) started: Time,
     /// Returns the seconds by which local time is ahead of UTC at a time.
     pub(crate) utc_offset: OnceLock<fn(Time) -> i64>,
-    /// Shared by calls that use the store, exclusive for calls that need it alone.
+    /// Locked shared by calls that use the store, and exclusively by calls that need it alone.
     gate: RwLock<()>,
 }
 
 impl Context {
-    /// Whether other nodes have the store open, too. Its calls then wait for the network, so they need a thread that may block.
+    /// Returns whether other nodes have the store open, too. Its calls then wait for the network, so they need a blocking thread.
     pub(crate) fn is_shared(&self) -> bool {
         self.live_trees.is_some()
     }
 
-    /// Whether this node was expelled from a store that other nodes have open: every write fails until it is opened again.
+    /// Returns whether this node was expelled from a store that other nodes have open: every write fails until the store is opened
+    /// again.
     pub(crate) fn is_expelled(&self) -> bool {
         self.live_trees.as_ref().is_some_and(|trees| trees.is_expelled())
     }
@@ -141,12 +142,13 @@ impl Context {
         self.gate.read()
     }
 
-    /// Marks the store as in use like [`Context::using`], unless a call has it exclusively or waits for that.
+    /// Marks the store as in use like [`Context::using`]. Returns `None` if a call has it exclusively or waits for that.
     pub(crate) fn try_using(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.gate.try_read()
     }
 
-    /// Waits until no call uses the store, and keeps others out until the guard is dropped.
+    /// Waits until no call uses the store, and keeps others out until the guard is dropped. Returns an error after
+    /// [`EXCLUSIVE_WAIT_MAX`].
     pub(crate) fn exclusive(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         self.gate.try_write_for(EXCLUSIVE_WAIT_MAX).ok_or_else(|| {
             let message =
@@ -164,8 +166,8 @@ impl Context {
         OperationContext::new(actor, self.now())
     }
 
-    /// The act of a request, which its id makes one that is done once: the id counts for this caller and this method, and a reuse
-    /// with other arguments is refused.
+    /// Returns the context of the operation of a request. With a request id, a retry does not repeat the operation: the id counts
+    /// for this caller and this method, and a reuse with other arguments is refused.
     pub(crate) fn act_for<R: Identified>(&self, actor: &str, request: &R) -> Result<OperationContext> {
         let id = request.request_id();
         if id.is_empty() {
@@ -174,7 +176,7 @@ impl Context {
         crate::call_log::record_request_id(id);
         let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
         let older = self.store.find_request(&RequestId::new(id).map_err(wrong)?)?;
-        // Written by a version that knew neither the method nor the arguments: whether this is a retry cannot be told.
+        // An older version wrote it without the method and the arguments, so a retry cannot be distinguished from another request.
         if let Some(older) = older.filter(|older| older.draft.actor == actor) {
             let (sequence, action) = (older.sequence, &older.draft.action);
             let message = format!(
@@ -185,7 +187,7 @@ impl Context {
         }
         let scoped = RequestId::scoped(actor, R::METHOD, id, &request.arguments()).map_err(wrong)?;
         let act = self.act(actor).as_request(scoped);
-        // One that was reused for something else is refused before anything is looked at.
+        // An id that was reused for another request is refused before any work.
         self.done_before(&act)?;
         Ok(act)
     }
@@ -206,12 +208,12 @@ impl Context {
         Ok(found.map(Option::flatten)?)
     }
 
-    /// Returns the operation that a caller's request came to, whatever its arguments were.
+    /// Returns the operation of an earlier request with this id, for any arguments; `None` if there is none or the log was trimmed.
     pub(crate) fn find_done(&self, caller: &str, method: &str, id: &str) -> Result<Option<Operation>> {
         let wrong = |why| Error::new(Reason::Invalid, format!("request_id: {why}"));
         let scoped = RequestId::scoped(caller, method, id, &[]).map_err(wrong)?;
         match self.store.find_request(&scoped) {
-            // The arguments of this lookup are none, and it had some.
+            // The lookup has no arguments, but the request had some.
             Err(EngineError::RequestReused { operation }) => match operation::operation(&self.store, operation) {
                 Err(EngineError::Trimmed { .. }) => Ok(None),
                 found => Ok(Some(found?)),
@@ -220,7 +222,7 @@ impl Context {
         }
     }
 
-    /// The workspace that a request is about, if it names one.
+    /// Returns the workspace that a request names; `None` for an empty name.
     pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
         if name.is_empty() { Ok(None) } else { Ok(Some(crate::call_log::workspace_id(name)?)) }
     }
@@ -238,7 +240,7 @@ impl Context {
     /// Holds the tree of a revision.
     pub(crate) fn hold_revision(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<HeldTree> {
         let snapshot = self.resolve(revision, here)?;
-        // That there is one of this name comes before what became of its tree.
+        // A missing snapshot is reported before a dropped tree.
         self.store.snapshot(snapshot)?;
         let gone = |_| {
             let message =
@@ -255,11 +257,11 @@ impl Context {
         let guard = self.permissions.reading(here)?;
         let Some(root) = held.root.filter(|_| guard.hides()) else { return Ok(held) };
         let seen = self.permissions.visible_tree(root, &guard)?;
-        // Which caches retention left out is no secret, but their paths may be.
+        // The caches that retention dropped are not secret, but their paths may be.
         Ok(HeldTree { root: Some(seen.root), snapshot: held.snapshot, lean: None, _pin: seen.pin.or(held._pin) })
     }
 
-    /// A snapshot for the wire, with what points at it.
+    /// Returns a snapshot, for the wire. `marks` decides whether it has the labels and workspaces that point at it.
     pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
         let snapshot = self.store.snapshot(id)?;
         let labels = &self.labels;
@@ -292,7 +294,8 @@ impl Context {
         }
     }
 
-    /// The metadata of a snapshot. The record of a merge names paths, so those from whom paths are hidden do not get it.
+    /// Returns the metadata of a snapshot. Leaves out the record of a merge, which names paths, if paths are hidden from the
+    /// caller.
     fn visible_metadata(&self, snapshot: &Snapshot) -> Result<HashMap<String, String>> {
         let mut metadata: HashMap<_, _> = snapshot.metadata.clone().into_iter().collect();
         if metadata.contains_key(MERGE_RECORD_KEY) && self.permissions.reading(None)?.hides() {
@@ -301,17 +304,17 @@ impl Context {
         Ok(metadata)
     }
 
-    /// A snapshot alone, with the labels and heads of the moment.
+    /// Returns a snapshot with the labels and workspaces that point at it now.
     pub(crate) fn one_snapshot(&self, id: SnapshotId) -> Result<v1::Snapshot> {
         self.snapshot_message(id, &self.marks())
     }
 
-    /// Shows snapshots with the labels and workspaces that point at them.
+    /// Returns the option that shows the labels and workspaces that point at a snapshot.
     pub(crate) fn marks(&self) -> Marks {
         Marks { are_shown: true }
     }
 
-    /// The labels and workspaces that point at a snapshot now.
+    /// Returns the labels and workspaces that point at a snapshot now.
     fn names_of(&self, id: SnapshotId) -> Result<Names> {
         let mut names = Names::default();
         for name in self.store.names_of(id)? {
@@ -324,7 +327,7 @@ impl Context {
         Ok(names)
     }
 
-    /// The heads of all workspaces and all that labels point at, each once.
+    /// Returns the heads of all workspaces and the snapshots of all labels, without duplicates.
     pub(crate) fn named_snapshots(&self) -> Result<Vec<SnapshotId>> {
         let (mut found, mut after) = (Vec::new(), None);
         self.each_workspace("", |workspace| {
@@ -342,7 +345,7 @@ impl Context {
         Ok(found)
     }
 
-    /// Every workspace, by name.
+    /// Calls `visit` with every workspace whose name starts with a prefix, by name.
     pub(crate) fn each_workspace(
         &self,
         prefix: &str,
@@ -357,7 +360,7 @@ impl Context {
         }
     }
 
-    /// The root of a workspace's head.
+    /// Returns the root of a snapshot; `None` without one.
     pub(crate) fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
         Ok(head.map(|head| self.store.snapshot(head).map(|snapshot| snapshot.root)).transpose()?)
     }
@@ -370,7 +373,8 @@ impl Context {
         (self.settings)()
     }
 
-    /// The target of a workspace: the requested one, or else its own.
+    /// Returns the workspace to merge into: the requested one, or else the target of `source`. Refuses a workspace without a
+    /// target.
     pub(crate) fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
         if !asked.is_empty() {
             return Ok(workspace_id(asked)?);
@@ -383,13 +387,13 @@ impl Context {
 
     pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
         match self.head_root(known) {
-            // The snapshot that it was in step with is gone; then the head decides.
+            // The snapshot that the directory was in step with is gone; then the head decides.
             Err(failure) if failure.reason() == Reason::Corrupt => Ok(None),
             other => other,
         }
     }
 
-    /// Puts a label on a snapshot, or takes it away. Done in a workspace, an undo there takes it back.
+    /// Sets a label on a snapshot, or removes it. With a workspace, an undo in that workspace reverts it.
     pub(crate) fn set_label(
         &self,
         here: Option<&WorkspaceName>,
@@ -405,23 +409,23 @@ impl Context {
         Ok(done.map(drop)?)
     }
 
-    /// The files that read-only directories share.
+    /// Opens the pool of files that read-only directories share.
     pub(crate) fn pool(&self) -> Result<FilePool> {
         FilePool::open(&self.home.pool_path()).map_err(Error::io("open the files that directories share"))
     }
 }
 
-/// A tree that was named, kept in the store for as long as this lives.
+/// The tree of a state, kept in the store while this value exists.
 pub(crate) struct HeldTree {
     pub(crate) root: Option<RootId>,
     pub(crate) snapshot: Option<SnapshotId>,
-    /// The paths that retention left out, if the tree is lean.
+    /// The paths that retention dropped, if the tree is lean.
     pub(crate) lean: Option<Lean>,
     pub(crate) _pin: Option<Pin>,
 }
 
 impl HeldTree {
-    /// Notices for all caches that were not kept.
+    /// Returns notices for all caches that retention dropped.
     pub(crate) fn notices(&self) -> Vec<v1::Notice> {
         let Some(lean) = &self.lean else { return Vec::new() };
         let more = (lean.left_out_more > 0).then(|| format!("{CACHE_NOT_KEPT}; so are {} more", lean.left_out_more));
@@ -438,7 +442,7 @@ impl HeldTree {
         notices
     }
 
-    /// The error for a path that the tree does not have.
+    /// Returns the error for a path that the tree does not have. It says so if retention dropped the path with a cache.
     pub(crate) fn not_found(&self, path: &TreePath) -> Error {
         let is_in = |cache: &&TreePath| path.below(cache).is_some();
         match self.lean.iter().flat_map(|lean| &lean.left_out).find(is_in) {
@@ -451,7 +455,7 @@ impl HeldTree {
     }
 }
 
-/// Whether snapshots are shown with what points at them.
+/// Whether snapshots are shown with the labels and workspaces that point at them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
     are_shown: bool,
@@ -464,7 +468,7 @@ struct Names {
     workspaces: Vec<String>,
 }
 
-/// The number of conflicts that a snapshot's metadata records.
+/// Returns the number of conflicts that a snapshot's metadata records; 0 without one.
 fn counted(snapshot: &Snapshot) -> u64 {
     snapshot.metadata.get(CONFLICTS_KEY).and_then(|count| count.parse().ok()).unwrap_or(0)
 }

@@ -1,7 +1,7 @@
-//! Real directories: finding them, looking at them, and keeping them and their workspaces in step.
+//! Directories of the host: finds them, captures them, and keeps them in step with their workspaces.
 //!
-//! One thing at a time happens to a directory: a second call waits. A directory is known by its inode; the same path with
-//! another directory under it is refused, so that nothing is captured or overwritten by mistake.
+//! Calls take turns: only one works in a directory at a time. A directory is identified by its inode. If another directory is at
+//! its path, the call is refused, so that nothing is captured or overwritten by mistake.
 
 mod attach;
 mod capture;
@@ -45,7 +45,7 @@ use crate::views::{Named, Views, named};
 pub(crate) struct Live {
     index: Option<Index>,
     watch: Option<watch::Watch>,
-    /// Keeps the tree that the index describes, where no snapshot does.
+    /// Keeps the tree that the index describes, if no snapshot keeps it.
     face: Option<Pin>,
 }
 
@@ -60,13 +60,13 @@ impl Live {
     }
 }
 
-/// A directory that no other call touches while this lives.
+/// A directory that no other call uses while this value exists.
 pub(crate) struct LockedDirectory {
     pub(crate) record: Record,
     pub(crate) workspace: WorkspaceName,
     /// The conflicts of the last capture.
     pub(crate) seen: CapturedConflicts,
-    /// Which paths the tree is about that the directory is being made into.
+    /// The paths of the tree that the directory is being made into; `None` for all.
     pub(crate) aim_paths: Option<Vec<TreePath>>,
     host: HostDir,
     live: ArcMutexGuard<RawMutex, Live>,
@@ -112,7 +112,7 @@ impl Directories {
         live.iter().filter_map(|live| live.try_lock()).for_each(|mut live| live.release_face());
     }
 
-    /// The record of a directory by its resource name.
+    /// Returns the record of a directory by its resource name. Refuses a mount and an unknown directory.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
         if named(name).is_some() {
             let message = "this is a mount, not a directory; `amalgam umount` unmounts it";
@@ -127,11 +127,11 @@ impl Directories {
         Arc::clone(self.live.lock().entry(id.to_owned()).or_default())
     }
 
-    /// Takes hold of a directory: waits for its turn, opens it, and makes sure that it is the one that is meant.
+    /// Locks a directory: waits until no other call uses it, opens it, and checks that it is the directory of the record.
     pub(crate) fn lock(&self, name: &str) -> Result<LockedDirectory> {
         let id = self.record(name)?.id;
         let live = Mutex::lock_arc(&self.live(&id));
-        // The call before may have changed the record.
+        // The call before this one may have changed the record.
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str())?;
@@ -162,7 +162,7 @@ impl Directories {
         Ok(host)
     }
 
-    /// The tree that a directory holds now, captured and kept, but in no snapshot.
+    /// Captures a directory or a live view, and holds the tree. No snapshot is made.
     pub(crate) fn hold_directory(&self, name: &str) -> Result<HeldTree> {
         if let Some(id) = self.live_named(name)? {
             return self.views.hold_view(id);
@@ -174,7 +174,8 @@ impl Directories {
         Ok(HeldTree { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
-    /// The live view that a name stands for; nothing for a directory of the host. A mount that only follows is refused.
+    /// Returns the id of the live view that a name stands for; `None` for a directory of the host. Refuses a mount that only
+    /// follows.
     pub(crate) fn live_named(&self, name: &str) -> Result<Option<u64>> {
         match named(name) {
             None => Ok(None),
@@ -189,7 +190,7 @@ impl Directories {
         }
     }
 
-    /// The ignore rules of a directory.
+    /// Returns the ignore rules of a directory.
     fn rules(&self, record: &Record) -> Result<Rules> {
         let rules = if record.takes_all { Rules::everything() } else { Rules::new(&record.exclude)? };
         Ok(rules.never(&self.context.ours))
@@ -197,7 +198,8 @@ impl Directories {
 }
 
 impl LockedDirectory {
-    /// The index from memory or from its file. One whose tree is gone is worth nothing: everything is read again.
+    /// Loads the index from its file, unless it is in memory. An index of another directory, or of a tree that is gone, is replaced
+    /// by an empty one: then everything is read again.
     fn ready_index(&mut self, context: &Context) {
         if self.live.index.is_none() {
             let file = context.registry.index_file(&self.record.id);
@@ -216,16 +218,16 @@ impl LockedDirectory {
         self.live.index.as_ref().expect("it was made ready when the directory was locked")
     }
 
-    /// Keeps the tree that the index describes.
+    /// Keeps the tree that the index describes until the next one.
     pub(crate) fn keep_face(&mut self, face: Pin) {
         self.live.face = Some(face);
     }
 
-    /// Writes the index and the record, for the next process. They describe the past, so a failure (a full disk) is only a
-    /// warning: both hold in memory, the next call writes them, and an index that is missing or old costs reading the files again.
+    /// Writes the index and the record for the next process. A failure, for example a full disk, is only a warning: both stay in
+    /// memory, the next call writes them, and without an index the files are only read again.
     pub(crate) fn save(&self, context: &Context) -> Vec<String> {
         let mut warnings = Vec::new();
-        // While it is watched, the index in memory is the better one; writing it would cost more than what changed.
+        // While the directory is watched, the index stays in memory: writing it each time would cost more than the capture.
         if self.live.watch.is_none() {
             let file = context.registry.index_file(&self.record.id);
             if let Err(error) = self.index().save(&file) {
@@ -242,7 +244,7 @@ impl LockedDirectory {
 }
 
 impl Directories {
-    /// A state of a request.
+    /// Holds the tree of a state, without the paths that are hidden from the caller.
     pub(crate) fn hold_state(&self, state: Option<&v1::State>, here: Option<&WorkspaceName>) -> Result<HeldTree> {
         let held = self.hold_whole_state(state, here)?;
         self.context.without_hidden(held, here)

@@ -1,5 +1,5 @@
-//! How much room there is, and what happens where it gets short: first a warning and a collection, then no new commits, and nothing new
-//! in mounts. Deleting, undoing and collecting always work.
+//! Limits of disk space: when space gets short, first a warning and a collection, then neither commits nor new data in mounts.
+//! Deletions, undo and collections always work.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Whether a budget is reached only because of the bytes in the log.
+    /// Returns whether the store reaches a budget only because of the bytes in the log.
     fn log_decides(&self, budget: u64) -> bool {
         self.store_bytes >= budget && self.without_log().store_bytes < budget
     }
@@ -63,13 +63,13 @@ pub(crate) struct DiskQuota {
 
 #[derive(Default)]
 pub(crate) struct Inner {
-    /// The bytes that workspaces with a quota have added. A collection changes them.
+    /// The bytes that workspaces with a quota have added. A collection clears them.
     added: Mutex<HashMap<WorkspaceName, Added>>,
-    /// Whether a collection could help: space is short.
+    /// Whether space is short, so that a collection could help.
     is_collection_wanted: AtomicBool,
     /// Whether a workspace is near its quota.
     is_quota_near: AtomicBool,
-    /// When the imports and receives began that are under way.
+    /// The start times of the imports and receives under way.
     pub(crate) incoming: Mutex<BTreeMap<u64, Time>>,
 }
 
@@ -83,12 +83,12 @@ impl DiskQuota {
         self.inner.is_collection_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the request for a collection, if there is one.
+    /// Takes the request for a collection. Returns whether there was one.
     pub(crate) fn take_collection_request(&self) -> bool {
         self.inner.is_collection_wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// Takes the note that a workspace is near its quota, if there is one.
+    /// Takes the note that a workspace is near its quota. Returns whether there was one.
     pub(crate) fn take_quota_note(&self) -> bool {
         self.inner.is_quota_near.swap(false, Ordering::Relaxed)
     }
@@ -98,7 +98,7 @@ impl DiskQuota {
         self.inner.added.lock().clear();
     }
 
-    /// All of it. Looks at every file of the store.
+    /// Measures the disk usage of the store and the free space. Reads the metadata of every file of the store.
     pub(crate) fn measure_disk(&self) -> Result<Disk> {
         let disk = self.measure_free(&self.context.settings()?)?;
         let home = &self.context.home;
@@ -116,8 +116,8 @@ impl DiskQuota {
         })
     }
 
-    /// Measures the disk for a budget. Where the log alone exceeds the budget, it is flushed first, and the bytes of the tables
-    /// count: no call is refused because of bytes that are stored twice.
+    /// Measures the disk for a budget. If the store exceeds the budget only because of the log, flushes the log first, and then
+    /// counts without it: no call is refused because of bytes that are stored twice.
     fn measure_for(&self, budget: u64) -> Result<Disk> {
         let disk = self.measure_disk()?;
         if !disk.log_decides(budget) {
@@ -138,20 +138,19 @@ impl DiskQuota {
         })
     }
 
-    /// The free space on the disk of the store, for a mount.
+    /// Returns the total and free space on the disk of the store, for a mount; zeros if the system does not report it.
     pub(crate) fn room(&self) -> DiskSpace {
         let Ok(found) = rustix::fs::statvfs(self.context.home.path()) else { return DiskSpace::default() };
         let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         DiskSpace {
             total_bytes,
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
-            // Settings that cannot be read are told of by the next call.
+            // The next call reports settings that cannot be read.
             floor_bytes: self.context.settings().map_or(0, |settings| floor_bytes(&settings, total_bytes)),
         }
     }
 
-    /// Refuses where there is no space for a commit; otherwise returns warnings. The store's files are measured only if
-    /// there is a budget.
+    /// Refuses if there is no space for a commit; otherwise returns warnings. Measures the store's files only if there is a budget.
     pub(crate) fn check_room(&self) -> Result<Vec<String>> {
         let settings = self.context.settings()?;
         let disk = match settings.budget_bytes {
@@ -172,13 +171,14 @@ impl DiskQuota {
         }
     }
 
-    /// The most that a workspace may add to the store, if there is a limit.
+    /// Returns the most bytes that a workspace may add to the store; `None` without a limit.
     pub(crate) fn quota_of(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
         let settings = self.context.settings()?;
         Ok(settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes))
     }
 
-    /// Checks the quota of a workspace: the bytes that it has added to the store, and those that this tree would add.
+    /// Checks the quota of a workspace: the bytes that it has added to the store, and those that this tree would add. Returns a
+    /// warning near the quota, and an error above it.
     pub(crate) fn check_quota(&self, workspace: &WorkspaceName, next: Option<RootId>) -> Result<Option<String>> {
         let Some(quota) = self.quota_of(workspace)? else { return Ok(None) };
         let found = self.context.workspaces.get(workspace)?;
@@ -197,7 +197,7 @@ impl DiskQuota {
         self.inner.is_quota_near.store(true, Ordering::Relaxed);
         self.request_collection();
         let words = format!("{workspace} has added {} of a quota of {}", human(bytes), human(quota));
-        // What adds nothing is never too much.
+        // A commit that adds nothing is never refused.
         if bytes <= quota || more == 0 {
             return Ok(Some(words));
         }
@@ -206,8 +206,8 @@ impl DiskQuota {
         Err(Error::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
     }
 
-    /// The bytes that the kept snapshots of a workspace since its base have added to the store. The count up to an
-    /// earlier head is remembered until the next collection.
+    /// Returns the bytes that the kept snapshots of a workspace since its base have added to the store. The count up to an earlier
+    /// head is cached until the next collection.
     fn added_bytes(&self, workspace: &Workspace) -> Result<u64> {
         let Some(head) = workspace.head else { return Ok(0) };
         let (history, remembered) = (&self.context.history, &self.inner.added);
@@ -228,7 +228,7 @@ impl DiskQuota {
         Ok(bytes)
     }
 
-    /// Warnings about space and quota, for a call that commits nothing.
+    /// Returns warnings about space and quota, for a call that commits nothing.
     pub(crate) fn room_warnings(&self, workspace: &WorkspaceName) -> Vec<String> {
         let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.to_string()]);
         match self.check_quota(workspace, None) {
@@ -239,12 +239,12 @@ impl DiskQuota {
     }
 }
 
-/// The free space that commits leave: the setting, or a hundredth of the disk within bounds.
+/// Returns the free space that commits must leave: the setting, or one hundredth of the disk but at most [`FLOOR_BYTES_MAX`].
 fn floor_bytes(settings: &Settings, total_bytes: u64) -> u64 {
     settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(total_bytes / 100))
 }
 
-/// Whether room is short.
+/// The state of the disk space and the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     None,
@@ -252,7 +252,8 @@ pub(crate) enum Shortage {
     Reached(String),
 }
 
-/// Nine tenths of a budget, or twice the floor, are near.
+/// Returns how short the space on the disk and in the budget is. `Near` begins at nine tenths of the budget, or at twice the floor
+/// of free space.
 pub(crate) fn shortage(disk: &Disk, budget: Option<u64>) -> Shortage {
     let free = || {
         format!("{} are free on the store's disk, and its floor is {}", human(disk.free_bytes), human(disk.floor_bytes))
@@ -272,7 +273,7 @@ fn is_near(bytes: u64, limit: u64) -> bool {
     bytes >= limit - limit / 10
 }
 
-/// Bytes for people: `1.2 GB`.
+/// Formats a number of bytes for people, for example `1.2 GB`.
 pub(crate) fn human(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -293,14 +294,14 @@ struct Taken {
     reserve_bytes: u64,
 }
 
-/// Measures the files below a directory. What the database has set aside for its log and not written yet does not count: it comes and
-/// goes.
+/// Measures the files below a directory. Space that the database has reserved for its log and not written yet does not count,
+/// because it varies.
 fn disk_bytes(directory: &Path) -> std::io::Result<Taken> {
     use std::os::unix::fs::MetadataExt as _;
     let mut taken = Taken::default();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        // Tables come and go while the store works.
+        // The database creates and deletes tables meanwhile.
         let Ok(metadata) = entry.metadata() else { continue };
         let bytes = (metadata.blocks() * 512).min(metadata.len().next_multiple_of(4_096));
         taken.bytes += bytes;

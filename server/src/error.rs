@@ -1,7 +1,7 @@
 //! The errors of the server, and the one table that translates them for the API.
 //!
-//! Functions of the server return [`Error`]. [`Error::reason`], its `Display` text and [`Error::details`] are what a client
-//! sees; the wire type is made of them in one place, `api/status.rs`.
+//! Functions of the server return [`Error`]. A client sees [`Error::reason`], its `Display` text and [`Error::details`]; one place,
+//! `api/status.rs`, makes the wire type of them.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ use amalgam_view::Error as ViewError;
 /// The result type of the server.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The detail of a failure that says how many paths were changed before it.
+/// The detail of a failure that holds the number of paths changed before it.
 pub const PARTLY: &str = "changed_paths";
 
 /// All errors of the server. `Display` is the message that a client gets.
@@ -58,7 +58,7 @@ pub enum Error {
     /// Another error, with a hint at the end of its message.
     #[error("{source}; {hint}")]
     Hinted {
-        /// What the user can do.
+        /// An action that the user can take.
         hint: String,
         /// The error.
         source: Box<Error>,
@@ -79,12 +79,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// A refusal without details.
+    /// Creates a refusal without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self::Refused { reason, message: message.into(), details: HashMap::new() }
     }
 
-    /// Adds a detail to a refusal. Panics for other errors, whose details follow from them.
+    /// Adds a detail to a refusal. Panics for other errors, whose details are derived from them.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<String>) -> Self {
         let Self::Refused { details, .. } = &mut self else { unreachable!("only a refusal is given details") };
@@ -107,7 +107,7 @@ impl Error {
         }
     }
 
-    /// The reason that the API documents, by which a program decides what to do.
+    /// Returns the reason that the API documents, by which a program decides how to react.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Engine(error) => engine_reason(error),
@@ -124,7 +124,7 @@ impl Error {
         }
     }
 
-    /// Values for programs, for example the present head.
+    /// Returns values for programs, for example the present head.
     pub fn details(&self) -> HashMap<String, String> {
         match self {
             Self::Engine(error)
@@ -247,7 +247,7 @@ fn view_reason(error: &ViewError) -> Reason {
     }
 }
 
-/// What a program learns of an act that the policy refuses. The rule that hides a path is hidden, too.
+/// Returns the details of an act that the policy refuses. The rule that hides a path is hidden, too.
 fn refusal_details(refusal: &Refusal) -> HashMap<String, String> {
     let mut details = HashMap::from([
         ("agent".to_owned(), refusal.agent.clone()),
@@ -286,7 +286,7 @@ fn exchange_reason(error: &ExchangeError) -> Reason {
     }
 }
 
-/// The reason for an error of a stream or an archive: damaged input is not a damaged store.
+/// Returns the reason for an error of a stream or an archive. Damaged input does not count as a damaged store.
 fn stream_reason(kind: Option<ErrorKind>) -> Reason {
     match kind {
         Some(ErrorKind::Corrupt) => Reason::DamagedStream,

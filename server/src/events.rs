@@ -1,6 +1,6 @@
 //! Events: the operations of the log as subscribers see them, and the filters of subscribers.
 //!
-//! An operation is one event. The log is the only copy: an event is made of its operation whenever it is read.
+//! An operation is one event. The log is the only copy: each read makes the events of the operations again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::notices::{Listening, Notice, OVERLAP_BEGAN, OVERLAP_ENDED, POLICY_REF
 const FIRST: &str = "first";
 /// The most names in one event.
 const NAMES_MAX: usize = 100;
-/// A subscriber is told its position after so many operations that its filters left out.
+/// The most operations that a subscriber's filters leave out before it gets a message with its position.
 const LEFT_OUT_MAX: u64 = 1_000;
 
 /// All kinds of events, with their meaning.
@@ -91,7 +91,7 @@ fn kind_of(operation: &v1::Operation) -> &'static str {
     }
 }
 
-/// Returns the kind of an operation whose action says nothing, by the references that it moved.
+/// Returns the kind of an operation whose action does not determine it, by the references that it moved.
 fn kind_of_references(changes: &[v1::ReferenceChange]) -> &'static str {
     let has = |prefix: &str| changes.iter().any(|change| change.reference.starts_with(prefix));
     match () {
@@ -104,7 +104,7 @@ fn kind_of_references(changes: &[v1::ReferenceChange]) -> &'static str {
     }
 }
 
-/// Makes the event of an operation.
+/// Returns the event of an operation.
 fn event_of(operation: &v1::Operation) -> v1::Event {
     let named = |prefix: &str, form: &str| {
         let names = operation.changes.iter().filter_map(|change| change.reference.strip_prefix(prefix));
@@ -124,7 +124,8 @@ fn event_of(operation: &v1::Operation) -> v1::Event {
     }
 }
 
-/// Makes the event of an operation, with the note of its reference if it is a notice. Paths that are hidden from the agent are left out.
+/// Returns the event of an operation, with the note of its reference if it is a notice. Leaves out paths that are hidden from the
+/// agent.
 fn event_for(context: &Context, operation: &v1::Operation, agent: Option<&str>) -> Result<v1::Event> {
     let mut event = event_of(operation);
     if !has_notice(&operation.action) {
@@ -159,7 +160,7 @@ fn event_for(context: &Context, operation: &v1::Operation, agent: Option<&str>) 
     Ok(event)
 }
 
-/// A word, or the beginning of words.
+/// A word, or a prefix of words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     text: String,
@@ -187,7 +188,7 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Reads the filters of a request: workspaces as `workspaces/{workspace}`, kinds as in [`EVENT_KINDS`]; either may end with `*`.
+    /// Parses the filters of a request: workspaces as `workspaces/{workspace}`, kinds as in [`EVENT_KINDS`]; both may end with `*`.
     ///
     /// # Errors
     /// A workspace is named without `workspaces/`, or there is no such kind.
@@ -232,19 +233,19 @@ impl EventFilter {
 }
 
 impl EventFilter {
-    /// Returns whether the subscriber asks for overlaps by name, so that they are to be recorded.
+    /// Returns whether the subscriber asks for overlaps by name, so that the radar must record them.
     fn names_overlaps(&self) -> bool {
         self.kinds.iter().any(|kind| kind.text.starts_with("overlap.") || kind.text == "overlap")
     }
 
-    /// Returns whether a subscriber wants a notice about these workspaces.
+    /// Returns whether a subscriber wants a notice about the workspaces of an event.
     fn wants_notice(&self, event: &v1::Event) -> bool {
         let is_wanted = |name: &String| self.workspaces.iter().any(|pattern| pattern.fits(name));
         self.workspaces.is_empty() || event.workspaces.iter().any(is_wanted)
     }
 }
 
-/// A position in the events of a store, from which they come as they happen.
+/// A subscription to the events of a store, from a position on.
 pub struct EventStream {
     context: Arc<Context>,
     following: Following,
@@ -252,11 +253,11 @@ pub struct EventStream {
     has_operations: bool,
     ready: VecDeque<v1::Operation>,
     position: u64,
-    /// The position that the subscriber was told last; nothing before the first message.
+    /// The position in the last message to the subscriber; `None` before the first message.
     told: Option<u64>,
-    /// The agent of the subscriber to whom the policy applies.
+    /// The agent of the subscriber, if the policy applies to it.
     agent: Option<String>,
-    /// Keeps the radar at work for a subscriber that asks for overlaps.
+    /// Keeps the radar active for a subscriber that asks for overlaps.
     _listening: Option<Listening>,
 }
 
@@ -291,7 +292,7 @@ impl EventStream {
         })
     }
 
-    /// The position up to which everything was returned.
+    /// Returns the position up to which all events were returned.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -336,7 +337,7 @@ impl EventStream {
     }
 }
 
-/// Returns the event at a position; nothing if the log has no such operation any more.
+/// Returns the event at a position; `None` if the log does not have this operation any more.
 pub(crate) fn event_at(context: &Context, position: u64) -> Result<Option<v1::Event>> {
     match operation::operation(&context.store, position) {
         Ok(found) => event_for(context, &operation_message(&found), None).map(Some),
@@ -345,7 +346,7 @@ pub(crate) fn event_at(context: &Context, position: u64) -> Result<Option<v1::Ev
     }
 }
 
-/// The error for a position that the log does not have, with the positions that it has.
+/// Returns the error for a position that the log does not have, with the positions that it has.
 pub(crate) fn out_of_range(context: &Context, position: u64) -> Error {
     let (first, last) = match (context.store.first_operation(), context.store.last_operation()) {
         (Ok(first), Ok(last)) => (first - 1, last),

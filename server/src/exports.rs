@@ -1,10 +1,10 @@
-//! Exports of workspaces and snapshots over NFS, and the server that answers for them.
+//! Exports of workspaces and snapshots over NFS, and the server that serves them.
 //!
-//! The view book remembers exports, so the next process that holds the store serves them again, with the same key for file handles and at
-//! the same port: clients go on by themselves. An export of a workspace shows its one live view ([`Views`]), and opens it with the first
-//! request of a client. A thread closes views that no client used for some minutes.
+//! The view book records exports, so the next process that opens the store serves them again, with the same key for file handles
+//! and at the same port: clients continue without a new mount. An export of a workspace shows its one live view ([`Views`]), and
+//! opens it with the first request of a client. A thread closes views that no client used for some minutes.
 //!
-//! Not here: the protocol, which [`amalgam_nfs`] has.
+//! Not here: the protocol, which is in [`amalgam_nfs`].
 
 mod key;
 mod listener;
@@ -30,13 +30,13 @@ pub use listener::NfsListen;
 use listener::{Listener, not_listening};
 use source::ExportSource;
 
-/// The part of a path that stands for the project of workspaces without one.
+/// The path component for workspaces without a project.
 const NO_PROJECT: &str = "default";
-/// How many hex digits of a snapshot its path has.
+/// The number of hex digits of a snapshot in its path.
 const SNAPSHOT_DIGITS: usize = 16;
-/// The number of random bytes in a secret component.
+/// The number of random bytes in a secret path component.
 const SECRET_BYTES: usize = 16;
-/// Views that no client uses for this long to twice as long are closed.
+/// Views that no client used for one to two intervals are closed.
 const IDLE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The exports of a store, and its NFS server.
@@ -49,16 +49,16 @@ pub(crate) struct Exports {
 
 struct Inner {
     listener: Mutex<Listener>,
-    /// Exports that cannot be served, in words.
+    /// Messages about exports that cannot be served.
     problems: Mutex<Vec<String>>,
-    /// Whether this process stays for exports. Not one that ends with its command.
+    /// Whether this process stays for exports. A process that ends with its command does not.
     is_lasting: Mutex<bool>,
     is_ending: Mutex<bool>,
     ending: Condvar,
 }
 
 impl Exports {
-    /// The exports of a home. None is served yet.
+    /// Creates the exports of a store, of which none is served yet.
     pub(crate) fn new(context: &Arc<Context>, views: &Views) -> Self {
         let inner = Inner {
             listener: Mutex::new(Listener::new(&context.home.exports_path(), context.clock)),
@@ -70,7 +70,7 @@ impl Exports {
         Self { context: Arc::clone(context), views: views.clone(), inner: Arc::new(inner) }
     }
 
-    /// Listens at an address from now on, whether or not anything is exported.
+    /// Listens at an address from now on, even if nothing is exported.
     pub(crate) fn listen(&self, listen: NfsListen) -> Result<SocketAddr> {
         let mut listener = self.inner.listener.lock();
         self.serve_remembered(&mut listener);
@@ -80,7 +80,7 @@ impl Exports {
         Ok(address)
     }
 
-    /// Serves the exports that the view book remembers. From here on this process stays for as long as there are some.
+    /// Serves the exports of the view book. From here on this process stays while there are any.
     pub(crate) fn resume(&self) {
         *self.inner.is_lasting.lock() = true;
         let records = self.views.exports();
@@ -94,8 +94,8 @@ impl Exports {
         *self.inner.problems.lock() = problems;
     }
 
-    /// Adds the remembered exports to the table, before the server listens: a client that finds no export is told that its files are
-    /// gone. Returns messages for their users.
+    /// Adds the recorded exports to the table before the server listens: a client that finds no export would get an error for all
+    /// its files. Returns messages for their users.
     fn serve_remembered(&self, listener: &mut Listener) -> Vec<String> {
         let records = self.views.exports();
         let known = listener.opened_table();
@@ -110,7 +110,7 @@ impl Exports {
         problems
     }
 
-    /// Listens for the clients of remembered exports. Returns messages for their users.
+    /// Listens for the clients of recorded exports. Returns messages for their users.
     fn listen_for(&self, listener: &mut Listener, records: &BTreeMap<u64, ExportRecord>) -> Vec<String> {
         let networks: Vec<_> =
             records.values().flat_map(|record| networks(&record.allow).unwrap_or_default()).collect();
@@ -126,7 +126,7 @@ impl Exports {
         moved.into_iter().chain(self.remember(address).err().map(|failure| failure.to_string())).collect()
     }
 
-    /// Remembers where the server listens, for the next process.
+    /// Records the port of the server, for the next process.
     fn remember(&self, address: SocketAddr) -> Result<()> {
         self.views.set_nfs_port(address.port())
     }
@@ -153,7 +153,7 @@ impl Exports {
         let port = (port != 0).then_some(port);
         let address = listener.ensure(&networks(&record.allow)?, port, self.views.nfs_port())?;
         self.remember(address)?;
-        // Written down first: a process that dies in between leaves an export that the next one serves.
+        // Recorded first: if the process dies in between, the next one serves the export.
         let number = match self.views.add_export(record.clone()) {
             Ok(number) => number,
             Err(failure) => {
@@ -171,7 +171,7 @@ impl Exports {
         Ok(v1::CreateExportResponse { export: Some(export) })
     }
 
-    /// The record of a new export.
+    /// Returns the record of a new export. Refuses a request without a workspace or snapshot to show.
     fn record(&self, request: &v1::CreateExportRequest) -> Result<ExportRecord> {
         let here = self.context.here(&request.workspace)?;
         let needed = || Error::new(Reason::Invalid, "workspace: name one");
@@ -216,7 +216,7 @@ impl Exports {
         })
     }
 
-    /// The label that a revision is, if it is one.
+    /// Returns the label that a revision names, if it is on this snapshot; `None` otherwise.
     fn label_of(&self, revision: &str, snapshot: SnapshotId) -> Result<Option<LabelName>> {
         let Ok(label) = LabelName::new(revision) else { return Ok(None) };
         let found = self.context.labels.find(&label)?;
@@ -231,7 +231,7 @@ impl Exports {
         added.map_err(|error| Error::new(Reason::Invalid, error.to_string()))
     }
 
-    /// All exports, by path.
+    /// Returns all exports, by path.
     pub(crate) fn list(&self) -> Result<v1::ListExportsResponse> {
         let listener = self.inner.listener.lock();
         let mut records: Vec<_> = self.views.exports().into_iter().collect();
@@ -245,7 +245,8 @@ impl Exports {
         })
     }
 
-    /// Where the files of a workspace are: paths of the host for the store's user, exports for everybody.
+    /// Returns where the files of a workspace are: paths of the host for a local caller, and exports. Refuses a workspace that has
+    /// neither.
     pub(crate) fn workspace_path(&self, name: &WorkspaceName, is_local: bool) -> Result<v1::GetWorkspacePathResponse> {
         let workspace = self.views.workspace_message(name)?;
         let directories = workspace.directories.into_iter().map(|directory| directory.path);
@@ -274,7 +275,7 @@ impl Exports {
         })
     }
 
-    /// Ends exports.
+    /// Deletes exports.
     pub(crate) fn delete(&self, request: &v1::DeleteExportRequest) -> Result<v1::DeleteExportResponse> {
         let mut listener = self.inner.listener.lock();
         let meant = self.meant(request)?;
@@ -283,7 +284,7 @@ impl Exports {
             response.exports.push(self.message(&listener, number, &record)?);
             listener.table()?.remove(&record.path);
             self.views.remove_export(number)?;
-            // It holds numbers only; a leftover does no harm.
+            // The file holds only numbers; a leftover does no harm.
             let _ = std::fs::remove_file(self.context.home.exports_path().join(format!("handles-{number}")));
             self.inner.problems.lock().retain(|problem| !problem.starts_with(&format!("{} ", record.path)));
             info!(export = number, workspace = record.workspace, "export ended");
@@ -292,7 +293,7 @@ impl Exports {
         Ok(response)
     }
 
-    /// The exports that a request names.
+    /// Returns the exports that a request names. Refuses if there are none.
     fn meant(&self, request: &v1::DeleteExportRequest) -> Result<Vec<(u64, ExportRecord)>> {
         use v1::delete_export_request::Target;
         let all = self.views.exports();
@@ -321,16 +322,16 @@ impl Exports {
         Ok(found)
     }
 
-    /// Ends the server when nothing is exported, unless it was told to listen.
+    /// Stops the server when nothing is exported, unless it has an address to listen at.
     fn stop_if_unused(&self, listener: &mut Listener) {
         if self.views.exports().is_empty() {
             listener.stop_unless_told();
         }
     }
 
-    /// Whether this process has to stay: clients rely on it.
+    /// Returns whether this process has to stay, because clients rely on it.
     pub(crate) fn is_serving(&self) -> bool {
-        // Another thread that holds the lock is about to serve, or waits for clients.
+        // A thread that holds the lock is about to serve, or waits for clients.
         self.inner.listener.try_lock().is_none_or(|listener| listener.address().is_some())
     }
 
@@ -339,12 +340,12 @@ impl Exports {
         self.inner.listener.lock().observe_mounts(observe);
     }
 
-    /// The counters of the server, if it runs.
+    /// Returns the counters of the server; `None` if it does not run.
     pub(crate) fn statistics(&self) -> Option<Statistics> {
         self.inner.listener.lock().statistics()
     }
 
-    /// Closes the views that no client uses, again and again until the process ends.
+    /// Closes views that no client uses, at intervals, until the process ends.
     pub(crate) fn keep_releasing(&self) {
         let mut is_ending = self.inner.is_ending.lock();
         while !*is_ending {
@@ -356,7 +357,7 @@ impl Exports {
         }
     }
 
-    /// Closes the views that no client used since the last time.
+    /// Closes the views that no client used since the last call.
     fn release_idle(&self) {
         let Some(table) = self.inner.listener.lock().opened_table() else { return };
         let numbers = self.views.exports();
@@ -369,14 +370,14 @@ impl Exports {
         });
     }
 
-    /// Ends the server: calls of clients that are under way are completed. Exports stay in the view book.
+    /// Stops the server after the calls under way. The exports stay in the view book.
     pub(crate) fn end(&self) {
         *self.inner.is_ending.lock() = true;
         self.inner.ending.notify_all();
         self.inner.listener.lock().stop();
     }
 
-    /// An export for the wire.
+    /// Returns an export, for the wire.
     fn message(&self, listener: &Listener, number: u64, record: &ExportRecord) -> Result<v1::Export> {
         let spec = spec(record)?;
         let address = listener.reachable_address(&spec.allow);
@@ -417,7 +418,7 @@ fn networks(texts: &[String]) -> Result<Vec<Network>> {
     texts.iter().map(parse).collect()
 }
 
-/// How the NFS server serves a record.
+/// Returns the settings with which the NFS server serves an export.
 fn spec(record: &ExportRecord) -> Result<ExportSpec> {
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut spec = ExportSpec::new(record.path.as_str(), owner);
@@ -430,7 +431,7 @@ fn spec(record: &ExportRecord) -> Result<ExportSpec> {
     Ok(spec)
 }
 
-/// A name for a volume that Docker and Kubernetes accept: lower-case letters, digits and dashes, at most 63.
+/// Returns a volume name that Docker and Kubernetes accept: at most 63 lower-case letters, digits and dashes.
 fn volume_name(path: &str) -> String {
     let plain = |byte: u8| match byte {
         b'a'..=b'z' | b'0'..=b'9' => char::from(byte),

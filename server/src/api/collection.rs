@@ -23,7 +23,7 @@ use crate::service::Service;
 type Answer<T> = Result<Response<T>, Status>;
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// Snapshots of a plan in one message.
+/// The most snapshots of a plan in one message.
 const PLAN_PART: usize = 500;
 
 #[tonic::async_trait]
@@ -126,7 +126,7 @@ impl CollectionService for Api {
                 let here = service.context.here(&request.here)?;
                 let held = service.context.hold_revision(revision, here.as_ref())?;
                 let snapshot = held.snapshot.expect("a revision is a snapshot");
-                // While it is held, nothing of it looks dead.
+                // While the tree is held, none of its objects looks dead.
                 drop(held);
                 let freed = service.collections.measure_without(BTreeSet::new(), Some(snapshot), caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: snapshot.short() })
@@ -194,7 +194,7 @@ impl CollectionService for Api {
     }
 }
 
-/// A snapshot of which there is at least the record.
+/// Resolves a revision to a snapshot whose record the store has. Its tree may have been dropped.
 fn known_snapshot(service: &Service, revision: &str, here: &str) -> Result<SnapshotId> {
     let here = service.context.here(here)?;
     let snapshot = service.context.resolve(revision, here.as_ref())?;
@@ -202,7 +202,7 @@ fn known_snapshot(service: &Service, revision: &str, here: &str) -> Result<Snaps
     Ok(snapshot)
 }
 
-/// A number of seconds that does not fit into a span means forever.
+/// Converts seconds into a span. A number that does not fit into nanoseconds means forever.
 fn span(seconds: u64) -> Span {
     let nanoseconds = i64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000_000_000));
     nanoseconds.map_or(Span::Forever, Span::For)

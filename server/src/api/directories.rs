@@ -205,7 +205,7 @@ impl DirectoryService for Api {
 /// The most bytes of paths in one part of a status.
 const PART_BYTES: usize = 1 << 20;
 
-/// Takes the lists out of a status that is larger than a part, in parts.
+/// Moves the lists of a status that is larger than one part into parts. The last part stays in the status.
 fn take_parts(status: &mut v1::DirectoryStatus) -> Vec<v1::DirectoryStatus> {
     fn cut<T>(
         from: &mut Vec<T>,
@@ -241,7 +241,7 @@ fn take_parts(status: &mut v1::DirectoryStatus) -> Vec<v1::DirectoryStatus> {
     let notice = |notice: &v1::Notice| notice.path.len() + notice.message.len();
     cut(&mut status.notices, notice, |part| &mut part.notices, &mut parts);
     cut(&mut status.unwritten, notice, |part| &mut part.unwritten, &mut parts);
-    // The last message is the last part, too.
+    // The last part is sent in the last message.
     if let Some((last, _)) = parts.pop() {
         let v1::DirectoryStatus {
             modified,

@@ -87,7 +87,7 @@ impl ExchangeService for Api {
         let work = move |service: &Service, progress: &Progress, sender: &Sender<_>| {
             let _using = service.using();
             let wrap = |data| v1::ExportTreeResponse { event: Some(Event::Data(data)) };
-            // A dry run writes an archive to nowhere: that is how it is counted.
+            // A dry run writes the archive to a sink, to count it.
             let out: Box<dyn Write> = match request.dry_run {
                 true => Box::new(io::sink()),
                 false => Box::new(io::BufWriter::with_capacity(256 << 10, Pieces::new(sender, wrap))),
@@ -103,7 +103,8 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(Reason::Invalid, message)
 }
 
-/// A piece of an archive as a piece of any stream.
+/// Wraps a piece of an archive as a piece of a received stream. Other messages become one without an event, which the reader
+/// refuses.
 fn piece(message: v1::ImportTreeRequest) -> v1::ReceiveSnapshotsRequest {
     let event = match message.event {
         Some(v1::import_tree_request::Event::Data(data)) => Some(v1::receive_snapshots_request::Event::Data(data)),
@@ -211,14 +212,14 @@ fn import(
     if dry_run {
         return Ok(v1::ImportResult { report, ..Default::default() });
     }
-    // A quick import may have filled the store between two looks.
+    // A fast import may have filled the disk between two checks.
     service.collections.quota.check_room()?;
     let created = land(service, &name, &imported, &act)?;
     let workspace = amalgam_proto::workspace_name(&name);
     Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })
 }
 
-/// The result of an import that an earlier process landed: without its report, which is not recorded.
+/// Returns the result of an import that an earlier process completed. The report is absent, because the log does not record it.
 fn import_done_before(name: &WorkspaceName, done: &Operation) -> v1::ImportResult {
     let reference = name.reference();
     let change = done.changes.iter().find(|change| change.name == reference);
@@ -231,7 +232,7 @@ fn import_done_before(name: &WorkspaceName, done: &Operation) -> v1::ImportResul
     }
 }
 
-/// How a repository is imported into a workspace: without the commits that it has.
+/// Returns the options for an import of a Git repository. Commits that the workspace's head already has are not imported again.
 fn git_import(service: &Service, name: &WorkspaceName, git: &v1::GitSource) -> Result<GitImport> {
     let known = service.context.workspaces.find(name)?.and_then(|found| found.head);
     Ok(GitImport {
@@ -243,14 +244,15 @@ fn git_import(service: &Service, name: &WorkspaceName, git: &v1::GitSource) -> R
     })
 }
 
-/// The action in the operation log for an import. It is no merge: a directory with edits is not brought along by its next commit,
-/// which is refused, as after a receive.
+/// The action in the operation log for an import. It is not a merge: after it, as after a receive, a commit of a directory with
+/// edits is refused instead of merged.
 const IMPORT: &str = "import";
 
-/// Makes an import visible: as a new workspace, or as the new head of the one that it continues.
+/// Publishes an import as a new workspace, or as the new head of the workspace that it continues. Returns whether the workspace is
+/// new.
 fn land(service: &Service, name: &WorkspaceName, imported: &Imported, act: &OperationContext) -> Result<bool> {
     let workspaces = &service.context.workspaces;
-    // The request is that of the operation that shows the import.
+    // The request id belongs to the operation that publishes the import.
     let before = OperationContext { request: None, ..act.clone() };
     imported.mark_foreign(&before)?;
     if workspaces.find(name)?.is_none() {

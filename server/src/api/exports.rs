@@ -1,5 +1,5 @@
-//! Exports, for the API. They open a port of the machine to others, so only its user may make them. Where a workspace is exported, its
-//! other callers may ask, too.
+//! Exports, for the API. They open a port of the machine, so only the local user may create them. Callers on the network may ask
+//! for the path of an exported workspace.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::export_service_server::ExportService;

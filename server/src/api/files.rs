@@ -20,17 +20,17 @@ use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Entries and lines in one message.
+/// The most entries and lines in one message.
 const AT_ONCE: usize = 64;
-/// Changes of a tree within this time are reported together.
+/// Changes of a tree within this time are reported together (debounce).
 const WATCH_DELAY: Duration = Duration::from_millis(20);
 
-/// The most edits, and the most bytes of new files, of a commit that takes no thread that may block.
+/// The most edits, and the most bytes of new files, of a commit that runs without a blocking thread.
 const BRIEF_EDITS_MAX: usize = 16;
 const BRIEF_EDIT_BYTES_MAX: usize = 64 << 10;
 
-/// Whether a commit of edits waits for no disk and reads no large file: it is buffered, only writes small files, and no live tree or
-/// directory of the host follows it.
+/// Returns whether a commit of edits is quick: it is buffered and only writes small files, and neither a live tree nor a directory
+/// of the host has to follow it.
 fn is_brief_commit(service: &Service, request: &v1::CommitEditsRequest) -> bool {
     let written = |edit: &v1::FileEdit| match &edit.edit {
         Some(Edit::Write(write)) if write.offset.is_none() => Some(match &write.content {
@@ -59,7 +59,7 @@ fn edit_one(service: &Service, workspace: &str, edit: Edit) -> Result<v1::FileSt
 }
 
 impl Api {
-    /// Changes a live tree. No operation is recorded for that, so a request id is remembered by this process alone.
+    /// Changes a live tree. No operation is recorded for it, so only this process remembers the request id.
     async fn edit_once<R: Identified + Clone + Send + 'static, T: Message + Default + 'static>(
         &self,
         request: Request<R>,
@@ -265,7 +265,7 @@ impl FileService for Api {
                 changes.mark_unchanged();
                 let permit = subscriber.permit().await;
                 let (mut reporting, service) = (watch.take(), service.clone());
-                // A part of the call: its agent decides which paths are reported.
+                // It belongs to the call, whose agent decides which paths are reported.
                 let reported = tokio::task::spawn_blocking(in_call(move || {
                     let _held = permit;
                     let _using = service.using();

@@ -14,7 +14,7 @@ use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// An update and its merge without paths that are hidden from the caller.
+/// Removes paths that are hidden from the caller from an update and its merge. Returns `None` for both if nothing was updated.
 fn visible(
     service: &Service,
     updated: Option<Updated>,

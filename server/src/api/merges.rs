@@ -20,12 +20,12 @@ use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The submission for the queue, which a request always has.
+/// Returns the submission of a request. Refuses a request without one.
 fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
     asked.ok_or_else(|| Error::new(Reason::Invalid, "submission: missing"))
 }
 
-/// The result of a merge without paths that are hidden from the caller.
+/// Removes paths that are hidden from the caller from the result of a merge. The result is always `Some`.
 pub(super) fn visible_merge(service: &Service, mut merge: v1::Merge) -> Result<Option<v1::Merge>> {
     let guard = service.context.permissions.reading(None)?;
     if guard.hides() {
@@ -56,7 +56,7 @@ fn is_own_merge(service: &Service, merge: &v1::Merge) -> Result<bool> {
     Ok(!merge.sources.is_empty())
 }
 
-/// How far a submission is, for the wire.
+/// Returns the progress of a submission, for the wire.
 fn submit_progress(state: &MergeState) -> v1::SubmitProgress {
     v1::SubmitProgress {
         stage: state.stage.word().to_owned(),
@@ -67,7 +67,7 @@ fn submit_progress(state: &MergeState) -> v1::SubmitProgress {
 }
 
 impl Api {
-    /// Tests are commands, which callers on the network do not run.
+    /// Refuses a submission with a test from the network: tests are commands.
     fn check_local(&self, asked: Option<&v1::Submission>) -> Result<(), Status> {
         match asked.is_some_and(|asked| !asked.test.is_empty()) {
             true => self.local_only(),
@@ -76,7 +76,7 @@ impl Api {
     }
 }
 
-/// Callers on the network may take uncommitted changes of live trees along, but not read directories of the host.
+/// Refuses a capture of a directory of the host for a caller on the network. Uncommitted changes of live trees may be captured.
 fn check_capture(service: &Service, origin: Origin, is_asked: bool, sources: &[String]) -> Result<()> {
     if !is_asked || origin == Origin::Local {
         return Ok(());
@@ -161,7 +161,7 @@ impl MergeService for Api {
                 let now = (state.stage, state.entries_ahead, state.since.elapsed().as_secs());
                 if told.lock().replace(now) != Some(now) {
                     let event = Some(Event::Progress(submit_progress(&state)));
-                    // A slow reader gets the next one.
+                    // A slow reader misses this message and gets the next one.
                     drop(send.try_send(Ok(v1::SubmitWorkspaceResponse { event })));
                 }
             }

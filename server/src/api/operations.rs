@@ -19,9 +19,9 @@ use crate::views::ViewRevert;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Records read at once on the way back through the log.
+/// The most records that a listing reads at once on its way back through the log.
 const PAGE: u64 = 256;
-/// An operation, from a change on.
+/// Returns an operation with its changes from the position of the page token on.
 fn get(service: &Service, request: &v1::GetOperationRequest) -> Result<v1::GetOperationResponse> {
     let sequence = operation_sequence(&request.name)?;
     let found = operation::operation(&service.context.store, sequence)?;
@@ -75,7 +75,7 @@ fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::Li
     Ok(v1::ListOperationsResponse { operations, next_page_token })
 }
 
-/// Says where the log begins, if a watch failed because it was trimmed.
+/// Replaces the error of a watch whose position was trimmed from the log by one that says where the log begins.
 fn trimmed(service: &Service, after: u64, failure: Error) -> Error {
     match failure {
         Error::Engine(EngineError::Trimmed { .. }) => out_of_range(&service.context, after),
@@ -83,8 +83,8 @@ fn trimmed(service: &Service, after: u64, failure: Error) -> Error {
     }
 }
 
-/// Undoes or redoes the last thing in a workspace with a live tree, uncommitted changes included. Returns the operation that did it;
-/// nothing for a workspace without a live tree, and for a renaming, which concerns more than the tree.
+/// Undoes or redoes the last operation of a workspace with a live tree, uncommitted changes included. Returns the operation that
+/// did it; `None` for a workspace without a live tree, and for a renaming, which concerns more than the tree.
 fn revert_live(
     service: &Service,
     name: &WorkspaceName,
@@ -103,7 +103,7 @@ fn revert_live(
     }
 }
 
-/// Refuses an undo or a redo of the last thing in a workspace that makes changes which the policy does not permit to the caller.
+/// Refuses an undo or a redo in a workspace that makes changes which the policy does not permit to the caller.
 fn judge_revert(service: &Service, name: &WorkspaceName, direction: Direction) -> Result<()> {
     let context = &service.context;
     let guard = context.permissions.moving(name)?;
@@ -115,7 +115,7 @@ fn judge_revert(service: &Service, name: &WorkspaceName, direction: Direction) -
     let now = live.as_ref().map(|(root, _)| *root).or(state);
     let reference = name.reference();
     let to = match diff_roots(&context.store, state, now, DiffOptions::default())?.next().transpose()? {
-        // Uncommitted changes are taken back first.
+        // Uncommitted changes are undone first.
         Some(_) => state,
         None => {
             let next = match direction {
@@ -154,7 +154,7 @@ fn judge_operation(service: &Service, sequence: u64, direction: Direction) -> Re
     Ok(())
 }
 
-/// The value that a reference gets by an undo or a redo.
+/// Returns the value that an undo or a redo gives to a reference; `None` if it removes the reference.
 fn value_of(change: &RefChange, direction: Direction) -> Option<RefValue> {
     match direction {
         Direction::Undo => change.before.clone(),

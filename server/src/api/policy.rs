@@ -108,7 +108,7 @@ fn explain(service: &Service, actor: &str, request: &v1::ExplainPolicyRequest) -
     answer.level = decision.level.word().to_owned();
     answer.acts =
         Act::ALL.iter().filter(|act| decision.level.permits(**act)).map(|act| act.word().to_owned()).collect();
-    // A rule that hides a path is hidden, too.
+    // The rule that hides a path is hidden, too.
     let is_told = caller.is_none() || !answer.acts.is_empty();
     if let Some(rule) = decision.rule.filter(|_| is_told).map(|place| &policy.rules()[place]) {
         answer.line = rule.line as u32;

@@ -1,4 +1,4 @@
-//! Requests that carry an id, for the API: what became of one.
+//! Requests that carry an id, for the API: their state and their result.
 
 use amalgam_proto::v1::request_service_server::RequestService;
 use amalgam_proto::{IDENTIFIED_METHODS, Reason, v1};
@@ -31,7 +31,7 @@ fn get(service: &Service, caller: &str, request: &v1::GetRequestRequest) -> Resu
         let message = format!("method: `{}` takes no request id, or does not exist", request.method.escape_debug());
         return Err(Error::new(Reason::Invalid, message));
     }
-    // Before the log is read: a request that ends in between is found there.
+    // Before the log is read: a request that ends in between is then found in the log.
     let running = methods.iter().copied().find(|method| service.context.requests.is_running(caller, method, id));
     let mut newest = None;
     for method in methods.iter().copied() {
@@ -103,7 +103,7 @@ mod tests {
         }
         let fork = v1::ForkWorkspaceRequest {
             name: "workspaces/main".to_owned(),
-            // So many that the fork needs its turn.
+            // Enough forks that the call needs a permit.
             workspace_ids: (0..100).map(|number| format!("try-{number}")).collect(),
             request_id: "once".to_owned(),
             ..Default::default()

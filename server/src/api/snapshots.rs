@@ -16,12 +16,12 @@ use crate::error::Result;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// A path of a request.
+/// Parses a path of a request.
 pub(super) fn tree_path(bytes: &[u8]) -> Result<TreePath> {
     Ok(TreePath::new(bytes)?)
 }
 
-/// Whether a path is one of these or below one; with none, every path is.
+/// Returns whether a path is one of `wanted` or below one. An empty `wanted` accepts every path.
 pub(super) fn is_wanted(path: &TreePath, wanted: &[TreePath]) -> bool {
     wanted.is_empty() || wanted.iter().any(|wanted| path == wanted || path.below(wanted).is_some())
 }
@@ -177,7 +177,7 @@ impl SnapshotService for Api {
 }
 
 impl Api {
-    /// A live directory is a path of the host.
+    /// Refuses a state that is a directory of the host, unless the caller is local.
     pub(super) fn check_state(&self, state: Option<&v1::State>) -> Result<(), Status> {
         match state.and_then(|state| state.state.as_ref()) {
             Some(v1::state::State::Directory(_)) => self.local_only(),

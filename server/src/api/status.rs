@@ -15,7 +15,7 @@ impl From<Error> for Failure {
 impl Error {
     /// Returns the error as a gRPC status.
     ///
-    /// A caller on the network learns no path of the host: errors of the machine are in the log, and the caller is told that.
+    /// A caller on the network gets no path of the host: errors of the machine are only logged, and the message refers to the log.
     pub(crate) fn into_status(self) -> Status {
         let mut failure = Failure::from(self);
         let is_of_machine = matches!(failure.reason, Reason::Full | Reason::Fault | Reason::Busy);

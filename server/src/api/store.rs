@@ -40,7 +40,7 @@ impl StoreService for Api {
         let tell = |progress| v1::VerifyStoreResponse { event: Some(Event::Progress(progress)) };
         self.long(&actor.clone(), Phase::Verify, tell, move |service, progress, _| {
             let options = if request.read_data { VerifyOptions::reading_data() } else { VerifyOptions::default() };
-            // What a collection deletes between two looks would seem to be missing.
+            // An object that a collection deletes during the check would seem to be missing.
             let _held = service.collections.hold_collections(&|| progress.check().is_ok())?;
             let result = match request.repair {
                 true => service.context.once(&actor, &request, || {

@@ -1,5 +1,5 @@
-//! Transfers, backups and purges, for the API. The library reads and writes plain streams on a thread that may block; pieces of
-//! them pass through a bounded channel, so the slower side makes the other one wait.
+//! Transfers, backups and purges, for the API. The library reads and writes plain streams on a blocking thread. Their pieces pass
+//! through a bounded channel, so the faster side waits for the slower one.
 
 pub(super) mod bridge;
 mod purge;
@@ -217,14 +217,14 @@ impl TransferService for Api {
     }
 }
 
-/// The ids of snapshots by their resource names.
+/// Parses the resource names of snapshots.
 fn snapshot_ids(names: &[String]) -> Result<Vec<SnapshotId>> {
     let id = |name: &String| name.strip_prefix("snapshots/").and_then(SnapshotId::from_hex);
     let wrong = |name: &String| Error::new(Reason::Invalid, format!("`{name}` is not snapshots/{{hex}}"));
     names.iter().map(|name| id(name).ok_or_else(|| wrong(name))).collect()
 }
 
-/// The snapshots that the receiver has.
+/// Returns the snapshots that the receiver has: those of its list, and those that the request names.
 fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<SnapshotId>> {
     let mut had = match &request.have[..] {
         [] => Vec::new(),
@@ -240,7 +240,7 @@ fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<Snap
     Ok(had)
 }
 
-/// The selection to send: everything, or the named snapshots, with their names where they have one.
+/// Returns the selection to send: everything, or the requested revisions, with their references where they are one.
 fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selection> {
     let store = &service.context.store;
     match (request.all, request.revisions.is_empty()) {
@@ -275,7 +275,7 @@ fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selec
     Ok(selection)
 }
 
-/// The reference that a revision is, if it is one and not a snapshot behind it.
+/// Returns the reference that a revision names; `None` if it names a snapshot in another way.
 fn name_of(
     service: &Service,
     revision: &str,
@@ -287,7 +287,7 @@ fn name_of(
             name => Some(format!("workspace/{name}")),
         });
     }
-    // As everywhere, a label goes before a workspace of the same name.
+    // As everywhere, a label takes precedence over a workspace of the same name.
     if let Ok(label) = LabelName::new(revision)
         && service.context.labels.find(&label)?.is_some()
     {
@@ -298,7 +298,7 @@ fn name_of(
     Ok(found.map(|_| workspace.reference().as_str().to_owned()))
 }
 
-/// A word that names can be filed under: one part of a workspace's name.
+/// Checks that a word can be one component of a workspace's name.
 fn checked_word(word: &str) -> Result<String> {
     LabelName::new(word)?;
     Ok(word.to_owned())

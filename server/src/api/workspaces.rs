@@ -17,10 +17,10 @@ use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// More forks at once than these are made on a thread that may block.
+/// The most forks of one request that are made without a blocking thread.
 const BRIEF_FORKS_MAX: usize = 16;
 
-/// How the forks that a request asks for differ from their source.
+/// Returns the options of the forks that a request asks for.
 fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorkspaceRequest) -> Result<ForkOptions> {
     let start = match request.revision.as_str() {
         "" => None,
@@ -28,10 +28,10 @@ fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorks
     };
     let target = match request.target.as_str() {
         "" => None,
-        // There must be one of the name.
+        // Fails if the target does not exist.
         name => Some(service.context.workspaces.get(&amalgam_proto::workspace_id(name)?)?.name),
     };
-    // A fork belongs to the agent that makes it, who is judged by its own rights.
+    // A fork belongs to the agent that makes it, and that agent's own rights apply.
     let agent = match restricted_agent() {
         Some(_) => Some(agent_of_caller(service, request.agent.as_deref().unwrap_or_default())?),
         None => request.agent.clone(),
@@ -39,7 +39,7 @@ fn fork_options(service: &Service, from: &WorkspaceName, request: &v1::ForkWorks
     Ok(ForkOptions { from: start, agent, project: request.project.clone(), target })
 }
 
-/// A page of the workspaces whose names start so. Hidden ones are among them only if the prefix names hidden ones.
+/// Returns a page of the workspaces whose names start with a prefix. Hidden ones are listed only if the prefix begins with a dot.
 fn list_visible(
     service: &Service,
     prefix: &str,
@@ -58,7 +58,7 @@ fn list_visible(
     }
 }
 
-/// Whether a fork only writes references: no live tree or directory has to be recorded first.
+/// Returns whether a fork only writes references: no live tree or directory has to be recorded first.
 fn is_brief_fork(service: &Service, request: &v1::ForkWorkspaceRequest) -> bool {
     let has_view = |name: &str| {
         let name = amalgam_proto::workspace_id(name);
@@ -94,7 +94,8 @@ fn fork(service: &Service, actor: &str, request: &v1::ForkWorkspaceRequest) -> R
     Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
 }
 
-/// The agent of a new workspace: that of the caller if none is named. A caller to whom a policy applies can make none for others.
+/// Returns the agent of a new workspace: the requested one, or that of the caller. Under a policy, a restricted caller may not name
+/// another agent.
 fn agent_of_caller(service: &Service, asked: &str) -> Result<String> {
     match restricted_agent() {
         Some(caller) if asked.is_empty() || asked == caller => Ok(caller),
@@ -106,7 +107,7 @@ fn agent_of_caller(service: &Service, asked: &str) -> Result<String> {
     }
 }
 
-/// Refuses to remove or rename the workspace of another agent to a caller whom the policy restricts: names of workspaces are paths to
+/// Refuses to remove or rename the workspace of another agent if the policy restricts the caller: names of workspaces are paths to
 /// all their files.
 fn judge_name(service: &Service, name: &WorkspaceName) -> Result<()> {
     let Some(caller) = restricted_agent() else { return Ok(()) };
@@ -227,7 +228,7 @@ impl WorkspaceService for Api {
                 service.directories.check_etag(&name, &request.etag)?;
             }
             let restore = || {
-                // The changes of a live tree are in the head by now.
+                // The head has the changes of the live tree by now.
                 judge_restore(service, &name, snapshot, &paths)?;
                 match paths.is_empty() {
                     true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),

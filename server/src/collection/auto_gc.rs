@@ -24,12 +24,12 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(6 * 3_600);
 const DAY_NANOSECONDS: i64 = 24 * 3_600 * 1_000_000_000;
 const HOUR_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
 
-/// When the store is collected without a request.
+/// When automatic collections run.
 pub(crate) struct AutoGcPolicy {
     pub(crate) check_every: Duration,
-    /// Less growth is not worth a collection; nor is less than a quarter of the store.
+    /// The least growth that is worth a collection. Growth below a quarter of the store is not worth one either.
     pub(crate) growth_bytes_min: u64,
-    /// Where room is short, a collection is tried again after the store grew by this much, or after an hour.
+    /// The growth after which a collection is retried while space is short; without it, after an hour.
     pub(crate) growth_bytes_short: u64,
 }
 
@@ -40,8 +40,8 @@ impl Default for AutoGcPolicy {
 }
 
 impl Collections {
-    /// Collects automatically until the process ends. `idle` returns the time since the last call. A failure is logged once, kept for
-    /// the status, and retried with a growing delay.
+    /// Collects automatically until the process ends. `idle` returns the time since the last call. A failure is logged once, kept
+    /// for the status, and retried with a growing delay.
     pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration, tell: &dyn Fn(&str)) {
         let collections = &self.inner;
         let mut looked = Instant::now();
@@ -104,8 +104,8 @@ struct StoreGrowth {
 }
 
 impl Collections {
-    /// Returns the last collection, the disk and the budget. A store that several nodes share was collected by any of them, and its size is
-    /// that of all packs, to which no budget applies; nothing while another node collects it.
+    /// Returns the last collection, the disk and the budget. Any node may have collected a store that several nodes share; its size
+    /// is that of all packs, and no budget applies to it. Returns `None` while another node collects it.
     fn growth(&self, own: Option<LastCollection>) -> Result<Option<StoreGrowth>> {
         let (disk, settings) = (self.quota.measure_disk()?, self.context.settings()?);
         let Some(shared) = self.context.store.last_collection()? else {
@@ -314,13 +314,13 @@ mod tests {
         assert!(!state().is_paused(Time(5)));
     }
 
-    /// A clock that advances with each reading.
+    /// Returns a time that advances with each call.
     fn tick() -> Time {
         static TIME: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(5);
         Time(TIME.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A service that is watched closely, and a switch that makes its disk look full.
+    /// Returns a service that checks for collections every few milliseconds, and a switch that makes its disk look full.
     fn watched(around: &std::path::Path) -> (Service, Arc<AtomicBool>) {
         let is_full = Arc::new(AtomicBool::new(false));
         let settings = {
@@ -342,7 +342,7 @@ mod tests {
         (service, is_full)
     }
 
-    /// Makes a workspace with this many private bytes, and deletes it at once.
+    /// Creates a workspace with this many private bytes, and deletes it at once.
     fn waste(service: &Service, name: &str, bytes: usize) {
         let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
         let workspace = WorkspaceName::new(name).expect("a name");
@@ -360,7 +360,7 @@ mod tests {
         workspaces.delete(&workspace, &act).expect("delete");
     }
 
-    /// Waits for a collection after the one that was last; nothing if there is none for so long.
+    /// Waits until the last collection is no longer `after`, and returns it; `None` after `at_most`.
     fn wait_for(service: &Service, after: &Option<LastCollection>, at_most: Duration) -> Option<LastCollection> {
         let begun = Instant::now();
         while begun.elapsed() < at_most {
@@ -373,7 +373,7 @@ mod tests {
         None
     }
 
-    /// Ends what collects by itself, however the test ends.
+    /// Ends automatic collections when the test ends, even by a panic.
     struct End<'a>(&'a Service);
 
     impl Drop for End<'_> {
@@ -390,7 +390,7 @@ mod tests {
         std::thread::scope(|scope| {
             let _end = End(&service);
             scope.spawn(|| service.collections.keep_collecting(&|| Duration::ZERO, &|_| {}));
-            // Otherwise one may come between the writing and the deleting.
+            // Otherwise a collection may run between the write and the deletion.
             service.collections.pause_collection(Span::Forever).expect("paused");
             waste(&service, "one", 3_000_000);
             service.collections.resume_collection().expect("resumed");

@@ -7,7 +7,7 @@ use amalgam_engine::LivedTime;
 use super::Collections;
 
 impl Collections {
-    /// Looks at the clocks, and says how old things are.
+    /// Reads the clocks, and returns the time that the store has lived through.
     pub(crate) fn lived(&self) -> LivedTime {
         let collections = &self.inner;
         let mut clock = collections.lived.lock();
@@ -15,7 +15,7 @@ impl Collections {
         clock.lived().clone()
     }
 
-    /// Counts the time that the clock jumped over. How many seconds that are.
+    /// Counts the time that the clock jumped over as lived. Returns it in seconds.
     pub(crate) fn confirm_clock(&self) -> u64 {
         let missing = self.lived().jump().map_or(0, |jump| jump.missing);
         self.inner.lived.lock().confirm();
@@ -23,7 +23,7 @@ impl Collections {
     }
 }
 
-/// As the engine counts.
+/// Converts a duration into nanoseconds, as the engine counts them.
 pub(super) fn nanoseconds(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -60,7 +60,7 @@ mod tests {
         Duration::from_nanos(UPTIME.load(Ordering::Relaxed).unsigned_abs())
     }
 
-    /// Time passes, and the wall clock jumps beside.
+    /// Lets time pass, and makes the wall clock jump in addition.
     fn pass(time: i64, jump: i64) {
         UPTIME.fetch_add(time, Ordering::Relaxed);
         WALL.fetch_add(time + jump, Ordering::Relaxed);
@@ -117,7 +117,7 @@ mod tests {
         redo(&service.context.store, &name("main").reference(), &act).expect("what was undone is still there");
         drop(service);
 
-        // Between two starts the clock jumps by ten years: a day of it counts.
+        // Between two starts the clock jumps by ten years: one day of them counts.
         pass(5 * MINUTE, 3_650 * DAY);
         let service = open(&home);
         let newest = service.context.store.last_operation().expect("a number");

@@ -1,6 +1,6 @@
 //! Disk usage of all workspaces, of one, or of a snapshot: shared bytes, private bytes, and the growth by each snapshot.
 //!
-//! Measuring only reads. It is done by a thread of low priority that rests while others commit; a collection may run beside it.
+//! Measuring only reads. A low-priority thread does it, and pauses while calls commit. A collection may run at the same time.
 
 mod sizes;
 
@@ -29,7 +29,7 @@ pub(crate) type Tell<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> ControlFlow<()>
 pub(crate) enum Subject {
     /// All workspaces.
     Store,
-    /// One, and so many of its snapshots.
+    /// One workspace, and this many of its snapshots.
     Workspace(WorkspaceName, usize),
     /// One snapshot.
     Snapshot(SnapshotId),
@@ -72,7 +72,7 @@ impl Collections {
         self.context.each_workspace("", |workspace| {
             go_on(tell("files", done, total.max(done)))?;
             done += 1;
-            // One that was made meanwhile was not measured.
+            // A workspace that was created meanwhile was not measured.
             if let Some((reached, private)) = names.remove(&Some(workspace.name.to_string())) {
                 events.push(Event::Workspace(v1::WorkspaceAccount {
                     files: Some(self.workspace_usage(workspace, &mut sizes)?),
@@ -102,7 +102,7 @@ impl Collections {
         Ok(events)
     }
 
-    /// The usage of every workspace. It is cached until an operation or a collection changes it.
+    /// Measures the usage of every workspace. The result is cached until the next operation or collection.
     fn measure_names(&self, tell: Tell<'_>) -> Result<Arc<StoreUsage>> {
         let known = &self.inner.measured;
         let last = self.context.store.last_operation()?;
@@ -135,7 +135,7 @@ impl Collections {
         Ok(events)
     }
 
-    /// The growth by a snapshot.
+    /// Returns the growth of the store by a snapshot.
     pub(crate) fn growth_of(&self, snapshot: SnapshotId, marks: &Marks) -> Result<v1::SnapshotAccount> {
         let brought = growth(&self.context.store, snapshot, &Progress::default())?;
         Ok(v1::SnapshotAccount {
@@ -145,7 +145,7 @@ impl Collections {
         })
     }
 
-    /// So many snapshots of a history, newest first.
+    /// Returns the newest snapshots of a history, at most `limit`, newest first.
     pub(crate) fn log_of(&self, head: Option<SnapshotId>, limit: usize) -> Result<Vec<SnapshotId>> {
         let Some(head) = head else { return Ok(Vec::new()) };
         let log = self.context.history.log(&[head], LogOrder::Time)?;
@@ -167,7 +167,7 @@ impl Collections {
                 if self.is_ending() {
                     return ControlFlow::Break(());
                 }
-                // Whether to rest is no reason to fail.
+                // A throttle that cannot read the load does not end the measurement.
                 let _ = throttle.pause();
                 tell("measure", done, total)
             })
@@ -175,7 +175,7 @@ impl Collections {
         measured?.ok_or_else(ended)
     }
 
-    /// The size of the files of a workspace's head, as a listing shows them, and the length of its history.
+    /// Returns the number and size of the files of a workspace's head, as a listing shows them, and the length of its history.
     fn workspace_usage(&self, workspace: &Workspace, sizes: &mut Sizes) -> Result<v1::WorkspaceUsage> {
         let name = amalgam_proto::workspace_name(&workspace.name);
         let mut usage = v1::WorkspaceUsage { workspace: name, ..v1::WorkspaceUsage::default() };
@@ -190,12 +190,12 @@ impl Collections {
         Ok(usage)
     }
 
-    /// The size of the store's files.
+    /// Returns the size of the store's files.
     pub(crate) fn disk_bytes(&self) -> Result<u64> {
         Ok(self.quota.measure_disk()?.store_bytes)
     }
 
-    /// How much room the store and a page of its workspaces take, as far as that is known without reading the store.
+    /// Returns the disk usage of the store and of a page of its workspaces, without a scan of the store's objects.
     pub(crate) fn measure_store(&self, page_token: &str, limit: usize) -> Result<v1::MeasureStoreResponse> {
         let after = match page_token {
             "" => None,

@@ -1,4 +1,4 @@
-//! Captions of conflicts: the names of the workspaces whose versions compete, and the way in which the file is merged.
+//! Captions of conflicts: the names of the workspaces whose versions compete, and the strategy by which the file is merged.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,18 +18,18 @@ use parking_lot::Mutex;
 use super::Conflicts;
 use crate::error::{Error, Result};
 
-/// Of so many conflicts it is remembered whose they are.
+/// The most conflicts whose workspaces are cached.
 const OWNERS_MAX: usize = 4_096;
-/// After so many conflicts that no workspace has, one call looks for no more.
+/// The most conflicts without a workspace for which one call searches all workspaces.
 const MISSES_MAX: usize = 16;
 
-/// Whose conflicts are, by path and hash.
+/// A cache of the workspaces of conflicts, by path and hash.
 #[derive(Default)]
 pub(crate) struct Owners {
     known: Mutex<HashMap<(TreePath, Bare), Arc<Owner>>>,
 }
 
-/// The workspace in whose head a conflict is, and the names of those whose versions compete.
+/// The workspace whose head has a conflict, and the names of the workspaces whose versions compete.
 struct Owner {
     workspace: WorkspaceName,
     names: Vec<String>,
@@ -41,13 +41,13 @@ impl Owners {
     }
 }
 
-/// Captions for one call: rules are read once for each workspace.
+/// Creates captions for one call. Rules are read once for each workspace.
 pub(crate) struct Captioner<'a> {
     conflicts: &'a Conflicts,
     rules: RefCell<HashMap<WorkspaceName, Option<Arc<Rules>>>>,
-    /// The workspace whose the last conflict was: most likely that of the next one, too.
+    /// The workspace of the last conflict, which most likely has the next one, too.
     last: RefCell<Option<Workspace>>,
-    /// How many were no workspace's.
+    /// The number of conflicts that no workspace has.
     misses: Cell<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Captioner<'_> {
         Ok(Some(owner))
     }
 
-    /// A workspace whose head has a conflict at a path.
+    /// Finds a workspace whose head has a conflict at a path.
     fn workspace_with(&self, path: &TreePath, id: Bare) -> Result<Option<Workspace>> {
         let mut found = self.last.borrow().clone();
         if let Some(last) = found.take()
@@ -78,7 +78,7 @@ impl Captioner<'_> {
         {
             return Ok(Some(last));
         }
-        // A tree of the past may have many that no workspace has any more.
+        // An old tree may have many conflicts that no workspace has any more.
         if self.misses.get() >= MISSES_MAX {
             return Ok(None);
         }
@@ -95,12 +95,12 @@ impl Captioner<'_> {
         Ok(found)
     }
 
-    /// The caption of a conflict. What cannot be found out is left out: a caption is for people.
+    /// Returns the caption of a conflict. Parts that cannot be found are left out: a caption is only for people.
     pub(crate) fn caption(&self, path: &TreePath, conflict: &Conflict) -> Caption {
         let Ok(Some(owner)) = self.owner_of(path, conflict) else { return Caption::of(path) };
         let mut rules = self.rules.borrow_mut();
         let rules = rules.entry(owner.workspace.clone()).or_insert_with(|| {
-            // Rules that cannot be read are told where something is merged.
+            // A merge reports rules that cannot be read.
             self.conflicts.rules.merge_rules(Some(&owner.workspace), None).ok()
         });
         let plain = Caption { names: owner.names.clone(), ..Caption::of(path) };
@@ -112,12 +112,12 @@ impl Captioner<'_> {
 }
 
 impl Conflicts {
-    /// Captions for conflicts.
+    /// Returns a source of captions for one call.
     pub(crate) fn captioner(&self) -> Captioner<'_> {
         Captioner { conflicts: self, rules: RefCell::default(), last: RefCell::default(), misses: Cell::new(0) }
     }
 
-    /// Whether the head of a workspace has this conflict at a path.
+    /// Returns whether the head of a workspace has this conflict at a path.
     fn has_conflict(&self, workspace: &Workspace, path: &TreePath, id: Bare) -> Result<bool> {
         let store = &self.context.store;
         let Some(head) = workspace.head else { return Ok(false) };
@@ -126,8 +126,8 @@ impl Conflicts {
         Ok(matches!(entry, Some(Entry { node: Node::Conflict(there), .. }) if there.bare() == id))
     }
 
-    /// Which term of a conflict a word means: the word for it, the name of the workspace whose it is, or a workspace that has this
-    /// version now.
+    /// Returns the position of the term of a conflict that a word names: by the term's own word, by the name of its workspace, or
+    /// by a workspace that has this version now.
     pub(super) fn term_named(&self, placed: &PlacedConflict, word: &str) -> Result<usize> {
         let (store, path) = (&self.context.store, &placed.path);
         let terms = terms(store, &placed.conflict)?;

@@ -23,7 +23,7 @@ enum ListedConflict<'a> {
 }
 
 impl Conflicts {
-    /// A conflict for the wire.
+    /// Returns a conflict, for the wire.
     pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
         let store = &self.context.store;
         let whole = without_draft(store, &placed.conflict)?;
@@ -102,7 +102,7 @@ impl Conflicts {
         let entry = if request.version.is_empty() {
             let caption = self.captioner().caption(&path, &placed.conflict);
             let shown = render_entry(store, &session, &placed.conflict, Style::Markers, &caption)?;
-            // Where no directory shows the conflict, nothing has stored this text yet.
+            // If no directory shows the conflict, nothing has stored this text yet.
             session.write_all_ahead()?;
             shown
         } else {
@@ -111,7 +111,7 @@ impl Conflicts {
         self.send_entry(entry, message.take(), &mut send)
     }
 
-    /// The bytes of a file or of a symlink's target, after the conflict that they belong to.
+    /// Sends the conflict, then the bytes of a file or of a symlink's target.
     fn send_entry(
         &self,
         entry: Option<Entry>,
@@ -139,8 +139,8 @@ impl Conflicts {
         }
     }
 
-    /// A matter that is no entry of the tree, and what one version has: the bytes of a file, or a value. Without a version that
-    /// is ours, or theirs where ours removed it.
+    /// Sends a matter that is not an entry of the tree, with the bytes or the value of one version. Without a version, takes the
+    /// first one that has a value: ours, or theirs where ours removed it.
     fn read_matter(
         &self,
         message: &v1::Conflict,
@@ -173,7 +173,7 @@ impl Conflicts {
         self.send_entry(entry, conflict, &mut send)
     }
 
-    /// The resolutions that are remembered.
+    /// Returns a page of the remembered resolutions.
     pub(crate) fn list_resolutions(
         &self,
         request: &v1::ListResolutionsRequest,
@@ -189,7 +189,7 @@ impl Conflicts {
         Ok(v1::ListResolutionsResponse { resolutions, next_page_token: next.unwrap_or_default() })
     }
 
-    /// Forgets resolutions by the beginnings of their ids, or all.
+    /// Forgets the resolutions with these id prefixes, or all.
     pub(crate) fn forget_resolutions(
         &self,
         request: &v1::ForgetResolutionsRequest,
@@ -212,7 +212,7 @@ impl Conflicts {
             let is_it = |known: &&RememberedResolution| !id.is_empty() && known.id.to_string().starts_with(id.as_str());
             let mut found = known.iter().filter(is_it);
             match (found.next(), found.next()) {
-                // The same one may be named twice.
+                // A request may name the same one twice.
                 (Some(one), None) if wanted.iter().any(|wanted: &&RememberedResolution| wanted.id == one.id) => {}
                 (Some(one), None) => wanted.push(one),
                 (None, _) => {
@@ -246,12 +246,12 @@ fn resolution_message(found: &RememberedResolution) -> v1::Resolution {
     }
 }
 
-/// Paths of a request.
+/// Parses the paths of a request.
 pub(super) fn tree_paths(paths: &[Bytes]) -> Result<Vec<TreePath>> {
     Ok(paths.iter().map(TreePath::new).collect::<Result<_, _>>()?)
 }
 
-/// Whether a path is one of these or below one; all are without any.
+/// Returns whether a path is one of `wanted` or below one. An empty `wanted` accepts every path.
 pub(super) fn is_wanted(wanted: &[TreePath], path: &TreePath) -> bool {
     wanted.is_empty() || wanted.iter().any(|above| path.below(above).is_some())
 }

@@ -1,4 +1,4 @@
-//! Resolving: in a workspace's head, and in its directory if it has one.
+//! Resolves conflicts in a workspace's head, or in its directory if it has one.
 
 use std::collections::BTreeSet;
 
@@ -24,10 +24,10 @@ pub(crate) const RESOLVE: &str = "resolve";
 pub(crate) struct Plan {
     tree: WorkingTree,
     pub(crate) root: RootId,
-    /// No name points at it.
+    /// Keeps the tree, which no reference names.
     _pin: Pin,
     done: Vec<(PlacedConflict, Option<Entry>)>,
-    /// Decided matters that are no entry of the tree, with their decisions; and their messages.
+    /// Decided matters that are not entries of the tree, with their decisions. `told` has their messages.
     pub(crate) decided: Vec<(OpenDecision, Decision)>,
     told: Vec<v1::Conflict>,
     /// The paths that differ afterwards.
@@ -42,7 +42,8 @@ impl Plan {
 }
 
 impl Conflicts {
-    /// The result of the same request before: the snapshot that it made. The resolved conflicts are not listed again.
+    /// Returns the result of an earlier call with the same request id: the snapshot that it made, without the resolved conflicts.
+    /// Returns `None` if there was none.
     pub(crate) fn resolved_before(
         &self,
         workspace: &WorkspaceName,
@@ -167,7 +168,7 @@ impl Conflicts {
         Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })
     }
 
-    /// The resolutions of a plan, which the operation that carries it out records.
+    /// Returns the resolutions of a plan, for the operation that carries it out to record; none if the request forgets them.
     pub(crate) fn new_resolutions(
         &self,
         plan: &Plan,
@@ -184,8 +185,8 @@ impl Conflicts {
     }
 }
 
-/// Decisions of matters that are no entry of the tree. Where the request resolves other conflicts by a version that a matter lacks,
-/// the matter stays open.
+/// Returns the decisions of matters that are not entries of the tree. If the request also resolves other conflicts, a matter that
+/// lacks the requested version stays open.
 fn decisions(
     undecided: Vec<OpenDecision>,
     done: &[(PlacedConflict, Option<Entry>)],

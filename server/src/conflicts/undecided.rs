@@ -1,4 +1,4 @@
-//! Conflicts that no entry of a tree is: where a thing lies, an attribute, a state value. The records of merges say them.
+//! Conflicts that are not entries of a tree: the place of an entry, an attribute, a state value. The records of merges list them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use bytes::Bytes;
 use super::Conflicts;
 use crate::error::{Error, Result};
 
-/// Of so many heads it is remembered.
+/// The most heads whose matters are cached.
 const HEADS_KEPT: usize = 16;
 const OURS: &str = "ours";
 const THEIRS: &str = "theirs";
-/// Both names of what both moved.
+/// The version that keeps both names of an entry that both sides moved.
 const UNION: &str = "union";
 
 impl Conflicts {
-    /// The matters that merges before a snapshot left undecided and that are still open in a tree made from it.
+    /// Returns the matters that merges before a snapshot left undecided and that are still open in a tree made from it.
     pub(crate) fn matters_of(&self, head: Option<SnapshotId>, root: RootId) -> Result<Vec<OpenDecision>> {
         let Some(head) = head else { return Ok(Vec::new()) };
         let recorded = self.recorded_matters(head)?;
@@ -33,7 +33,7 @@ impl Conflicts {
         let mut open = Vec::new();
         for matter in recorded.iter() {
             let merged = merged.entry(matter.merge).or_insert_with(|| WorkingTree::open(store, matter.merge).ok());
-            // Retention may have taken the tree of the merge.
+            // Retention may have dropped the tree of the merge.
             let Some(merged) = merged else { continue };
             if matter.undecided.is_as(merged, &tree)? {
                 open.push(matter.clone());
@@ -57,7 +57,7 @@ impl Conflicts {
         Ok(found)
     }
 
-    /// A matter of a tree, for the wire.
+    /// Returns a matter of a tree, for the wire.
     pub(crate) fn matter_message(&self, matter: &OpenDecision, root: RootId) -> Result<v1::Conflict> {
         let undecided = &matter.undecided;
         let versions = self.matter_versions(matter, root)?;
@@ -116,7 +116,7 @@ impl Conflicts {
         }
     }
 
-    /// The snapshot that a state came of: itself, or the head of a directory's workspace.
+    /// Returns the snapshot from which a state comes: the snapshot itself, or the head of a directory's workspace.
     pub(crate) fn head_behind(
         &self,
         state: Option<&v1::State>,
@@ -136,7 +136,7 @@ impl Conflicts {
     }
 }
 
-/// Which way a version decides a matter; which there are, if it is none of them.
+/// Returns the decision that a version stands for. Refuses a version that the matter does not have, and lists those that it has.
 pub(super) fn decision(matter: &OpenDecision, word: &str) -> Result<Decision> {
     let is_place = matches!(&matter.undecided.subject, ConflictSubject::Place { ours: Some(_), theirs: Some(_) });
     match word {

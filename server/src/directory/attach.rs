@@ -1,4 +1,4 @@
-//! Which directory belongs to which workspace.
+//! Attaches directories of the host to workspaces, and detaches them.
 
 use std::path::Path;
 
@@ -15,17 +15,17 @@ use crate::host_path::{canonical, host_path};
 use crate::messages::path_bytes;
 use crate::registry::Record;
 
-/// What happens to changes in no snapshot when a workspace is deleted.
+/// What to do with uncommitted changes when a workspace is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncommitted {
     /// The workspace is not deleted.
     Refuse,
-    /// They are lost.
+    /// The changes are lost.
     Discard,
 }
 
 impl Directories {
-    /// Makes a directory belong to a workspace, a new one or one that is there.
+    /// Attaches a directory to a workspace, which is created if it does not exist.
     pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &OperationContext) -> Result<Record> {
         let path = canonical(&host_path(&request.path)?)?;
         let host = HostDir::open(&path)?;
@@ -73,7 +73,8 @@ impl Directories {
         Ok(record)
     }
 
-    /// A new record of a directory, to be written in the turn of the registry in which it was checked.
+    /// Creates the record of a directory, without writing it. The caller holds the registry lock under which it was checked, and
+    /// writes it under the same lock.
     pub(super) fn new_record(&self, path: &Path, host: &HostDir, workspace: &WorkspaceName) -> Result<Record> {
         let mut record = Record {
             id: self.context.registry.new_id()?,
@@ -120,7 +121,7 @@ impl Directories {
                 self.await_end_of_work(turn, &found.id);
                 continue;
             };
-            // The watcher looks at the directory that was there before; a watch in the background begins again with this one.
+            // The watcher watches the directory that was there before; a background watch starts again with this one.
             live.end_watch();
             let mut record = found.clone();
             record.path = path.to_owned();
@@ -137,13 +138,14 @@ impl Directories {
         }
     }
 
-    /// Waits for the call that works in a directory, perhaps for long, and gives the turn to others meanwhile.
+    /// Waits for the call that works in a directory, perhaps for long. Releases the registry lock first.
     pub(super) fn await_end_of_work(&self, turn: MutexGuard<'_, ()>, id: &str) {
         drop(turn);
         drop(self.live(id).lock_arc());
     }
 
-    /// Directories inside each other would be captured twice and restored against each other.
+    /// Refuses a directory that is attached already, or that is inside or around an attached one: nested directories would be
+    /// captured twice, and a restore of one would change the other.
     pub(super) fn refuse_nested(&self, path: &Path, host: &HostDir) -> Result<()> {
         let records = self.context.registry.all();
         if let Some(same) = records.iter().find(|record| record.identity() == host.identity()) {
@@ -202,7 +204,7 @@ impl Directories {
         Ok(())
     }
 
-    /// A name for a workspace after its directory; counted up when it is taken.
+    /// Returns a free name for a workspace, made of its directory's name; with a number if that is taken.
     fn free_name(&self, path: &Path) -> Result<WorkspaceName> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let plain: String =
@@ -219,10 +221,10 @@ impl Directories {
         Err(Error::new(Reason::AlreadyExists, format!("all names like {plain} are taken; choose one with --workspace")))
     }
 
-    /// The directory or mount that a path lies in, for the wire: the innermost one.
+    /// Returns the innermost directory or mount that a path lies in, for the wire.
     pub(crate) fn find_place(&self, path: &[u8]) -> Result<v1::Directory> {
         let given = host_path(path)?;
-        // By its words first: the caller may be in a mount namespace of its own, where the path is another one.
+        // By the text of the path first: the caller may be in another mount namespace, where the path means something else.
         let mount = self.views.find_mount(&given).or_else(|| self.views.find_mount(&canonical(&given).ok()?));
         let Some((number, mounted)) = mount else {
             return match self.find_directory(path) {
@@ -238,7 +240,7 @@ impl Directories {
         }
     }
 
-    /// The directory that a path lies in.
+    /// Finds the attached directory that a path lies in. The error for a moved directory names its old path.
     fn find_directory(&self, path: &[u8]) -> Result<Record> {
         let path = canonical(&host_path(path)?)?;
         let records = self.context.registry.all();
@@ -246,7 +248,7 @@ impl Directories {
         if let Some(found) = holding.max_by_key(|record| record.path.as_os_str().len()) {
             return Ok(found.clone());
         }
-        // Perhaps it was moved: the inode tells.
+        // The directory may have been moved: the inode identifies it.
         let mut here = Some(path.as_path());
         while let Some(directory) = here {
             if let Ok(host) = HostDir::open(directory)
@@ -267,13 +269,13 @@ impl Directories {
         Err(Error::new(Reason::NoDirectory, message))
     }
 
-    /// Forgets that a directory belongs to a workspace.
+    /// Detaches a directory from its workspace.
     pub(crate) fn detach(&self, name: &str) -> Result<()> {
         let record = self.record(name)?;
         self.forget_directory(&record.id)
     }
 
-    /// Forgets a directory when no call works in it any more, and ends its watch.
+    /// Detaches a directory as soon as no call works in it any more, and ends its watch.
     pub(super) fn forget_directory(&self, id: &str) -> Result<()> {
         let mut live = self.live(id).lock_arc();
         live.end_watch();
@@ -282,21 +284,21 @@ impl Directories {
         Ok(())
     }
 
-    /// A workspace has ended: its directories stay as they are, and belong to no workspace.
+    /// Detaches the directories of a workspace that was deleted. Their files stay.
     pub(crate) fn let_go_of(&self, workspace: &WorkspaceName) -> Result<()> {
         let records = self.context.registry.all();
         let mut its_own = records.into_iter().filter(|record| record.workspace == workspace.as_str());
         its_own.try_for_each(|record| self.forget_directory(&record.id))
     }
 
-    /// A workspace is about to be made: directories and views of one that had the name before are not its own. An undo takes workspaces
-    /// away, too, and leaves their directories to a redo.
+    /// Detaches the directories and views of earlier workspaces with these names, before new ones are created. An undo of a
+    /// creation leaves them attached for a redo.
     pub(crate) fn detach_ended_workspaces(&self, names: &[WorkspaceName]) -> Result<()> {
         let _turn = self.context.registry.turn();
         self.detach_ended(names)
     }
 
-    /// Lets go of the directories and views of workspaces that have ended. The caller has the registry's turn.
+    /// Detaches the directories and views of those workspaces that do not exist. The caller holds the registry lock.
     pub(crate) fn detach_ended(&self, names: &[WorkspaceName]) -> Result<()> {
         for name in names {
             if self.context.workspaces.find(name)?.is_none() {
@@ -318,7 +320,7 @@ impl Directories {
         self.rename_workspace_by(from, to, || Ok(workspaces.rename(from, to, act).map(drop)?))
     }
 
-    /// Gives a workspace another name by an operation of the caller's: a renaming, or an undo of one.
+    /// Renames a workspace by an operation of the caller: a renaming, or an undo of one.
     pub(crate) fn rename_workspace_by(
         &self,
         from: &WorkspaceName,
@@ -330,7 +332,7 @@ impl Directories {
             self.context.workspaces.get(from)?;
             let records = self.context.registry.all();
             let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
-            // A call that works in one of them would write the old name down again.
+            // A call that works in one of them would write the old name into the record again.
             let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
             if lives.len() < mine.len() {
                 drop(lives);
@@ -358,7 +360,7 @@ impl Directories {
         Ok(record)
     }
 
-    /// A directory for the wire.
+    /// Returns a directory, for the wire.
     pub(crate) fn directory_message(&self, record: &Record) -> v1::Directory {
         let problem = self.open_host(record).err().map(|failure| failure.to_string());
         let mut directory = v1::Directory {
@@ -379,7 +381,7 @@ impl Directories {
     }
 }
 
-/// The message for another directory at the path of an attached one, with the command that brings the files back.
+/// Returns the message for another directory at the path of an attached one, with the command that brings the files back.
 pub(super) fn replaced(record: &Record) -> String {
     let workspace = &record.workspace;
     format!(
@@ -390,12 +392,12 @@ pub(super) fn replaced(record: &Record) -> String {
 }
 
 impl Directories {
-    /// Refuses an etag that is not the current one of a workspace. An empty one fits always.
+    /// Refuses an etag that is not the current one of a workspace. An empty one always matches.
     pub(crate) fn check_etag(&self, name: &WorkspaceName, etag: &str) -> Result<()> {
         self.states.check_etag(name, etag)
     }
 
-    /// Removes a workspace that is not mounted. Its directories stay, detached.
+    /// Deletes a workspace that is not mounted. Its directories stay, detached.
     pub(crate) fn delete_workspace(
         &self,
         name: &WorkspaceName,
@@ -416,7 +418,8 @@ impl Directories {
         Ok(done)
     }
 
-    /// Detaches the directories and views of a workspace that has ended. One that is mounted, or has uncommitted work, is brought back.
+    /// Detaches the directories and views of a workspace that was deleted. If it is mounted or has uncommitted changes, it is
+    /// undeleted instead.
     pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
         let _turn = self.context.registry.turn();
         if self.context.workspaces.find(name)?.is_some() {

@@ -26,7 +26,7 @@ use crate::states::{CAPTURE, is_directory, without_holders_of_git};
 /// The scope of a capture of a watched directory without events.
 static NOWHERE: &BTreeSet<TreePath> = &BTreeSet::new();
 
-/// How many captures that are not in the record of a directory are followed back.
+/// The most captures that are followed back to find the one in the record of a directory.
 const UNNOTED_CAPTURES_MAX: usize = 10_000;
 
 /// The action and the change of a commit to be made.
@@ -112,7 +112,7 @@ impl Directories {
     ) -> Result<(SnapshotId, bool)> {
         let head = self.context.head(&locked.workspace)?;
         captured.tree.rebase(head);
-        // A directory has no state values: those of the head stay.
+        // A directory has no state values: those of the head are kept.
         if let Some(root) = self.context.known_root(head)?
             && self.context.store.root(root).is_ok_and(|root| root.state.is_some())
         {
@@ -131,17 +131,18 @@ impl Directories {
         Ok((done.snapshot, done.is_new))
     }
 
-    /// Notes in the record whether the tree that the directory is in step with has conflicts.
+    /// Records whether the tree that the directory is in step with has no conflicts.
     pub(super) fn note_conflicts(&self, locked: &mut LockedDirectory) -> Result<()> {
         let root = self.context.known_root(locked.record.snapshot())?;
         locked.record.whole = root.filter(|_| locked.seen.conflicts.is_empty());
         Ok(())
     }
 
-    /// Whether a directory came of its workspace's head.
+    /// Returns whether a directory is in step with its workspace: its last snapshot is the head, or has the same tree, or only
+    /// captures of this directory came after it.
     pub(super) fn is_in_step(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<bool> {
         let known = locked.record.snapshot();
-        // Being written for the first time, or left so by a process that died: a user removed none of the absent files.
+        // The first checkout is not complete, or its process died: no user removed the absent files.
         if known.is_none() && locked.record.aim.is_some() {
             return Ok(head.is_none());
         }
@@ -150,7 +151,7 @@ impl Directories {
             || self.states.is_same(self.context.head_root(head)?, self.context.known_root(known)?)?)
     }
 
-    /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
+    /// Refuses a commit of a directory whose workspace was moved elsewhere: the commit would silently revert that.
     pub(super) fn refuse_out_of_step(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<()> {
         if self.is_in_step(locked, head)? {
             return Ok(());
@@ -164,8 +165,8 @@ impl Directories {
         Err(Error::new(Reason::StaleHead, message))
     }
 
-    /// Whether a head came of captures of this very directory alone that are not in its record: the process died before it could note
-    /// them, or the disk was full.
+    /// Returns whether only captures of this directory led from `known` to `head`. They are missing in its record if the process
+    /// died before it was written, or the disk was full.
     fn is_own_capture(
         &self,
         locked: &LockedDirectory,
@@ -182,7 +183,7 @@ impl Directories {
         for _ in 0..UNNOTED_CAPTURES_MAX {
             let moved = match operation(store, sequence) {
                 Ok(moved) => moved,
-                // So long ago that it was noted since, or never will be.
+                // So long ago that the record has it by now, or never will.
                 Err(EngineError::Trimmed { .. }) => return Ok(false),
                 Err(error) => return Err(error.into()),
             };
@@ -203,7 +204,7 @@ impl Directories {
         Ok(false)
     }
 
-    /// Takes a snapshot of a directory.
+    /// Commits the files of a directory or of a live view as a snapshot.
     pub(crate) fn capture_directory(
         &self,
         request: &v1::CaptureDirectoryRequest,
@@ -222,7 +223,8 @@ impl Directories {
         self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, act, progress)
     }
 
-    /// Commits the files of a workspace's directory. Returns nothing for a workspace without one, else the head and whether it is new.
+    /// Commits the files of a workspace's directory. Returns the head and whether it is new; `None` for a workspace without a
+    /// directory.
     pub(crate) fn commit_directory_of(
         &self,
         workspace: &WorkspaceName,
@@ -236,8 +238,9 @@ impl Directories {
         Ok(Some((self.context.head(workspace)?, captured.changed)))
     }
 
-    /// Refuses to commit changes that the policy does not permit to the agents of the workspace and of the call. A directory takes every
-    /// write, so this is where its changes are judged. Captures that only secure the files are not: they would be lost.
+    /// Refuses to commit changes that the policy does not permit to the agents of the workspace and of the call. A directory
+    /// accepts every write, so its changes are judged here. Captures that only secure the files are not judged: a refusal would
+    /// lose the files.
     fn judge_commit(&self, locked: &mut LockedDirectory, progress: &Progress) -> Result<()> {
         let guard = self.context.permissions.writing(&locked.workspace)?;
         if guard.is_unrestricted() {
@@ -263,7 +266,7 @@ impl Directories {
         }
         self.refuse_out_of_step(locked, head)?;
         let mut warnings = match self.quota.check_room() {
-            // What changes nothing needs no room: a directory that is to be removed is looked at first.
+            // A commit without changes needs no space: a directory is captured before it is removed.
             Err(full) if full.reason() == Reason::Full && self.is_unchanged(locked, head, progress)? => {
                 vec![full.to_string()]
             }
@@ -290,7 +293,8 @@ impl Directories {
         })
     }
 
-    /// Whether a directory is what its workspace's head holds, as far as that can be told without storing anything.
+    /// Returns whether a directory equals its workspace's head. Stores nothing, so it may return `false` for an unchanged
+    /// directory.
     fn is_unchanged(
         &self,
         locked: &mut LockedDirectory,
@@ -321,7 +325,7 @@ impl Directories {
         };
         if let Some(faced) = faced.as_ref().filter(|_| is_known) {
             let found = self.detect(&mut locked, progress)?;
-            // What an edit of a conflict, or of a path that could not be written, means is known only when it is read.
+            // The meaning of an edit of a conflict, or of a path that could not be written, is known only after a capture.
             if !touches(&found, faced.paths()) && !touches(&found, locked.unwritten_paths().iter()) {
                 locked.seen = CapturedConflicts {
                     conflicts: self.conflicts.conflicts_of(faced.tree, None)?,
@@ -379,7 +383,7 @@ impl Directories {
         Ok(detect_changes(&self.context.store, &locked.host, index, &job)?)
     }
 
-    /// Compares by a capture, when the index is at another tree than the head.
+    /// Compares a directory with a tree by a capture, because the index describes another tree.
     fn compare(&self, locked: &mut LockedDirectory, head: Option<RootId>, progress: &Progress) -> Result<Changes> {
         let captured = self.capture(locked, progress)?;
         let mut changes = Changes { notices: captured.notices, counts: captured.counts, ..Changes::default() };
@@ -404,7 +408,8 @@ impl Directories {
     }
 }
 
-/// Takes those paths out of a sorted list that are still on the disk: rules leave them out by now.
+/// Removes those paths from a sorted list of deletions that still exist on the disk, and returns them: ignore rules leave them out
+/// by now.
 fn still_there(locked: &LockedDirectory, deleted: &mut Vec<TreePath>) -> Vec<TreePath> {
     let mut uncovered = Vec::new();
     let mut gone: Option<TreePath> = None;
@@ -422,14 +427,14 @@ fn still_there(locked: &LockedDirectory, deleted: &mut Vec<TreePath>) -> Vec<Tre
     uncovered
 }
 
-/// Whether something that changed is, holds, or lies in one of these paths.
+/// Returns whether a changed path is, contains, or lies in one of these paths.
 fn touches<'a>(changes: &Changes, mut paths: impl Iterator<Item = &'a TreePath>) -> bool {
     let changed: Vec<_> = changes.modified.iter().chain(&changes.added).chain(&changes.deleted).collect();
     let near = |path: &TreePath| changed.iter().any(|other| path.below(other).is_some() || other.below(path).is_some());
     !changed.is_empty() && paths.any(near)
 }
 
-/// Counts for the wire.
+/// Returns counts, for the wire.
 pub(super) fn counts(counts: &Counts) -> v1::Counts {
     v1::Counts {
         files: counts.files,

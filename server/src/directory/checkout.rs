@@ -1,4 +1,4 @@
-//! Writing a snapshot into a new directory.
+//! Writes a snapshot into a new directory.
 
 use std::path::Path;
 
@@ -20,8 +20,8 @@ use crate::permissions::hidden_paths;
 use crate::registry::Record;
 use crate::views::named;
 
-/// A directory that belongs to a workspace and is being written: no other call works in it. A new one belongs to no workspace again unless that comes
-/// to its end; one that is written again keeps its record, and a restore does the rest.
+/// An attached directory that is being written and that no other call uses. If the checkout fails, a new directory is detached
+/// again; one that is written again keeps its record, and a restore can complete it.
 struct Attached<'a> {
     directories: &'a Directories,
     id: String,
@@ -30,7 +30,7 @@ struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    /// It is written; its id.
+    /// Unlocks the directory, keeps it attached, and returns its id.
     fn keep(mut self) -> String {
         self.live = None;
         std::mem::take(&mut self.id)
@@ -41,14 +41,14 @@ impl Drop for Attached<'_> {
     fn drop(&mut self) {
         if !self.id.is_empty() && self.is_new {
             self.live = None;
-            // A record that cannot be removed loses nothing, and names its directory.
+            // A record that cannot be removed loses nothing: it names its directory.
             let _ = self.directories.forget_directory(&self.id);
         }
     }
 }
 
 impl Directories {
-    /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to; or writes the lost
+    /// Writes a snapshot into a new or empty directory and attaches it to a workspace if the request says so, or writes the lost
     /// directory of a workspace again.
     pub(crate) fn checkout_directory(
         &self,
@@ -109,7 +109,7 @@ impl Directories {
         Err(Error::new(Reason::Forbidden, message))
     }
 
-    /// Writes a tree into a directory that is empty, and notes that it is in step with its workspace if it has one.
+    /// Writes a tree into an empty directory. If that is attached, records that it is in step with its workspace.
     fn write_checkout(
         &self,
         request: &v1::CheckoutDirectoryRequest,
@@ -119,7 +119,7 @@ impl Directories {
     ) -> Result<v1::CheckoutResult> {
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
-        // Clones come from a directory that no other call changes meanwhile; its own stamps prove each file once more.
+        // Files are cloned from a directory that no other call changes meanwhile; its index proves each file once more.
         let source = match request.source.as_str() {
             "" => None,
             // A mount has no files that could be cloned.
@@ -130,7 +130,8 @@ impl Directories {
         let job = CheckoutOptions {
             keep_git: false,
             rules: None,
-            // What names a repository elsewhere must not be shared; the one that was lost shares it with no other directory.
+            // A `.git` file names a repository elsewhere, which two directories must not share; a lost directory shares it with no
+            // other.
             leave_git_file: !request.again && !request.take_all,
             withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
@@ -173,7 +174,7 @@ impl Directories {
         Ok(result)
     }
 
-    /// Makes a directory, empty, and lets it belong to a workspace whose tree it will have.
+    /// Creates an empty directory and attaches it to a workspace.
     fn attach_new(
         &self,
         path: &Path,
@@ -194,7 +195,7 @@ impl Directories {
         Ok((host, Attached { directories: self, id: record.id, is_new: true, live: Some(live) }))
     }
 
-    /// Writes the lost or replaced directory of a workspace again. Files that are there are captured first.
+    /// Writes the lost or replaced directory of a workspace again. Files that exist there are captured first.
     fn bring_back(
         &self,
         request: &v1::CheckoutDirectoryRequest,
@@ -219,7 +220,7 @@ impl Directories {
             }
         };
         if let Some(record) = record.as_ref().filter(|record| self.open_host(record).is_ok()) {
-            // It was being written when the process died: a restore goes on.
+            // The process died during the checkout: a restore completes it.
             if record.snapshot().is_none() && record.aim.is_some() {
                 return self.bring_back_into(&path, &workspace, true, request, act, progress);
             }
@@ -244,7 +245,7 @@ impl Directories {
         self.write_checkout(&request, (&wanted, style), (host, Some(attached)), progress)
     }
 
-    /// Makes a directory with other files in it that of a workspace, captures them, and restores what the workspace's head holds.
+    /// Attaches a directory that has other files to a workspace, captures these, and restores the workspace's head.
     fn bring_back_into(
         &self,
         path: &Path,
@@ -283,7 +284,7 @@ impl Directories {
         })
     }
 
-    /// Makes a directory, empty, and lets the record of one that was lost be about it.
+    /// Creates an empty directory, and moves the record of a lost one to it.
     fn attach_lost(&self, path: &Path, id: &str, aim: RootId) -> Result<(HostDir, Attached<'_>)> {
         loop {
             let turn = self.context.registry.turn();
@@ -324,7 +325,7 @@ impl Directories {
     }
 }
 
-/// Whether nothing is at a path, or a directory without names in it.
+/// Returns whether a path does not exist or is an empty directory.
 fn is_empty_or_absent(path: &Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => Ok(names.next().is_none()),

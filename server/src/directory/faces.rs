@@ -1,4 +1,4 @@
-//! The face of a workspace's tree in its directory: the files that stand for conflicts, and the edits of them.
+//! The face of a workspace's tree in its directory: conflicts rendered as files, and the edits of these files.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ struct Candidate {
 }
 
 impl Directories {
-    /// The face of a tree in a directory.
+    /// Returns the face of a tree in the style of a directory.
     pub(crate) fn faced_in(&self, locked: &LockedDirectory, root: RootId) -> Result<Arc<RenderedTree>> {
         let near = self.context.known_root(locked.record.snapshot())?;
         self.note_whole(locked, near);
         self.conflicts.faced(root, style_of(&locked.record.conflicts), near)
     }
 
-    /// Caches that a tree has no conflicts, if the registry knows it, which saves a walk.
+    /// Caches that a tree has no conflicts, if the record of the directory says so, which saves a walk.
     fn note_whole(&self, locked: &LockedDirectory, root: Option<RootId>) {
         if let Some(root) = root.filter(|root| locked.record.whole == Some(*root)) {
             self.conflicts.faces.learn(root, &Placed::default());
         }
     }
 
-    /// Records which tree a directory is being brought to, so that every capture can read its conflicts back.
+    /// Records the tree that a directory is being made into, so that every capture can read its conflicts back.
     pub(crate) fn aim_at(&self, locked: &mut LockedDirectory, root: RootId, paths: Option<&[TreePath]>) -> Result<()> {
         let now = self.context.known_root(locked.record.snapshot())?;
         self.note_whole(locked, now);
@@ -59,7 +59,7 @@ impl Directories {
             let faced = self.conflicts.faced(aim, style, now)?;
             candidates.push(Candidate { faced, is_written: true, paths: locked.aim_paths.clone() });
         }
-        // What a restore of some paths or an undo left is in the directory, too.
+        // The directory may also have the state that an undo or a restore of some paths left.
         let working = self.context.workspaces.find(&locked.workspace)?.and_then(|found| found.working);
         if let Some(root) = self.context.known_root(working)?.filter(|root| self.context.store.hold(*root).is_ok()) {
             candidates.push(Candidate {
@@ -75,7 +75,7 @@ impl Directories {
         Ok(candidates)
     }
 
-    /// Reads a capture back into the tree that it stands for, conflicts included.
+    /// Converts a capture into the tree that it stands for, conflicts included.
     pub(crate) fn with_conflicts(&self, locked: &mut LockedDirectory, mut captured: Captured) -> Result<Captured> {
         let candidates = self.candidates(locked)?;
         locked.seen = CapturedConflicts::default();
@@ -92,7 +92,7 @@ impl Directories {
             })
             .collect();
         let back = read_back(&self.context.store, captured.root, &known)?;
-        // The index speaks of the face, which no snapshot keeps.
+        // The index describes the face, which no snapshot keeps.
         let face = locked.index().root().unwrap_or(captured.root);
         locked.keep_face(self.context.store.hold(face)?);
         locked.seen =

@@ -1,4 +1,4 @@
-//! Keeps Git and an operation that writes `.git` from working in one repository at the same time.
+//! Prevents Git and an operation that writes `.git` from working in one repository at the same time.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ impl Directories {
         }
     }
 
-    /// Takes the `index.lock` of each repository that a plan writes, and refuses where a Git command works in one.
+    /// Takes the `index.lock` of each repository that a plan writes. Refuses if a Git command works in one.
     pub(super) fn lock_repositories(
         &self,
         locked: &LockedDirectory,
@@ -37,7 +37,7 @@ impl Directories {
         let mut kept = Vec::new();
         for repository in written {
             refuse_lock_in(locked, &repository)?;
-            // One that is removed as a whole must be empty in the end.
+            // A repository that is removed completely must be empty in the end.
             let entry = entry_at(&self.context.store, &target, &repository)?;
             if matches!(entry, Some(Entry { node: Node::Directory(_), .. })) {
                 kept.push(repository);
@@ -54,7 +54,7 @@ fn refuse_lock_in(locked: &LockedDirectory, repository: &TreePath) -> Result<()>
     }
 }
 
-/// The outermost `.git` that a path is or lies in.
+/// Returns the outermost `.git` that a path is or lies in; `None` if there is none.
 fn repository_of(path: &TreePath) -> Option<TreePath> {
     let mut here = TreePath::root();
     for name in path.names() {

@@ -21,13 +21,13 @@ const MERGE: &str = "merge";
 /// The message of a snapshot of files written during a merge.
 const WRITTEN_MEANWHILE: &str = "written during a merge";
 
-/// Says that the files were unlocked during a merge, because a command ran.
+/// The files were unlocked during a merge, because a command ran.
 pub(crate) struct Released;
 
 /// The head of a workspace as a capture would make it.
 pub(crate) struct PreviewedHead {
     pub(crate) head: Option<SnapshotId>,
-    /// The counts of a capture; nothing when there are no edits.
+    /// The counts of a capture; `None` when there are no edits.
     pub(crate) capture: Option<v1::MergeCapture>,
     /// Keeps the snapshot, which no reference names.
     _session: Option<WriteSession>,
@@ -47,7 +47,7 @@ enum LockedFiles {
     View(LockedView),
 }
 
-/// The locked files of a workspace, after their edits were taken into a snapshot.
+/// The locked files of a workspace, after their edits were committed.
 pub(crate) enum SecuredFiles {
     Nowhere,
     Directory(Box<LockedDirectory>, Option<SnapshotId>),
@@ -55,7 +55,7 @@ pub(crate) enum SecuredFiles {
 }
 
 impl SecuredFiles {
-    /// The snapshot that was taken.
+    /// Returns the snapshot of the edits; `None` if there were no edits.
     pub(crate) fn safety(&self) -> Option<SnapshotId> {
         match self {
             Self::Nowhere => None,
@@ -66,8 +66,8 @@ impl SecuredFiles {
 }
 
 impl Directories {
-    /// Looks at a workspace's directory or mount, if it has one, as a capture would, and changes nothing: the snapshot has no name, and
-    /// goes with the next collection.
+    /// Returns the head of a workspace as a capture of its directory or mount would make it, and moves nothing. The next collection
+    /// removes the snapshot, which no reference names.
     pub(crate) fn preview_capture(&self, workspace: &WorkspaceName, act: &OperationContext) -> Result<PreviewedHead> {
         let head = self.context.head(workspace)?;
         let unchanged = PreviewedHead { head, capture: None, _session: None };
@@ -124,7 +124,7 @@ impl Directories {
         Ok(self.views.lock_view_of(workspace)?.map_or(LockedFiles::Nowhere, LockedFiles::View))
     }
 
-    /// Takes a snapshot of a workspace's directory or mount, if it has one and that changed.
+    /// Commits the files of a workspace's directory or mount, if it has one and they changed.
     pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
         // The request id belongs to the merge that follows.
         let act = OperationContext { request: None, ..act.clone() };
@@ -229,8 +229,7 @@ impl Directories {
         }
     }
 
-    /// Takes the edits of a directory into a snapshot, if there are any. One whose workspace moved on without it is brought
-    /// along first.
+    /// Commits the edits of a directory, if there are any. A directory whose workspace moved on without it is updated first.
     pub(crate) fn secure_before(
         &self,
         locked: &mut LockedDirectory,
@@ -244,7 +243,7 @@ impl Directories {
         }
     }
 
-    /// Whether a merge landed in a directory's workspace and the process died before the directory was brought along.
+    /// Returns whether a directory misses a merge into its workspace, because the process died before it updated the directory.
     pub(super) fn is_left_behind(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<bool> {
         let (Some(known), Some(now)) = (locked.record.snapshot(), head) else { return Ok(false) };
         if self.is_in_step(locked, head)? {
@@ -256,9 +255,9 @@ impl Directories {
         Ok(is_merge && self.context.history.is_ancestor(known, now)?)
     }
 
-    /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
-    /// process died while it updated them; a file that is neither was edited by the user, and is merged with the head's. A capture
-    /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
+    /// Updates a directory whose workspace moved on without it. Each file there is unchanged, or already the head's if a process
+    /// died during the update; any other file was edited by the user, and is merged with the head's. A capture on top of the head
+    /// would revert the merge. Returns the snapshot of the edits, if there are any.
     pub(super) fn catch_up(
         &self,
         locked: &mut LockedDirectory,
@@ -295,7 +294,7 @@ impl Directories {
         Ok(safety)
     }
 
-    /// Brings a directory to where its workspace's head is now.
+    /// Updates a directory to its workspace's head.
     pub(crate) fn update_directory_files(
         &self,
         locked: &mut LockedDirectory,
@@ -308,7 +307,7 @@ impl Directories {
             return Ok(());
         }
         let target = Target { root, paths: None, with_git: false, set_id: false };
-        // What the merge wrote has its time already, and all else is there.
+        // Files that the merge wrote get its time, and all others stay.
         let known = self.known_unwritten(locked, root)?;
         let (mut brought, _) = self.bring_to(locked, &target, Times::OfBytes(act.time), &Progress::default())?;
         brought.notices.retain(|notice| !known.contains(&notice.path));
@@ -344,7 +343,7 @@ mod tests {
         workspaces.commit(&name(workspace), &mut tree, &Change::new(path), &act).expect("committed");
     }
 
-    /// Each moment once.
+    /// Returns a time that is later than all before it.
     fn now() -> Time {
         static NOW: AtomicI64 = AtomicI64::new(1);
         Time(NOW.fetch_add(1, Ordering::Relaxed))
@@ -370,7 +369,7 @@ mod tests {
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
         write(&service, "main", "first");
         workspaces.fork(&name("main"), &[name("try")], &act).expect("forked");
-        // A directory that was attached to it, with nothing in it.
+        // An empty directory that was attached to it.
         let path = around.path().join("copy");
         std::fs::create_dir(&path).expect("a directory");
         let asked = v1::AttachDirectoryRequest {
@@ -381,7 +380,7 @@ mod tests {
         let record = service.directories.attach(&asked, &act).expect("attached");
         write(&service, "try", "second");
         publish(&service);
-        // A directory that a checkout left whose process died.
+        // A directory of a checkout whose process died.
         let root = service
             .context
             .head_root(service.context.head(&name("main")).expect("a head"))
@@ -395,7 +394,7 @@ mod tests {
         for path in ["first", "second", "third"] {
             assert_eq!(tree.read(path).expect("it is there"), path.as_bytes());
         }
-        // Nor does a commit there, until it has what the workspace has.
+        // A commit there is refused, too, until the directory has the files of the workspace.
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("half of it") };
         let refused = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::messages::notice;
 
 impl Directories {
-    /// Resolves conflicts of a workspace.
+    /// Resolves conflicts of a workspace. A retry of the same request returns the first result.
     pub(crate) fn resolve_conflicts(
         &self,
         request: &v1::ResolveConflictsRequest,
@@ -63,7 +63,7 @@ impl Directories {
             let target = Target { root: plan.root, paths: Some(&plan.touched), with_git: true, set_id: false };
             let times = Times::OfBytes(act.time);
             let (brought, mut captured) = self.bring_to(&mut locked, &target, times, &progress)?;
-            // State values are in no directory.
+            // No directory holds state values.
             for (matter, decision) in &plan.decided {
                 if matches!(matter.undecided.subject, ConflictSubject::State { .. }) {
                     matter.undecided.decide(&mut captured.tree, *decision)?;

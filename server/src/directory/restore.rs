@@ -1,4 +1,4 @@
-//! Making a directory what a snapshot holds.
+//! Restores a directory, or some of its paths, from a snapshot.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::messages::{notice, words_of};
 use crate::states::{CAPTURE, EDIT, GitScope, cleared_action, restore_action};
 
-/// How many changes of a plan go into one message.
+/// The most changes of a plan in one message.
 const PLAN_PART: usize = 500;
 
 /// The tree that a directory is to be brought to.
@@ -28,7 +28,7 @@ pub(crate) struct Target<'a> {
     pub(crate) root: RootId,
     pub(crate) paths: Option<&'a [TreePath]>,
     pub(crate) with_git: bool,
-    /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
+    /// Whether files of foreign trees get set-ID bits, capabilities and devices, too.
     pub(crate) set_id: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Brought {
 }
 
 impl Directories {
-    /// Records a capture as the state of a workspace's files, if it is not recorded yet. The head stays.
+    /// Records a capture as the state of a workspace's files, unless it is recorded. The head stays.
     pub(super) fn record_edits(
         &self,
         locked: &LockedDirectory,
@@ -55,7 +55,7 @@ impl Directories {
         if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(captured.root), git)? {
             return Ok(None);
         }
-        // The request belongs to what comes after it.
+        // The request id belongs to the operation that follows.
         let act = OperationContext { request: None, ..act.clone() };
         let change = Change::new(format!("before {before}"));
         let workspaces = &self.context.workspaces;
@@ -63,7 +63,7 @@ impl Directories {
         Ok(recorded.map(Some)?)
     }
 
-    /// Takes the edits of a directory into a snapshot, if there are any.
+    /// Commits the edits of a directory, if there are any. Returns the snapshot and the number of ignored files.
     pub(crate) fn secure(
         &self,
         locked: &mut LockedDirectory,
@@ -78,14 +78,14 @@ impl Directories {
             return Ok((None, ignored));
         }
         let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
-        // The request belongs to what comes after it.
+        // The request id belongs to the operation that follows.
         let act = OperationContext { request: None, ..act.clone() };
         let (snapshot, _) = self.commit_captured(locked, &mut captured, &saying, &act)?;
         locked.save(&self.context);
         Ok((Some(snapshot), ignored))
     }
 
-    /// Makes a directory that was just captured into another tree, and looks at what came of it.
+    /// Makes a directory that was just captured into another tree, and captures the result.
     pub(crate) fn bring_to(
         &self,
         locked: &mut LockedDirectory,
@@ -125,10 +125,10 @@ impl Directories {
         Ok((brought, captured))
     }
 
-    /// Makes a directory, or some paths of it, what a snapshot holds. `part` gets the plan, piece by piece.
+    /// Restores a directory, or some paths of it, from a snapshot. `part` gets the plan of a dry run, piece by piece.
     ///
-    /// A whole restore is a new snapshot on top of the head. A restore of paths changes only these, and leaves the head where it is:
-    /// they are changes like any others. The state before is recorded, so that an undo brings it back.
+    /// A whole restore is a new snapshot on top of the head. A restore of paths changes only these, and leaves the head where it
+    /// is: they are changes like any others. The state before is recorded, so that an undo brings it back.
     pub(crate) fn restore_directory(
         &self,
         request: &v1::RestoreDirectoryRequest,
@@ -155,7 +155,7 @@ impl Directories {
             false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
         let git = self.states.git_scope(&locked.workspace, request.with_git)?;
-        // A `.git` that is named is in scope.
+        // A `.git` that the request names is in scope.
         let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
         if !request.dry_run {
             self.refuse_git_at_work(&locked, scope)?;
@@ -167,8 +167,8 @@ impl Directories {
             with_git: git.includes(),
             set_id: request.set_id,
         };
-        // Old times are right only where everything is exchanged: beside a newer build output that stays, they would keep a
-        // build from happening.
+        // Old times are right only if all files are replaced: next to a newer build output that stays, they would prevent a
+        // rebuild.
         let times = match paths.is_empty() && captured.counts.ignored == 0 {
             true => Times::Exact,
             false => Times::OfBytes(act.time),
@@ -195,7 +195,7 @@ impl Directories {
         Ok(result)
     }
 
-    /// How many paths in `.git` a restore leaves as they are. One of some paths speaks of no `.git` that is not among them.
+    /// Counts the paths in `.git` that a whole restore leaves as they are; 0 for a restore of some paths.
     fn count_left_alone_of(&self, target: &Target<'_>, there: RootId, git: GitScope) -> Result<u64> {
         match target.paths {
             None => self.states.count_left_alone(target.root, there, git),
@@ -203,8 +203,8 @@ impl Directories {
         }
     }
 
-    /// Records what a restore made of a directory: nothing differs from the head, some paths do, or the whole tree is another one,
-    /// which becomes the head. Returns whether anything was recorded.
+    /// Records the result of a restore: the directory equals the head, some paths differ, or the whole tree is another one, which
+    /// becomes the head. Returns whether anything was recorded.
     fn record_restored(
         &self,
         locked: &mut LockedDirectory,
@@ -249,7 +249,8 @@ impl Directories {
         })
     }
 
-    /// Whether a directory is made into a tree that came from elsewhere, or is that of a workspace whose history did.
+    /// Returns whether a checkout must withhold set-ID bits, capabilities and devices: the tree, or the history of the workspace,
+    /// came from another store.
     fn withholds(&self, locked: &LockedDirectory, target: &Target<'_>) -> Result<bool> {
         if target.set_id {
             return Ok(false);
@@ -260,12 +261,12 @@ impl Directories {
         self.is_foreign(&known, Some(target.root))
     }
 
-    /// Whether snapshots, or a tree, came from elsewhere.
+    /// Returns whether one of these snapshots, or a tree, came from another store.
     pub(crate) fn is_foreign(&self, snapshots: &[SnapshotId], root: Option<RootId>) -> Result<bool> {
         Ok(self.context.history.is_foreign(snapshots, root)?)
     }
 
-    /// A path that is in neither tree is a slip of the hand.
+    /// Refuses a path that neither the snapshot nor the directory has: it is probably a typing error.
     fn check_paths(&self, locked: &LockedDirectory, held: &HeldTree, paths: &[TreePath]) -> Result<()> {
         let wanted = self.context.store.root(held.root.expect("a revision has a tree"))?;
         for path in paths {
@@ -330,7 +331,7 @@ fn checkout_job<'a>(
     }
 }
 
-/// Adds the paths of which the capture before an act has not everything. An undo cannot bring that back.
+/// Adds notices for the paths that the capture before an operation could not read completely. An undo cannot bring these back.
 pub(super) fn add_skipped(notices: &mut Vec<v1::Notice>, captured: &Captured) {
     for skipped in captured.notices.iter().filter(|skipped| skipped.why.is_failure()) {
         let skipped = notice(skipped);

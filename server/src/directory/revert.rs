@@ -1,4 +1,4 @@
-//! Undo and redo of what happened to a directory.
+//! Undo and redo in a directory.
 
 use amalgam_engine::{OperationContext, operation};
 use amalgam_materializer::{Captured, Progress, Times};
@@ -12,8 +12,8 @@ use crate::states::{Direction, GitScope, Renaming, Reverted};
 use crate::views::ViewRevert;
 
 impl Directories {
-    /// Takes back the last thing that happened: changes that are in no snapshot yet (they are recorded, so that nothing is lost), or
-    /// else the last operation of the workspace.
+    /// Undoes the last change: uncommitted changes (they are recorded, so that nothing is lost), or else the last operation of the
+    /// workspace.
     pub(crate) fn undo_directory(
         &self,
         request: &v1::UndoDirectoryRequest,
@@ -47,7 +47,7 @@ impl Directories {
         Ok(result)
     }
 
-    /// Redoes the operation that was undone last. Changes made since prevent it.
+    /// Redoes the operation that was undone last. Refused if there are changes since.
     pub(crate) fn redo_directory(
         &self,
         request: &v1::RedoDirectoryRequest,
@@ -90,7 +90,7 @@ impl Directories {
         Ok(result)
     }
 
-    /// Gives a workspace its other name back. Nothing happens to its files.
+    /// Gives a workspace its other name back. Its files do not change.
     fn revert_renaming(&self, renaming: &Renaming, act: &OperationContext) -> Result<v1::RevertResult> {
         let (store, sequence) = (&self.context.store, renaming.operation.sequence);
         let mut by = None;

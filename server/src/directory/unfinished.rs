@@ -1,8 +1,9 @@
-//! Notes of checkouts into new directories that have not come to their end, so that the same command can be run again.
+//! Notes of checkouts into new directories that are not complete, so that the same command can be run again.
 //!
 //! A checkout whose client was killed, or whose process died, leaves a half-written directory, which the next checkout would refuse
-//! because it is not empty. The note says which directory that is and which tree was being written. The next checkout removes what the
-//! first one wrote and begins anew. What did not come from that tree is the user's: then nothing is removed, and the checkout is refused.
+//! because it is not empty. The note names this directory and the tree that was being written. The next checkout removes the files
+//! of the first one and starts again. Files that did not come from that tree belong to the user: then nothing is removed, and the
+//! checkout is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::Directories;
 use crate::error::{Error, Result};
 
-/// How much of a file is compared at once.
+/// The most bytes of a file that are compared at once.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// A checkout that was begun.
@@ -32,19 +33,20 @@ struct Note {
     token: String,
 }
 
-/// The note of a checkout that runs. It is removed when that succeeds.
+/// The note of a running checkout. It is removed when the checkout succeeds.
 pub(super) struct Begun(PathBuf);
 
 impl Begun {
-    /// The checkout came to its end.
+    /// Removes the note: the checkout is complete.
     pub(super) fn finish(self) {
-        // A note that stays costs nothing: its directory is not empty because it is whole, and then it is not what the note says.
+        // If the note stays, the next checkout into an unattached directory empties it, but only if all its files came from the
+        // tree.
         let _ = fs::remove_file(self.0);
     }
 }
 
 impl Directories {
-    /// Notes that a tree is about to be written into an empty directory.
+    /// Writes the note that a tree is about to be written into an empty directory.
     pub(super) fn begin_checkout(&self, host: &HostDir, root: RootId, staging: &Staging<'_>) -> Result<Begun> {
         let file = self.unfinished_file(host.identity());
         let note = Note { root: root.to_string(), token: staging.token() };
@@ -53,7 +55,7 @@ impl Directories {
         Ok(Begun(file))
     }
 
-    /// Removes what a checkout that did not come to its end left at a path, so that another one can begin there.
+    /// Removes the files that an incomplete checkout left at a path, so that another one can start there.
     pub(super) fn clean_unfinished(&self, path: &Path) -> Result<()> {
         let Ok(host) = HostDir::open(path) else { return Ok(()) };
         let file = self.unfinished_file(host.identity());
@@ -74,7 +76,7 @@ impl Directories {
         Ok(())
     }
 
-    /// Forgets the record of a directory that was being written for its workspace when the process died.
+    /// Detaches a directory whose first checkout was interrupted by the end of the process.
     fn let_go_of_unfinished(&self, identity: Identity) -> Result<()> {
         let _turn = self.context.registry.turn();
         let records = self.context.registry.all();
@@ -84,7 +86,7 @@ impl Directories {
         unfinished.map_or(Ok(()), |record| self.forget_directory(&record.id))
     }
 
-    /// Empties a directory in which everything came from a tree; refuses one that holds anything else.
+    /// Empties a directory in which everything came from a tree. Refuses one that holds anything else.
     fn remove_written(&self, host: &HostDir, root: RootId, token: &str) -> Result<()> {
         let (store, progress) = (&self.context.store, Progress::default());
         let (rules, known) = (Rules::default(), KnownContents::default());
@@ -139,7 +141,7 @@ impl Directories {
     }
 }
 
-/// Whether what differs from the tree that was being written is an unfinished part of it.
+/// Returns whether a difference from the tree that was being written is an incomplete part of the checkout.
 fn is_written(store: &Store, change: &Change, token: &str) -> Result<bool> {
     match (&change.what, &change.before, &change.after) {
         (What::Removed | What::Metadata, _, _) => Ok(true),
@@ -149,7 +151,7 @@ fn is_written(store: &Store, change: &Change, token: &str) -> Result<bool> {
     }
 }
 
-/// Whether a file holds the first bytes of another one.
+/// Returns whether a file is a proper prefix of another one.
 fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
     let (Node::File { size, content }, Node::File { size: length, content: there }) = (&whole.node, &part.node) else {
         return Ok(false);
@@ -159,7 +161,7 @@ fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
     }
     let mut offset = 0;
     while offset < *length {
-        // A file may be a hole of many exabytes.
+        // A file may have a hole of many exabytes.
         let hole = hole_at(store, content, *size, offset)?.min(hole_at(store, there, *length, offset)?);
         if hole > 0 {
             offset += hole;

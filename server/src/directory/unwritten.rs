@@ -1,8 +1,9 @@
-//! Paths of a directory that could not be written. Until they are changed there, they count as the entries that were to be written, so that no
-//! commit takes them for edits.
+//! Paths of a directory that could not be written. Until the user changes them, they count as the entries that were to be written,
+//! so that no commit takes them for edits.
 //!
-//! The record of the directory lists each path with what a capture saw there right after. A capture that sees the same takes the
-//! entry of the workspace's state instead. A path that looks different belongs to the user again, and leaves the list.
+//! The record of the directory lists each path with the entry that a capture found there right after. While a capture finds the
+//! same, it takes the entry of the workspace's state instead. A path that looks different belongs to the user again, and leaves the
+//! list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -26,7 +27,7 @@ use crate::registry::UnwrittenPath;
 const PATHS_MAX: usize = 10_000;
 
 impl Directories {
-    /// Replaces the paths of a capture that could not be written and were not changed since by those of the workspace's state.
+    /// Replaces the entries of a capture that could not be written and did not change since by those of the workspace's state.
     pub(super) fn without_unwritten(&self, locked: &mut LockedDirectory, captured: Captured) -> Result<Captured> {
         if locked.record.unwritten.is_empty() {
             return Ok(captured);
@@ -38,7 +39,7 @@ impl Directories {
         self.with_unwritten_of(locked, rendered, captured)
     }
 
-    /// Whether the index describes a tree, apart from paths that could not be written.
+    /// Returns whether the index describes a tree, apart from paths that could not be written.
     pub(super) fn is_index_of(&self, locked: &LockedDirectory, rendered: RootId) -> Result<bool> {
         let Some(found) = locked.index().root() else { return Ok(false) };
         if found == rendered || locked.record.unwritten.is_empty() {
@@ -53,7 +54,7 @@ impl Directories {
         Ok(true)
     }
 
-    /// Replaces such paths after a tree was written, and lists the paths that could not be written.
+    /// Lists the paths that could not be written after a checkout, and replaces their entries in the capture.
     pub(super) fn without_unwritten_of(
         &self,
         locked: &mut LockedDirectory,
@@ -64,7 +65,7 @@ impl Directories {
             self.list_unwritten(locked, written, captured.root)?;
             return self.with_unwritten_of(locked, written.rendered, captured);
         };
-        // A path that was asked for and is as it was asked for is written, although nothing had to be done.
+        // A requested path that has the requested contents counts as written, although nothing had to be done.
         let sides = Sides::new(&self.context.store, captured.root, written.rendered)?;
         let mut kept = Vec::new();
         for unwritten in std::mem::take(&mut locked.record.unwritten) {
@@ -82,8 +83,8 @@ impl Directories {
         self.without_unwritten(locked, captured)
     }
 
-    /// The listed paths that an update of the directory to a tree does not concern: the snapshot that it was in step with has the same
-    /// there. That they still cannot be written is no news.
+    /// Returns the listed paths that an update of the directory to a tree does not concern, because the snapshot before has the
+    /// same entries there. They need no new notice.
     pub(super) fn known_unwritten(&self, locked: &LockedDirectory, target: RootId) -> Result<BTreeSet<TreePath>> {
         let before = self.context.known_root(locked.record.snapshot())?;
         let Some(before) = before.filter(|root| self.context.store.hold(*root).is_ok()) else {
@@ -168,12 +169,12 @@ impl Directories {
 }
 
 impl LockedDirectory {
-    /// The paths that could not be written.
+    /// Returns the paths that could not be written.
     pub(super) fn unwritten_paths(&self) -> Vec<TreePath> {
         self.record.unwritten.iter().filter_map(UnwrittenPath::tree_path).collect()
     }
 
-    /// The paths that could not be written, for the wire.
+    /// Returns the notices of the paths that could not be written, for the wire.
     pub(super) fn unwritten_messages(&self) -> Vec<v1::Notice> {
         let message = |unwritten: &UnwrittenPath| v1::Notice {
             path: Bytes::copy_from_slice(unwritten.path.as_os_str().as_bytes()),
@@ -184,7 +185,7 @@ impl LockedDirectory {
         self.record.unwritten.iter().map(message).collect()
     }
 
-    /// Warns of paths that could not be written and are more than a record lists.
+    /// Returns a warning if more paths could not be written than the record lists.
     pub(super) fn unlisted_warning(&self) -> Option<String> {
         (self.record.unlisted > 0).then(|| {
             format!(
@@ -202,7 +203,8 @@ impl UnwrittenPath {
     }
 }
 
-/// Whether a notice of a checkout says that a path does not have the entry that was to be written, and no other program changed it.
+/// Returns whether a notice of a checkout says that a path lacks the entry that was to be written, although no other program
+/// changed it.
 fn is_unwritten(why: &Why) -> bool {
     match why {
         Why::GitFile | Why::Withheld | Why::OwnerNotSet => true,
@@ -211,7 +213,7 @@ fn is_unwritten(why: &Why) -> bool {
     }
 }
 
-/// The notice of a path, or of a directory above it.
+/// Returns the notice of a path, or of the nearest directory above it that has one.
 fn at_or_above<'a>(path: &TreePath, noticed: &BTreeMap<&TreePath, &'a Notice>) -> Option<&'a Notice> {
     let mut here = Some(path.clone());
     while let Some(ancestor) = here {
@@ -230,10 +232,10 @@ struct Sides<'a> {
     wanted: Arc<Root>,
 }
 
-/// A path of both trees.
+/// The comparison of a path in both trees.
 struct Look {
-    /// The entry that was found, in words. Attributes count only where the contents are those that were to be written: who corrects the
-    /// permissions of a file that could not be written has not changed its contents.
+    /// A description of the entry that was found. It includes attributes only if the contents are those that were to be written: a
+    /// user who corrects the permissions of a file that could not be written has not changed its contents.
     seen: String,
     has_wanted_contents: bool,
     is_as_wanted: bool,
@@ -247,7 +249,7 @@ impl<'a> Sides<'a> {
     fn look(&self, path: &TreePath) -> Result<Look> {
         let found = entry_at(self.store, &self.found, path)?;
         let wanted = entry_at(self.store, &self.wanted, path)?;
-        // Names in a directory are paths of their own.
+        // The entries of a directory are paths of their own.
         let is_deep = wanted.as_ref().is_none_or(|entry| entry.kind() != EntryKind::Directory);
         let Some(found) = found else {
             let parent = path.split_last().map(|(parent, _)| parent).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Watching directories: what happened is known without a walk, and snapshots are taken by themselves if asked for.
+//! Watches of directories: events show the changes without a walk, and snapshots are taken automatically if a caller asks for them.
 //!
-//! All watches of a directory share one watcher, and each ends by itself: a call in the foreground when its caller goes away, the one in
-//! the background when it is stopped. The watch in the background is part of the directory's record, so every process that holds the
-//! store takes it up, and tries again while the directory is gone or cannot be watched.
+//! All watches of a directory share one watcher, and each ends on its own: a foreground watch when its client disconnects, the
+//! background watch when it is stopped. The background watch is part of the directory's record, so every process that opens the
+//! store resumes it, and retries while the directory is gone or cannot be watched.
 
 mod foreground;
 mod writes;
@@ -30,15 +30,15 @@ use crate::error::{Error, Result};
 use crate::registry::{BackgroundWatch, Record};
 use crate::states::CAPTURE;
 
-/// How long a watch sleeps before it looks whether it is still wanted.
+/// How long a watch sleeps before it checks whether it is still wanted.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// How often a watch looks whether its directory is still the one at its path: inotify tells nothing of one that was moved.
+/// How often a watch checks whether its directory is still the one at its path: inotify does not report a move of it.
 const CHECK_DIRECTORY_EVERY: Duration = Duration::from_secs(2);
-/// Delay before a watch in the background that could not begin, or had to end, is tried again.
+/// Delay before a background watch that could not start, or had to end, is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for a call that works in a directory.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// The session of the watch in the background; those of calls have other numbers.
+/// The session of the background watch; those of calls have other numbers.
 const BACKGROUND: u64 = 0;
 
 /// The watches of a store.
@@ -46,13 +46,13 @@ const BACKGROUND: u64 = 0;
 pub(crate) struct Watches {
     /// The ids of directories that are watched now.
     active: Mutex<BTreeSet<String>>,
-    /// The ids of directories whose watch in the background has its thread.
+    /// The ids of directories whose background watch has a thread.
     supervised: Mutex<HashSet<String>>,
     /// The states of background watches, by the ids of their directories.
     background: Mutex<BTreeMap<String, BackgroundState>>,
-    /// Told when a watch in the background was changed or the process ends.
+    /// Notified when a background watch was changed or the process ends.
     changed: Condvar,
-    /// How many calls watch.
+    /// The number of calls that watch.
     foreground: AtomicUsize,
     last_session: AtomicU64,
     /// Whether this process stays when a call has ended.
@@ -63,9 +63,9 @@ pub(crate) struct Watches {
 /// The state of a background watch.
 #[derive(Clone, Debug, Default)]
 struct BackgroundState {
-    /// Why it does not run; nothing while it runs.
+    /// Why it does not run; `None` while it runs.
     problem: Option<String>,
-    /// When this process took it up, if another one began it.
+    /// When this process resumed it, if another process started it.
     resumed: Option<Time>,
 }
 
@@ -85,21 +85,21 @@ struct SharedWatcher {
     since: Mutex<Dirty>,
     /// The number of reads that found events. Each session remembers the number that it has seen.
     events: watch::Sender<u64>,
-    /// Why watches in the foreground end, once they do.
+    /// Why foreground watches end, once they do.
     lost: watch::Sender<Option<Arc<Error>>>,
-    /// Whether a task reads what the kernel noted.
+    /// Whether a task reads the inotify events.
     is_tended: AtomicBool,
     ended: AtomicBool,
 }
 
 impl Watch {
-    /// Where something happened since the last capture; from now on only what happens next counts.
+    /// Takes the directories with events since the last capture. From now on only new events count.
     pub(super) fn take_dirty(&self) -> Dirty {
         self.eye.gather();
         std::mem::replace(&mut self.eye.since.lock(), Dirty::Nothing)
     }
 
-    /// Where something happened since the last capture, for a look that changes nothing.
+    /// Returns the directories with events since the last capture, and leaves them for the next one.
     pub(super) fn look_dirty(&self) -> Dirty {
         self.eye.gather();
         self.eye.since.lock().clone()
@@ -112,7 +112,7 @@ impl Watch {
 }
 
 impl SharedWatcher {
-    /// Reads what the kernel noted.
+    /// Reads the inotify events.
     fn gather(&self) {
         let mut since = self.since.lock();
         let before = std::mem::replace(&mut *since, Dirty::Nothing);
@@ -139,7 +139,7 @@ impl SharedWatcher {
         self.lose(Error::new(Reason::NoDirectory, message));
     }
 
-    /// Ends the watches in the foreground. The first reason counts.
+    /// Ends the foreground watches. Only the first reason counts.
     fn lose(&self, why: Error) {
         self.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
@@ -172,33 +172,33 @@ impl Watches {
 }
 
 impl Directories {
-    /// How many directories are watched.
+    /// Returns the number of watched directories.
     pub fn watched(&self) -> usize {
         self.watches.active.lock().len()
     }
 
-    /// Whether something is watched, or is to be watched as soon as that is possible.
+    /// Returns whether a directory is watched, or will be watched as soon as possible.
     pub(crate) fn is_watching(&self) -> bool {
         self.watched() > 0 || !self.watches.supervised.lock().is_empty()
     }
 
-    /// How many calls watch a directory: their watches end with this process.
+    /// Returns the number of calls that watch a directory. Their watches end with this process.
     pub(crate) fn watching_calls(&self) -> usize {
         self.watches.foreground.load(Ordering::Relaxed)
     }
 
-    /// How many watches in the background there are to be.
+    /// Returns the number of background watches that the records ask for.
     pub(crate) fn background_watches(&self) -> usize {
         self.context.registry.all().iter().filter(|record| record.background.is_some()).count()
     }
 
-    /// The watcher of a directory, which stays until this session has ended.
+    /// Returns the watcher of a directory, which is kept until this session ends. Marks the store as in use meanwhile.
     fn begin_watch(&self, name: &str, session: u64) -> Result<Arc<SharedWatcher>> {
         let _using = self.context.using();
         self.begin_session(name, session)
     }
 
-    /// The watcher of a directory, for a thread that uses the store.
+    /// Returns the watcher of a directory like [`begin_watch`](Self::begin_watch), for a thread that uses the store already.
     fn begin_session(&self, name: &str, session: u64) -> Result<Arc<SharedWatcher>> {
         let mut locked = self.lock(name)?;
         if let Some(watch) = &mut locked.live.watch {
@@ -207,7 +207,7 @@ impl Directories {
         }
         let rules = self.rules(&locked.record)?;
         let watcher = Watcher::start(&locked.host, &rules)?;
-        // What happened before the watcher began is found by one look everywhere.
+        // The first capture reads everything, and so finds the changes before the watcher started.
         let since = Mutex::new(Dirty::Everything);
         let eye = Arc::new(SharedWatcher {
             watcher,
@@ -224,9 +224,9 @@ impl Directories {
         Ok(eye)
     }
 
-    /// Ends a session, and with the last one the watcher.
+    /// Ends a session, and the watcher with the last one.
     fn end_session(&self, name: &str, session: u64) -> Result<()> {
-        // The call that let go of the directory has ended its watches.
+        // If the directory was detached, its watches have ended.
         let Ok(record) = self.record(name) else { return Ok(()) };
         let live = self.live(&record.id);
         let mut live = live.lock();
@@ -249,7 +249,7 @@ impl Directories {
         }
     }
 
-    /// Takes snapshots of a directory until `over`. Ends with an error when the directory is gone or another one is in its place.
+    /// Takes snapshots of a directory until `over` returns `true`. Returns an error when the directory is gone or was replaced.
     fn keep_watch(
         &self,
         name: &str,
@@ -260,7 +260,7 @@ impl Directories {
         over: &impl Fn() -> bool,
     ) -> Result<()> {
         let (mut last, mut checked) = (Instant::now(), Instant::now());
-        // The present files are the first snapshot.
+        // The first snapshot has the files that exist now.
         let mut first = Some(last);
         let mut seen = *eye.events.borrow();
         while !over() {
@@ -303,9 +303,9 @@ impl Directories {
     }
 }
 
-/// The watches in the background.
+/// The background watches.
 impl Directories {
-    /// Takes up the watches that are to run in the background. From here on this process lasts.
+    /// Resumes the background watches of the records. From here on this process stays when a call has ended.
     pub(crate) fn resume_watches(&self) {
         self.watches.is_lasting.store(true, Ordering::Relaxed);
         let now = self.context.now();
@@ -325,7 +325,7 @@ impl Directories {
             let live = self.live(&id);
             if let Some(mut live) = live.try_lock_for(END_TIMEOUT) {
                 live.end_watch();
-                // Without it the next capture reads all files.
+                // Without the index, the next capture reads all files.
                 if let Err(failure) = self.save_watched_index(&live, &id) {
                     warn_failure(&failure, "the index of a watched directory was not saved");
                 }
@@ -333,7 +333,7 @@ impl Directories {
         }
     }
 
-    /// Writes down that a directory is to be watched in the background, and lets a thread see to it.
+    /// Records that a directory is watched in the background, and starts the thread for it.
     fn keep_in_background(&self, name: &str, background: BackgroundWatch) -> Result<()> {
         let id = self.set_background(name, Some(background))?;
         self.watches.note(&id, |state| *state = BackgroundState::default());
@@ -341,7 +341,7 @@ impl Directories {
         Ok(())
     }
 
-    /// Ends the watch of a directory in the background, and no other.
+    /// Ends the background watch of a directory, and no other.
     fn stop_background(&self, name: &str) -> Result<()> {
         let id = self.set_background(name, None)?;
         self.end_session(name, BACKGROUND)?;
@@ -352,7 +352,7 @@ impl Directories {
 
     fn set_background(&self, name: &str, background: Option<BackgroundWatch>) -> Result<String> {
         let id = self.record(name)?.id;
-        // A call that works in the directory would write the old record down again.
+        // A call that works in the directory would write the old record again.
         let _turn = self.live(&id).lock_arc();
         let record = Record { background, ..self.record(name)? };
         if self.context.registry.get(&id).as_ref() != Some(&record) {
@@ -361,7 +361,7 @@ impl Directories {
         Ok(id)
     }
 
-    /// Starts the thread of a watch in the background, unless there is one.
+    /// Starts the thread of a background watch, unless there is one.
     fn supervise(&self, id: &str) {
         if self.watches.supervised.lock().insert(id.to_owned()) {
             let (service, id) = (self.clone(), id.to_owned());
@@ -370,7 +370,7 @@ impl Directories {
         self.watches.changed.notify_all();
     }
 
-    /// Watches a directory for as long as its record says so, and begins again whenever that had to end.
+    /// Watches a directory while its record asks for it, and restarts the watch when it had to end.
     fn keep_background_watch(&self, id: &str) {
         let watches = &self.watches;
         loop {
@@ -415,14 +415,14 @@ impl Directories {
         let pace = Pace::new(wanted.quiet_milliseconds, wanted.interval_milliseconds);
         let done = self.keep_watch(&name, &wanted.actor, &eye, &pace, &mut tell, &over);
         let is_still_wanted = self.context.registry.get(id).is_some_and(|record| record.background.is_some());
-        // With another pace it goes on at once; the watcher stays.
+        // With another pace, the watch continues at once with the same watcher.
         if done.is_err() || !is_still_wanted || watches.is_ending() {
             self.end_session(&name, BACKGROUND)?;
         }
         done
     }
 
-    /// Lets a watch in the background try at once, because its directory is another one now.
+    /// Makes a background watch retry at once, because its directory was replaced.
     pub(super) fn retry_background(&self, id: &str) {
         let watches = &self.watches;
         if let Some(state) = watches.background.lock().get_mut(id) {
@@ -448,13 +448,13 @@ impl Directories {
             }
             None => String::new(),
         };
-        // One that is just being taken up misses nothing: it begins with a look everywhere.
+        // A watch that is being resumed misses nothing: its first capture reads everything.
         directory.watched |= directory.watch_problem.is_empty();
         directory.watch_resume_time = state.resumed.map(amalgam_proto::timestamp);
     }
 }
 
-/// Whether a failure says that the watched directory is not there any more.
+/// Returns whether an error means that the watched directory does not exist any more.
 fn is_lost(reason: Reason) -> bool {
     matches!(reason, Reason::DirectoryGone | Reason::DirectoryReplaced | Reason::NoDirectory)
 }
@@ -476,7 +476,8 @@ impl Pace {
         if self.quiet.is_zero() { CHECK_INTERVAL } else { CHECK_INTERVAL.min(self.quiet / 4) }
     }
 
-    /// When a snapshot is due of what first happened, and last happened, at these moments.
+    /// Returns when a snapshot is due, given the times of the first and the last event since the one before; `None` if the pace
+    /// sets no delay.
     fn next_due(&self, first: Instant, last: Instant) -> Option<Instant> {
         let quiet = (!self.quiet.is_zero()).then(|| last.checked_add(self.quiet)).flatten();
         let time = (!self.interval.is_zero()).then(|| first.checked_add(self.interval)).flatten();

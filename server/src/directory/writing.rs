@@ -1,8 +1,8 @@
-//! A note that a directory is being written to, so that what a process that died leaves there is found and removed.
+//! A note that a directory is being written, so that the leftovers of a process that died are found and removed.
 //!
-//! A checkout writes files under names of its own and moves them into place. Killed in between, it leaves such a name behind. The
-//! note has the token of the checkout, which is in all these names, and lists the directories where they can be; the next call that
-//! locks the directory removes the leftovers.
+//! A checkout writes files under temporary names and moves them into place. If it is killed in between, it leaves such a name
+//! behind. The note has the token of the checkout, which all these names contain, and lists the directories where they can be; the
+//! next call that locks the directory removes the leftovers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use super::Directories;
 use super::LockedDirectory;
 use crate::error::{Error, Result};
 
-/// The beginning of the first part of a note; the token follows.
+/// The prefix of the first part of a note; the token follows.
 const TOKEN: &[u8] = b"token ";
 
-/// The note, until it is dropped.
+/// The note of a running checkout, which is removed on drop.
 pub(super) struct Writing(PathBuf);
 
 impl Drop for Writing {
@@ -28,11 +28,11 @@ impl Drop for Writing {
 }
 
 impl Directories {
-    /// Notes that names in these directories will be written.
+    /// Writes the note that a checkout will write names in these directories.
     pub(super) fn writing(&self, id: &str, staging: &Staging<'_>, directories: &BTreeSet<TreePath>) -> Result<Writing> {
         let file = self.context.registry.writing_file(id);
         let token = [TOKEN, staging.token().as_bytes()].concat();
-        // No name holds a NUL.
+        // No name contains a NUL.
         let parts = std::iter::once(&token[..]).chain(directories.iter().map(TreePath::as_bytes));
         let text: Vec<_> = parts.collect();
         fs::write(&file, text.join(&0)).map_err(Error::io("note that a directory is written to"))?;

@@ -5,7 +5,7 @@ use amalgam_materializer::Notice;
 
 /// The tree that was written into a directory just before a capture of it.
 pub(super) struct WrittenTree<'a> {
-    /// The tree as files: conflicts are rendered.
+    /// The tree with its conflicts rendered as files.
     pub(super) rendered: RootId,
     /// The paths that were to be written; `None` for the whole tree, which is the workspace's state afterwards.
     pub(super) paths: Option<&'a [TreePath]>,

@@ -1,4 +1,4 @@
-//! The secret of a store from which the keys of file handles are derived. It is made once: clients keep handles across restarts.
+//! The secret of a store from which the keys of file handles are derived. It is created once: clients keep handles across restarts.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::error::{Error, Result};
 use crate::home::replace_file;
 
-/// The number of bytes of a key.
+/// The size of a key in bytes.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// Reads the key in a directory, or makes one.
+/// Reads the key in a directory, or creates one.
 pub(super) fn read_or_make(directory: &Path) -> Result<[u8; KEY_BYTES]> {
     let file = directory.join("key");
     match fs::read(&file) {
@@ -34,14 +34,14 @@ pub(super) fn read_or_make(directory: &Path) -> Result<[u8; KEY_BYTES]> {
     }
 }
 
-/// Random bytes as hex digits.
+/// Returns random bytes as hex digits.
 pub(super) fn random_hex(bytes: usize) -> Result<String> {
     let mut random = vec![0; bytes];
     fill_random(&mut random)?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Fills a buffer of at most 256 bytes, which the kernel gives at once.
+/// Fills a buffer of at most 256 bytes, which the kernel returns in one call.
 fn fill_random(buffer: &mut [u8]) -> Result<()> {
     let wanted = buffer.len();
     match getrandom(buffer, GetRandomFlags::empty()) {

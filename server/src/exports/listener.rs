@@ -1,7 +1,7 @@
-//! The NFS server of a process: where it listens, and when it moves or ends.
+//! The NFS server of a process: the address where it listens, and when it moves or ends.
 //!
-//! Without an instruction it listens at the loopback address, and at all addresses as soon as an export allows other machines. Each export
-//! has its own list of addresses in either case.
+//! Without an instruction it listens at the loopback address, and at all addresses as soon as an export allows other machines. Each
+//! export has its own list of addresses in either case.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use super::key;
 use crate::context::Clock;
 use crate::error::{Error, Result};
 
-/// The port of NFS.
+/// The default port of NFS.
 const PORT: u16 = 2_049;
-/// How long calls under way may take when the server ends.
+/// How long calls under way may take when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An instruction to listen at one address.
@@ -35,10 +35,10 @@ pub struct NfsListen {
 
 /// The server, and the table of exports that it serves.
 pub(super) struct Listener {
-    /// Where key and recent replies are kept.
+    /// The directory of the key and of recent replies.
     directory: PathBuf,
     clock: Clock,
-    /// Made with the key when it is needed first.
+    /// Created with the key when it is first needed.
     table: Option<Arc<Table>>,
     server: Option<Server>,
     told: Option<NfsListen>,
@@ -57,7 +57,7 @@ impl Listener {
         }
     }
 
-    /// The table of exports.
+    /// Returns the table of exports, and creates it if necessary.
     pub(super) fn table(&mut self) -> Result<Arc<Table>> {
         if let Some(table) = &self.table {
             return Ok(Arc::clone(table));
@@ -66,12 +66,12 @@ impl Listener {
         Ok(Arc::clone(self.table.insert(table)))
     }
 
-    /// The table of exports, if one was made.
+    /// Returns the table of exports; `None` if it was not created yet.
     pub(super) fn opened_table(&self) -> Option<Arc<Table>> {
         self.table.clone()
     }
 
-    /// Where the server listens, if it runs.
+    /// Returns the address of the server; `None` if it does not run.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.server.as_ref().map(Server::address)
     }
@@ -99,13 +99,13 @@ impl Listener {
         self.start(bound)
     }
 
-    /// The addresses that may mount an export which names none.
+    /// Returns the networks that may mount an export which names none.
     pub(super) fn default_allow(&self) -> Vec<Network> {
         let told = self.told.iter().flat_map(|told| &told.allow);
         Network::loopback().iter().chain(told).copied().collect()
     }
 
-    /// Makes the server listen where these networks reach it. Returns its address.
+    /// Makes the server listen where these networks can reach it. Returns its address.
     pub(super) fn ensure(
         &mut self,
         allow: &[Network],
@@ -137,7 +137,7 @@ impl Listener {
         }
     }
 
-    /// Refuses networks that an instruction leaves out.
+    /// Refuses networks that the instruction to listen does not allow.
     fn refuse_unreachable(&self, allow: &[Network]) -> Result<()> {
         let Some(told) = &self.told else { return Ok(()) };
         let is_in = |network: &Network| network.is_loopback() || told.allow.iter().any(|other| other.covers(network));
@@ -151,7 +151,7 @@ impl Listener {
         Err(Error::new(Reason::Invalid, message))
     }
 
-    /// Listens at another address. Clients connect again by themselves.
+    /// Makes the server listen at another address. Clients reconnect by themselves.
     fn move_to(&mut self, from: SocketAddr, to: SocketAddr) -> Result<SocketAddr> {
         self.stop();
         let moved = listen(to).map_err(Error::io(format!("listen for NFS at {to}")));
@@ -184,7 +184,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Completes calls under way, and ends the server.
+    /// Completes calls under way, and stops the server.
     pub(super) fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop(STOP_TIMEOUT);
@@ -192,14 +192,14 @@ impl Listener {
         }
     }
 
-    /// Ends the server, unless it was told to listen.
+    /// Stops the server, unless there is an instruction to listen.
     pub(super) fn stop_unless_told(&mut self) {
         if self.told.is_none() {
             self.stop();
         }
     }
 
-    /// The address at which clients in these networks reach the server.
+    /// Returns the address at which clients in these networks reach the server; `None` if it does not run.
     pub(super) fn reachable_address(&self, allow: &[Network]) -> Option<SocketAddr> {
         let address = self.address()?;
         if !address.ip().is_unspecified() {
@@ -211,12 +211,13 @@ impl Listener {
     }
 }
 
-/// The error for a server that should run and does not.
+/// Returns the error for a server that should run and does not.
 pub(super) fn not_listening() -> Error {
     Error::new(Reason::Fault, "the NFS server does not run")
 }
 
-/// The address of all interfaces, if an address is one of this machine only and a network is not.
+/// Returns the address of all interfaces if clients in these networks cannot reach `ip`: it is a loopback address, or IPv4 for an
+/// IPv6 network. Returns `None` if it can stay.
 pub(super) fn widened(ip: IpAddr, allow: &[Network]) -> Option<IpAddr> {
     let outside = || allow.iter().filter(|network| !network.is_loopback());
     let is_narrow = ip.is_loopback() || ip.is_ipv4() && outside().any(|network| network.address().is_ipv6());
@@ -227,7 +228,7 @@ pub(super) fn widened(ip: IpAddr, allow: &[Network]) -> Option<IpAddr> {
     Some(if has_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() })
 }
 
-/// The address that this machine has in the direction of a network. Nothing is sent: connecting a UDP socket only looks at the routes.
+/// Returns the address of this machine on the route to a network. Nothing is sent: connecting a UDP socket only looks up the route.
 fn own_address_towards(network: &Network) -> Option<IpAddr> {
     let any: IpAddr =
         if network.address().is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -237,10 +238,10 @@ fn own_address_towards(network: &Network) -> Option<IpAddr> {
     (!found.is_unspecified()).then_some(found)
 }
 
-/// Called with each mount, unmount and refusal of an NFS client. Request threads call it, so it must not block.
+/// A callback for each mount, unmount and refusal of an NFS client. Request threads call it, so it must not block.
 type MountObserver = Arc<OnceLock<MountWatcher>>;
 
-/// Logs which client mounted what.
+/// Logs a mount, an unmount or a refusal of an NFS client.
 fn log_mount(event: &MountEvent) {
     let MountEvent { client, path, what } = event;
     match what {

@@ -16,7 +16,7 @@ pub(super) struct ExportSource {
     context: Arc<Context>,
     views: Views,
     number: u64,
-    /// The file for the handles of a snapshot's files.
+    /// The file that stores the handles of a snapshot's files.
     handles: PathBuf,
 }
 
@@ -34,7 +34,7 @@ impl ViewSource for ExportSource {
             match failure.reason() {
                 Reason::NotFound | Reason::Purged => ViewError::Stale(0),
                 Reason::Corrupt | Reason::Full | Reason::Fault => ViewError::Journal(failure.to_string()),
-                // The client asks again: the process is ending, or another call holds the workspace.
+                // The client retries: the process is ending, or another call holds the workspace.
                 _ => ViewError::Locked,
             }
         })

@@ -1,4 +1,4 @@
-//! Tests of exports without a client of the kernel.
+//! Tests of exports without the NFS client of a kernel.
 
 use amalgam_nfs::client::Client;
 

@@ -11,11 +11,11 @@ use crate::service::Service;
 
 /// The most paths in a batch.
 const PATHS_MAX: usize = 1_000;
-/// Bytes of each file of a batch, if the request does not say.
+/// The most bytes of each file of a batch, unless the request sets a limit.
 const BATCH_FILE_BYTES: u64 = 1 << 20;
-/// Bytes of all files of a batch together.
+/// The most bytes of all files of a batch together.
 const BATCH_BYTES_MAX: u64 = 16 << 20;
-/// Bytes in one message.
+/// The most bytes in one message.
 const BLOCK_BYTES: u64 = 256 << 10;
 
 /// Returns the metadata of a path.

@@ -16,12 +16,12 @@ use crate::views::ViewUse;
 
 /// Data up to this size is journaled with the edit itself.
 const PIECE_BYTES: usize = 1 << 20;
-/// The most bytes that one call writes.
+/// The most bytes that one call may write.
 const WRITE_BYTES_MAX: u64 = 64 << 30;
-/// How long a client may send nothing.
+/// How long a client may send nothing before its write is refused.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// A write under way.
+/// A write whose data is still arriving.
 struct Arriving {
     header: v1::WriteFileHeader,
     used: Arc<ViewUse>,
@@ -77,7 +77,7 @@ impl Api {
         .await
     }
 
-    /// Takes data that arrived. A full piece goes to the journal.
+    /// Adds data that arrived. Writes it to the journal once a piece is full.
     async fn take(&self, mut arriving: Arriving, data: Bytes) -> Result<Arriving, Status> {
         arriving.bytes += data.len() as u64;
         if arriving.bytes > WRITE_BYTES_MAX {
@@ -99,7 +99,7 @@ impl Api {
     }
 }
 
-/// Returns the next part of a stream; nothing at its end.
+/// Returns the next part of a stream; `None` at its end.
 async fn next(stream: &mut Streaming<v1::WriteFileRequest>) -> Result<Option<v1::write_file_request::Part>, Status> {
     let silent = |_| {
         let message = format!("no data for {} seconds; nothing was changed", SILENCE_MAX.as_secs());

@@ -18,7 +18,7 @@ use crate::messages::summary_message;
 use crate::service::Service;
 
 const AT_ONCE: usize = 256;
-/// A patch is sent in pieces of about this size.
+/// The approximate size of the pieces in which a patch is sent.
 const PIECE_BYTES: usize = 256 << 10;
 
 fn hold(
@@ -31,7 +31,7 @@ fn hold(
     Ok((service.directories.hold_state(before, here.as_ref())?, service.directories.hold_state(after, here.as_ref())?))
 }
 
-/// A change for the wire.
+/// Returns a change, for the wire.
 fn change_message(change: &Change) -> v1::Change {
     let bytes = |path: &amalgam_engine::TreePath| Bytes::copy_from_slice(path.as_bytes());
     let from = match &change.what {
@@ -94,7 +94,7 @@ fn send_changes(
     sender.send(v1::DiffStatesResponse { changes, git_changes })
 }
 
-/// How many paths in `.git` differ.
+/// Counts the paths in `.git` that differ between two trees.
 fn git_changes(service: &Service, before: &HeldTree, after: &HeldTree, wanted: &[TreePath]) -> Result<u64> {
     let mut count = 0;
     let diff = diff_roots(&service.context.store, before.root, after.root, DiffOptions::default());
@@ -182,7 +182,7 @@ fn risk_words(hint: &RiskHint) -> String {
     }
 }
 
-/// A unified patch, in pieces.
+/// Sends a unified patch, in pieces.
 pub(super) fn patch(
     service: &Service,
     request: &v1::GetPatchRequest,
@@ -196,7 +196,7 @@ pub(super) fn patch(
         options.context_lines = lines as usize;
     }
     let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
-    // A patch has no conflicts, so it is between the faces of the two.
+    // A patch cannot show conflicts, so it compares the rendered trees.
     let report = sender.caller.walking(|| {
         let faces = service.conflicts.faces_of_difference(before.root, after.root)?;
         let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.rendered));
@@ -226,7 +226,7 @@ fn omission_words(why: Omission) -> String {
     }
 }
 
-/// A writer whose bytes go out as answers.
+/// A writer that sends its bytes as answers.
 struct Pieces<'a> {
     sender: &'a Sender<v1::GetPatchResponse>,
     waiting: Vec<u8>,

@@ -26,7 +26,7 @@ fn at(service: &Service, state: Option<&v1::State>, workspace: &str, path: &Tree
     Ok((held, entry))
 }
 
-/// The names in a directory, or all below it, parents first.
+/// Sends the entries of a directory, or all entries below it, parents first.
 pub(super) fn list(
     service: &Service,
     request: &v1::ListEntriesRequest,
@@ -69,7 +69,7 @@ fn send_entries(
     sender.send(v1::ListEntriesResponse { entries })
 }
 
-/// The bytes of a file, in blocks.
+/// Sends the bytes of a file, in blocks.
 pub(super) fn read(
     service: &Service,
     request: &v1::ReadFileRequest,
@@ -78,7 +78,7 @@ pub(super) fn read(
     let path = tree_path(&request.path)?;
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
     let message = amalgam_proto::entry(&path, &entry);
-    // A conflict is read as it is shown.
+    // A conflict is read as it is rendered.
     let session = service.context.store.session();
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
@@ -145,7 +145,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_listing_of_all_below_ends_at_a_limit() {
         let around = tempfile::tempdir().expect("a directory");
-        // A limit that a test can reach in a moment.
+        // A limit that a test reaches quickly.
         let store =
             |paths_max| Store::new(Arc::new(Memory::default()), &StoreOptions { paths_max, ..StoreOptions::default() });
         for (paths_max, is_refused) in [(300, false), (299, true)] {

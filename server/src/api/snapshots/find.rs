@@ -37,8 +37,8 @@ impl Pattern {
     }
 }
 
-/// Every path that matches and is or was in a history: first those of the snapshots that the search begins from, then those that are
-/// gone, newest first.
+/// Sends every path that matches and is or was in a history: first the paths of the snapshots that the search begins from, then
+/// removed ones, newest first.
 pub(super) fn paths(
     service: &Service,
     request: &v1::FindPathsRequest,
@@ -74,7 +74,7 @@ struct PathSearch<'a> {
 }
 
 impl PathSearch<'_> {
-    /// Whether the whole tree of a snapshot is kept.
+    /// Returns whether the whole tree of a snapshot is kept.
     fn has_tree(&self, id: SnapshotId) -> Result<bool> {
         Ok(!self.service.context.history.is_thinned(id)?)
     }
@@ -100,7 +100,7 @@ impl PathSearch<'_> {
         })
     }
 
-    /// The paths of a snapshot that the search begins from.
+    /// Sends the matching paths of a snapshot that the search begins from.
     fn present(&mut self, id: SnapshotId) -> Result<()> {
         if !self.has_tree(id)? {
             return Ok(());
@@ -116,7 +116,8 @@ impl PathSearch<'_> {
         Ok(())
     }
 
-    /// The paths that a snapshot has no more. A parent whose tree was dropped gives way to the next one before it.
+    /// Sends the matching paths that a snapshot removed. A parent whose tree was dropped is replaced by its nearest first-parent
+    /// ancestor with a tree.
     fn removed(&mut self, mut parent: SnapshotId, child: SnapshotId) -> Result<()> {
         if !self.has_tree(child)? {
             return Ok(());
@@ -139,7 +140,7 @@ impl PathSearch<'_> {
     }
 }
 
-/// The lines of a tree that match a pattern, file by file.
+/// Sends the lines of a tree that match a pattern, file by file.
 pub(super) fn lines(
     service: &Service,
     request: &v1::SearchFilesRequest,
@@ -212,7 +213,7 @@ impl LineSearch<'_> {
         matches.into_iter().try_for_each(|found| self.found(found))
     }
 
-    /// The bytes of a file; nothing for an entry without bytes, a purged one, or one that is too large. A conflict is searched as it is shown.
+    /// Returns the bytes of a file as it is rendered; `None` for an entry without bytes, a purged file, or one that is too large.
     fn text(&self, path: &TreePath, entry: &Entry) -> Result<Option<Vec<u8>>> {
         let store = &self.service.context.store;
         let session = store.session();

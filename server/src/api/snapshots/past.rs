@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::permissions::VisibleEntries;
 use crate::service::Service;
 
-/// A page of a log. The token says how many came before and where the log began, so that later commits do not
-/// shift the pages.
+/// Returns a page of a log. The token holds the number of snapshots before the page and the heads of the log, so that later commits
+/// do not shift the pages.
 pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Result<v1::ListSnapshotsResponse> {
     let here = service.context.here(&request.workspace)?;
     let limit = page_size(request.page_size)?;
@@ -64,9 +64,9 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
 }
 
-/// Where a search through history begins.
+/// The start of a search through history.
 pub(super) struct From<'a> {
-    /// Snapshots as people write them; none for the workspace's head.
+    /// Revisions; the workspace's head if there are none.
     pub(super) revisions: &'a [String],
     /// All workspaces and labels.
     pub(super) all: bool,
@@ -74,7 +74,7 @@ pub(super) struct From<'a> {
     pub(super) project: bool,
 }
 
-/// The snapshots that a search through history begins from.
+/// Returns the snapshots from which a search through history begins.
 pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
     if from.all || from.project {
         let heads = service.context.named_snapshots()?;
@@ -90,14 +90,14 @@ pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceN
     from.revisions.iter().map(|revision| service.context.resolve(revision, here)).collect()
 }
 
-/// These snapshots and all that led to them.
+/// Returns the snapshots of these revisions and all their ancestors.
 fn ancestors(service: &Service, revisions: &[String], here: Option<&WorkspaceName>) -> Result<HashSet<SnapshotId>> {
     let heads = revisions.iter().map(|revision| service.context.resolve(revision, here)).collect::<Result<Vec<_>>>()?;
     let log = service.context.history.log(&heads, LogOrder::Generation)?;
     Ok(log.map(|entry| entry.map(|entry| entry.id)).collect::<Result<_, _>>()?)
 }
 
-/// Those of some heads whose history meets that of a workspace, its own included.
+/// Returns those heads whose history shares a snapshot with that of a workspace.
 fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
     let Some(here) = here else {
         return Err(Error::new(Reason::Invalid, "name the workspace whose project is meant"));
@@ -114,7 +114,7 @@ fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceNam
             } else if !unrelated.contains(&id) && seen.insert(id) {
                 match service.context.store.snapshot(id) {
                     Ok(snapshot) => open.extend(&snapshot.parents),
-                    // Its record was collected; history ends here.
+                    // Its record was collected: the history ends here.
                     Err(EngineError::Missing { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -130,7 +130,7 @@ fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceNam
     Ok(found)
 }
 
-/// Heads beyond this many are not repeated in a token; the pages of such a log begin anew from the present heads.
+/// The most heads that a page token holds. Further heads are left out, so later pages lack the snapshots that only they reach.
 const TOKEN_HEADS_MAX: usize = 512;
 
 fn token(heads: &[SnapshotId], skip: usize) -> String {
@@ -150,7 +150,7 @@ fn read_token(token: &str) -> Result<(Vec<SnapshotId>, usize)> {
     Ok((heads, skip))
 }
 
-/// Returns the judge of entries for a call that reads stored snapshots.
+/// Returns the visibility filter for a call that reads stored snapshots.
 fn visible_entries(service: &Service, here: Option<&WorkspaceName>) -> Result<VisibleEntries> {
     Ok(VisibleEntries::new(&service.context.store, service.context.permissions.reading(here)?))
 }
@@ -169,7 +169,7 @@ fn is_version_visible(service: &Service, visible: &mut VisibleEntries, version: 
     Ok(true)
 }
 
-/// The snapshots that changed a path.
+/// Sends the snapshots that changed a path, at most as many as the request's limit.
 pub(super) fn versions(
     service: &Service,
     request: &v1::ListVersionsRequest,
@@ -186,7 +186,7 @@ pub(super) fn versions(
     let mut sent = 0;
     for version in service.context.history.versions(head, &path, request.follow)? {
         let version = version?;
-        // The file had a hidden path before: its history ends here.
+        // The file had a hidden path before: its visible history ends here.
         if !guard.is_visible(version.path.as_bytes(), false) {
             break;
         }
@@ -218,7 +218,7 @@ pub(super) fn versions(
     Ok(())
 }
 
-/// Which snapshot each line comes from.
+/// Returns the snapshot from which each line of a file comes.
 pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result<v1::BlameFileResponse> {
     let here = service.context.here(&request.workspace)?;
     let head = service.context.resolve(&request.revision, here.as_ref())?;
@@ -247,7 +247,7 @@ pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result
     Ok(v1::BlameFileResponse { runs: blame.runs.iter().map(run).collect::<Result<_>>()?, text: blame.text })
 }
 
-/// The next one to try.
+/// Returns the next snapshot to try in a bisection; the first bad ones if none is left to try.
 pub(super) fn bisect_step(
     service: &Service,
     request: &v1::NextBisectStepRequest,

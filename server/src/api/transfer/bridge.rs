@@ -1,4 +1,4 @@
-//! Between streams of messages and plain readers and writers on a thread that may block.
+//! Connects streams of messages with plain readers and writers on a blocking thread.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use tonic::Status;
 
 use super::super::Sender;
 
-/// A stream is sent in pieces of at most this size.
+/// The most bytes in one piece of a stream.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces that wait for a slow store.
+/// The most pieces that wait for a slow store.
 const QUEUE: usize = 16;
-/// How long a sender may take for [`STALL_BYTES_MIN`] bytes.
+/// How long a sender may take for [`STALL_BYTES_MIN`] bytes before its stream is refused.
 pub(in crate::api) const STALL_MAX: Duration = Duration::from_secs(300);
 const STALL_BYTES_MIN: usize = 4 << 20;
 
-/// A writer whose bytes go out as answers. It fails once the client disconnected.
+/// A writer that sends its bytes as answers. It fails once the client disconnected.
 pub(in crate::api) struct Pieces<'a, T> {
     sender: &'a Sender<T>,
     wrap: fn(Bytes) -> T,
@@ -45,8 +45,8 @@ impl<T> Write for Pieces<'_, T> {
     }
 }
 
-/// A reader of pieces as they arrive. It ends where they do, also when the sender disconnects: the stream itself says
-/// whether it is whole.
+/// A reader of pieces as they arrive. It ends when they end, also because the sender disconnected: the stream itself shows whether
+/// it is complete.
 pub(in crate::api) struct Arriving {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     now: Bytes,
@@ -66,7 +66,7 @@ impl Read for Arriving {
     }
 }
 
-/// Hands the pieces of a call on until they end, fail, lose their reader, or arrive too slowly: while a stream is received, nothing
+/// Forwards the pieces of a call until they end, fail, lose their reader, or arrive too slowly: while a stream is received, nothing
 /// that was written since it began is freed.
 pub(in crate::api) fn arriving<S>(mut stream: S, stall_max: Duration) -> Arriving
 where
@@ -94,7 +94,7 @@ where
             if arrived >= STALL_BYTES_MIN {
                 (deadline, arrived) = (Instant::now() + stall_max, 0);
             } else {
-                // A slow store is no stalled sender.
+                // Time that a slow store takes does not count as a stall of the sender.
                 deadline += handed_on.elapsed();
             }
         }
@@ -125,7 +125,7 @@ mod tests {
         };
         let stall_max = Duration::from_millis(200);
         let silent = tokio_stream::once(piece(1)).chain(tokio_stream::pending());
-        // A byte now and then, for longer than a stall may last.
+        // One byte at a time, for longer than a stall may last.
         let ticks = tokio_stream::wrappers::IntervalStream::new(tokio::time::interval(stall_max / 10));
         let trickling = ticks.map(move |_| piece(1)).take(100);
         let read = |mut arriving: Arriving| {

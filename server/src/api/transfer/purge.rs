@@ -1,4 +1,4 @@
-//! Purges: what one would do, and doing it.
+//! Purges: plans them, carries them out, and lists their tombstones.
 
 use std::collections::BTreeSet;
 
@@ -54,14 +54,14 @@ pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor:
     let act = service.context.act(actor);
     let done = purge::purge(store, &plan, &request.reason, &act)?;
     if service.context.home.pool_path().exists() {
-        // The pool knows files by their hashes alone; a file that is needed again is written again.
+        // The pool knows files only by their hashes; a file that is needed again is written again.
         let cleared = service.context.pool()?.clear();
         cleared.map_err(Error::io("remove the files that directories share"))?;
     }
     Ok(v1::PurgeResult { chunks: done.chunks, bytes: done.bytes })
 }
 
-/// Some of the tombstones. A token is the last object of the page before.
+/// Returns a page of the tombstones. The page token is the last object of the page before.
 pub(super) fn list(service: &Service, request: &v1::ListTombstonesRequest) -> Result<v1::ListTombstonesResponse> {
     let after = match request.page_token.as_str() {
         "" => None,
@@ -76,7 +76,7 @@ pub(super) fn list(service: &Service, request: &v1::ListTombstonesRequest) -> Re
     Ok(v1::ListTombstonesResponse { tombstones, next_page_token })
 }
 
-/// Takes one away.
+/// Removes a tombstone. Refuses an object that has none.
 pub(super) fn forget(
     service: &Service,
     request: &v1::ForgetTombstoneRequest,
@@ -96,7 +96,7 @@ pub(super) fn forget(
     }
 }
 
-/// The object of a tombstone: always a chunk.
+/// Parses the object of a tombstone, which is always a chunk.
 fn buried(text: &str) -> Result<ObjectId> {
     let wrong = || Error::new(Reason::Invalid, format!("`{text}` is not chunk:ID with 64 hex digits"));
     let hex = text.strip_prefix("chunk:").unwrap_or(text);
@@ -137,7 +137,7 @@ fn meant(service: &Service, target: Option<&v1::PurgeTarget>, everywhere: bool) 
     Ok((target, PurgeOptions { everywhere }))
 }
 
-/// An object by its kind and id, or by its id alone.
+/// Finds an object by its kind and id, or by its id alone.
 fn object(service: &Service, text: &str) -> Result<ObjectId> {
     let wrong = || Error::new(Reason::Invalid, format!("`{text}` is not chunk:ID or rope:ID with 64 hex digits"));
     let (kinds, hex) = match text.split_once(':') {

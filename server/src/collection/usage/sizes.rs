@@ -1,5 +1,5 @@
-//! Files of trees and their bytes, each distinct directory read once: neighbours share most of theirs, and one directory may lie at
-//! very many paths of a tree.
+//! Counts the files of trees and their bytes. Each distinct directory is read once: neighbouring trees share most directories, and
+//! one directory may occur at very many paths of a tree.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,16 +7,16 @@ use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{DirectoryRef, Node};
 use amalgam_engine::{DirectoryId, Error, History, LinkGroup, Result, RootId, SnapshotId, Store, list_directory};
 
-/// Files and their bytes of trees and directories that were looked at. Numbers saturate.
+/// The numbers of files and bytes of the trees and directories that were read. Numbers saturate.
 #[derive(Default)]
 pub(super) struct Sizes {
     pub(super) trees: HashMap<RootId, (u64, u64)>,
     directories: HashMap<DirectoryId, (u64, u64)>,
-    /// How many snapshots led to one, itself included.
+    /// The number of snapshots in the history of a snapshot, itself included.
     lengths: HashMap<SnapshotId, u64>,
 }
 
-/// A directory that is being looked through.
+/// A directory whose children are being counted.
 struct Open {
     directory: DirectoryRef,
     below: std::vec::IntoIter<DirectoryRef>,
@@ -25,7 +25,7 @@ struct Open {
 }
 
 impl Open {
-    /// The bytes of a file with several names count where it is met first.
+    /// Reads a directory and counts its own files. The bytes of a file with several names count only at the first of them.
     fn new(store: &Store, directory: DirectoryRef, linked: &mut HashSet<LinkGroup>) -> Result<Self> {
         let (mut below, mut files, mut bytes) = (Vec::new(), 0, 0_u64);
         for item in list_directory(store, Some(directory))? {
@@ -50,8 +50,8 @@ impl Open {
 }
 
 impl Sizes {
-    /// How many snapshots led to one, itself included. Along a line each is looked at once, however many forks it has; at a merge its
-    /// whole history is counted.
+    /// Returns the number of snapshots in the history of a snapshot, itself included. A linear history is walked once for all its
+    /// forks; at a merge, the whole history before it is counted.
     pub(super) fn length(&mut self, history: &History, head: SnapshotId) -> Result<u64> {
         let (mut line, mut here) = (Vec::new(), Some(head));
         let mut length = 0;
@@ -62,7 +62,7 @@ impl Sizes {
             }
             let snapshot = match history.store().snapshot(id) {
                 Ok(snapshot) => snapshot,
-                // Its record is gone; history ends here.
+                // Its record was collected: the history ends here.
                 Err(Error::Missing { .. }) if id != head => break,
                 Err(error) => return Err(error),
             };
@@ -81,7 +81,7 @@ impl Sizes {
         Ok(length)
     }
 
-    /// Measures a tree; one that is gone has nothing.
+    /// Measures a tree. Returns zeros for a tree that was dropped.
     pub(super) fn measure(&mut self, store: &Store, root: RootId) -> Result<(u64, u64)> {
         let size = match store.root(root) {
             Ok(root) => match root.directory.node {
@@ -102,8 +102,8 @@ impl Sizes {
             let here = open.last_mut().expect("it ends with the first one");
             let Some(below) = here.below.next() else {
                 let Open { directory, files, bytes, .. } = open.pop().expect("it is the last one");
-                // A directory with hard links counts differently where another of their names was met. Each of their paths is listed
-                // in the tree, so there are no more of them than it has bytes.
+                // The count of a directory with hard links depends on the names that were found before it. Each of their paths is
+                // listed in the tree, so there are no more of them than it has bytes.
                 if directory.linked == 0 {
                     self.directories.insert(directory.id, (files, bytes));
                 }

@@ -1,5 +1,5 @@
-//! Watches that a caller waits for. Each is a task, not a thread: one task reads what the kernel noted for all watches of a directory, and
-//! a thread is taken for as long as a snapshot is.
+//! Watches that a client waits for. Each is a task, not a thread: one task reads the inotify events for all watches of a directory,
+//! and a thread is taken only for the time of a snapshot.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::registry::BackgroundWatch;
 use crate::subscriber::Subscriber;
 
-/// How long what the kernel notes is gathered before it is read.
+/// How long inotify events accumulate before they are read (debounce).
 const GATHER_FOR: Duration = Duration::from_millis(20);
 
 type Listener = Subscriber<v1::WatchDirectoryResponse>;
 
-/// A watch of a call, counted for as long as it goes on. When it is dropped, its session ends.
+/// A watch of a call, counted while it runs. Dropping it ends its session.
 struct Session {
     directories: Directories,
     name: String,
@@ -33,13 +33,13 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.directories.watches.foreground.fetch_sub(1, Ordering::Relaxed);
         let (service, name, number) = (self.directories.clone(), std::mem::take(&mut self.name), self.number);
-        // Another call may hold the directory for long, and its index is written.
+        // This may wait for a call that holds the directory, and writes the index.
         tokio::task::spawn_blocking(move || drop(service.end_session(&name, number)));
     }
 }
 
 impl Directories {
-    /// Watches a directory for as long as the caller listens, or in the background until it is stopped.
+    /// Watches a directory while the client is connected, or in the background until it is stopped.
     pub(crate) async fn watch_directory(
         &self,
         request: v1::WatchDirectoryRequest,
@@ -76,7 +76,7 @@ impl Directories {
         done.await.unwrap_or_else(|error| Err(Error::new(Reason::Fault, format!("a bug in the server: {error}"))))
     }
 
-    /// Begins or ends what a request asks for; the session of a watch in the foreground.
+    /// Starts or stops the watch that a request asks for. Returns the first events, and the session of a foreground watch.
     fn begin_asked(&self, request: &v1::WatchDirectoryRequest, actor: &str) -> Result<(Vec<Event>, Option<Session>)> {
         if request.stop {
             return self.stop_background(&request.name).map(|()| (Vec::new(), None));
@@ -106,7 +106,7 @@ impl Directories {
         Ok((events, Some(Session { directories: self.clone(), name: request.name.clone(), number, eye })))
     }
 
-    /// Takes snapshots of a directory until the caller is gone or the directory is.
+    /// Takes snapshots of a directory until the client disconnects or the directory is gone.
     async fn keep_watch_for(
         &self,
         name: &str,
@@ -118,7 +118,7 @@ impl Directories {
         let (mut events, mut lost) = (eye.events.subscribe(), eye.lost.subscribe());
         self.tend(name, eye);
         let mut last = Instant::now();
-        // The present files are the first snapshot.
+        // The first snapshot has the files that exist now.
         let mut first = Some(last);
         loop {
             let due = first.and_then(|first| pace.next_due(first, last));
@@ -149,7 +149,7 @@ impl Directories {
         }
     }
 
-    /// Lets a task read what the kernel noted, unless one does.
+    /// Starts a task that reads the inotify events, unless one runs.
     fn tend(&self, name: &str, eye: &Arc<SharedWatcher>) {
         if eye.is_tended.swap(true, Ordering::AcqRel) {
             return;
@@ -161,7 +161,7 @@ impl Directories {
                     eye.lose(failure);
                 }
                 eye.is_tended.store(false, Ordering::Release);
-                // A watch may have begun since it was seen that there is none.
+                // A watch may have started after the task found none.
                 let is_needed = eye.events.receiver_count() > 0 && !eye.is_ended() && eye.lost.borrow().is_none();
                 if !is_needed || eye.is_tended.swap(true, Ordering::AcqRel) {
                     return;
@@ -174,7 +174,7 @@ impl Directories {
     async fn keep_reading(&self, name: &str, eye: &Arc<SharedWatcher>) -> Result<()> {
         let failed = |source: std::io::Error| Error::io("watch the directory")(source);
         let noted = eye.watcher.as_fd().try_clone_to_owned().map_err(failed)?;
-        // Only waited on: the watcher does the reading.
+        // Only for polling: the watcher reads the events.
         let noted = pipe::Receiver::from_owned_fd_unchecked(noted).map_err(failed)?;
         let mut checked = Instant::now();
         while eye.events.receiver_count() > 0 && !eye.is_ended() {
@@ -182,7 +182,7 @@ impl Directories {
             let is_ready = match ready {
                 Ok(Ok(())) => {
                     tokio::time::sleep(GATHER_FOR).await;
-                    // What comes from here on is waited for anew.
+                    // Clears the readiness, so that the next poll waits for new events.
                     let _ = noted.try_io(|| Err::<(), _>(std::io::ErrorKind::WouldBlock.into()));
                     true
                 }
@@ -201,7 +201,7 @@ impl Directories {
                 if is_ready {
                     eye.gather();
                 }
-                // inotify tells nothing of a directory that was moved.
+                // inotify does not report a move of the directory itself.
                 if is_check_due { service.open_host(&service.record(&name)?).map(drop) } else { Ok(()) }
             });
             match looked.await {
@@ -213,7 +213,7 @@ impl Directories {
     }
 }
 
-/// The result of a watch whose client disconnected, or that ends with the process.
+/// Returns the result of a watch that ended: success if the client disconnected, an error if the process ends.
 fn ended(why: &Error) -> Result<()> {
     match why.reason() {
         Reason::Cancelled => Ok(()),
@@ -225,7 +225,7 @@ async fn tell(listener: &Listener, event: Event) -> Result<()> {
     listener.send(v1::WatchDirectoryResponse { event: Some(event) }).await
 }
 
-/// Sleeps until a moment; for ever without one.
+/// Sleeps until a time; forever without one.
 async fn sleep_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,

@@ -20,13 +20,13 @@ pub(crate) struct WriteWatch {
 }
 
 impl WriteWatch {
-    /// A number that grows with each look that found changes.
+    /// Reads new events, and returns a number that grows with each read that found some.
     pub(crate) fn changes(&self) -> u64 {
         self.eye.gather();
         *self.eye.events.borrow()
     }
 
-    /// Whether the directory belongs to its workspace no more, or to another one.
+    /// Returns whether the watcher has ended, for example because the directory was detached or attached again.
     pub(crate) fn is_ended(&self) -> bool {
         self.eye.is_ended()
     }
@@ -41,7 +41,7 @@ impl Drop for WriteWatch {
 }
 
 impl Directories {
-    /// Whether a workspace has a directory of the host.
+    /// Returns whether a workspace has a directory of the host.
     pub(crate) fn has_directory(&self, workspace: &WorkspaceName) -> bool {
         self.record_of(workspace).is_some()
     }
@@ -50,7 +50,8 @@ impl Directories {
         self.context.registry.all().into_iter().find(|record| record.workspace == workspace.as_str())
     }
 
-    /// Watches the directory of a workspace for changes; nothing if it has none. The caller uses the store.
+    /// Watches the directory of a workspace for changes; returns `None` if it has none or the process ends. The caller uses the
+    /// store.
     pub(crate) fn watch_writes(&self, workspace: &WorkspaceName) -> Result<Option<WriteWatch>> {
         let Some(record) = self.record_of(workspace).filter(|_| !self.watches.is_ending()) else { return Ok(None) };
         let name = amalgam_proto::directory_name(&record.id);
