@@ -85,20 +85,20 @@ impl Views {
         Ok(found.map_or(locked.live.view.base(), |found| found.head))
     }
 
-    /// Whether a view holds anything that its workspace's head does not, times not considered.
-    /// Writes nothing: it is asked for on full disks, too.
+    /// Returns whether a view differs from its workspace's head, except for times. Writes nothing, so that it works on a full
+    /// disk.
     pub(super) fn is_uncommitted(&self, locked: &LockedView) -> Result<bool> {
         self.differs_from(locked, self.head_behind_view(locked)?)
     }
 
-    /// Whether a view holds something else than a snapshot.
+    /// Returns whether a view differs from a snapshot, except for times. A snapshot that cannot be read differs.
     fn differs_from(&self, locked: &LockedView, snapshot: Option<SnapshotId>) -> Result<bool> {
         let view = &locked.live.view;
         if view.base() == snapshot && view.is_clean() {
             return Ok(false);
         }
         let other = match self.working_tree(snapshot) {
-            // What cannot be read is not what the view holds.
+            // A corrupt snapshot counts as different.
             Err(failure) if failure.reason() == Reason::Corrupt => return Ok(true),
             other => other?,
         };
@@ -375,7 +375,7 @@ impl Views {
         let locked = self.lock_view(id)?;
         let head = self.context.head(&locked.workspace)?;
         let held = match self.hold_tree(&locked.live.view.fork()) {
-            // Without room nothing is written for a look.
+            // On a full disk nothing is written, and the status is less detailed.
             Err(failure) if failure.reason() == Reason::Full => None,
             held => Some(held?),
         };
@@ -431,7 +431,7 @@ impl Views {
         Ok(status)
     }
 
-    /// A live view as a directory, for the wire.
+    /// Returns the message of a live view, as a directory.
     pub(super) fn view_message(&self, id: u64) -> Result<v1::Directory> {
         let workspace = self.view_workspace(id)?;
         let path = self.mounts_of_view(id).into_iter().next();
