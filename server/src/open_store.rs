@@ -102,7 +102,7 @@ impl OpenStore {
         EventStream::open(&self.service.context, after, filter, false)
     }
 
-    /// Returns the event at a position; nothing if the log does not have it any more. Reads from the disk.
+    /// Returns the event at a position, or `None` if the log does not have it any more. Reads from the disk.
     ///
     /// # Errors
     /// The log cannot be read.

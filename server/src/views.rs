@@ -87,7 +87,7 @@ struct Inner {
     state: Mutex<State>,
     /// Mounts that a client is about to make by itself, by their tokens.
     expected: Mutex<HashMap<Vec<u8>, handover::Expected>>,
-    /// Where devices are handed over; nothing in a process that ends with one command.
+    /// The socket at which devices are handed over; `None` in a process that ends with one command.
     door: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
     /// Watches of live trees.
@@ -129,7 +129,7 @@ struct Mounted {
     shows: MountedTree,
     record: MountRecord,
     leaving: bool,
-    /// The kernel's number of the file system; nothing for a private mount, which this namespace does not have.
+    /// The kernel's number of the file system; `None` for a private mount, which this namespace does not have.
     device: Option<String>,
     /// Where a private mount is.
     private: Option<private::PrivateMount>,
@@ -195,7 +195,7 @@ impl Inner {
     }
 }
 
-/// Parses a directory's name; nothing for a directory of the host.
+/// Parses a directory's name; `None` for a directory of the host.
 pub(crate) fn named(name: &str) -> Option<Named> {
     let id = amalgam_proto::directory_id(name).ok()?;
     if let Some(number) = id.strip_prefix(VIEW) {

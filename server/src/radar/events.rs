@@ -1,5 +1,5 @@
 //! Events of the radar: operations that set and remove the reference of an overlap. They are written while a subscriber names their
-//! kinds, so a store in which nobody listens has no such operations.
+//! kinds, so a store in which no subscriber listens has no such operations.
 
 use std::collections::BTreeSet;
 

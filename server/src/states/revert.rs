@@ -204,7 +204,7 @@ pub(crate) struct Renaming {
 }
 
 impl Renaming {
-    /// Returns the renaming that an undo or a redo of an operation is; nothing for other operations.
+    /// Returns the renaming that an undo or a redo of an operation is, or `None` for other operations.
     pub(crate) fn of(found: &Operation, direction: Direction) -> Option<Self> {
         if found.draft.action != RENAME {
             return None;

@@ -1,5 +1,5 @@
-//! The book of views, mounts and exports: which view belongs to which workspace, where views are mounted, and what is exported. One small
-//! file, written whole and renamed into place, so that a crash leaves the old page or the new one.
+//! The book of views, mounts and exports: which view belongs to which workspace, where views are mounted, and which trees are
+//! exported. One small file, written whole and renamed into place, so that a crash leaves the old page or the new one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

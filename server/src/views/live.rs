@@ -24,7 +24,7 @@ const COMMIT_ATTEMPTS_MAX: usize = 16;
 
 /// The tree of a view, stored.
 pub(crate) struct Secured {
-    /// The snapshot that was taken of it; nothing if the head held it already.
+    /// The snapshot that was taken of the tree; `None` if the head had the same tree already.
     pub(crate) snapshot: Option<SnapshotId>,
     /// The tree that is safe.
     pub(super) root: RootId,
@@ -34,7 +34,7 @@ pub(crate) struct Secured {
 /// The result of a commit of a live tree.
 #[derive(Default)]
 pub(crate) struct CommittedView {
-    /// The head afterwards; nothing for a workspace without a snapshot.
+    /// The head afterwards; `None` for a workspace without a snapshot.
     pub(crate) snapshot: Option<SnapshotId>,
     /// Whether a snapshot was made.
     pub(crate) is_new: bool,
@@ -306,7 +306,8 @@ impl Views {
         Ok((done.snapshot, done.is_new))
     }
 
-    /// Reads back the conflicts that were edited in a tree since the snapshot that it follows; nothing if none was.
+    /// Reads back the conflicts that were edited in a tree since the snapshot that it follows, or returns `None` if none was
+    /// edited.
     pub(super) fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
         let before = self.context.known_root(tree.base())?;
         let held = self.hold_tree(tree)?;
