@@ -14,17 +14,17 @@ use crate::messages::operation_message;
 
 /// How long the thread waits before it checks whether there are listeners.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Operations that are kept for slow listeners; slower ones read the log.
+/// The number of operations that the channel keeps for slow listeners; slower ones read the log.
 const KEPT: usize = 256;
 
-/// The source of new operations.
+/// Broadcasts new operations to all watches of a store.
 #[derive(Default)]
 pub(crate) struct OperationFeed {
     sender: Mutex<Option<broadcast::Sender<Arc<v1::Operation>>>>,
 }
 
 impl OperationFeed {
-    /// Follows the log from behind this operation on.
+    /// Returns a reader of the log that begins after an operation.
     pub(crate) fn follow(self: &Arc<Self>, store: &Store, after: u64) -> Following {
         let mut sender = self.sender.lock();
         let new = match &*sender {
@@ -32,7 +32,7 @@ impl OperationFeed {
             None => {
                 let (new_sender, new) = broadcast::channel(KEPT);
                 *sender = Some(new_sender.clone());
-                // Here and not in the thread: an operation before its first look would not be sent.
+                // Opened here and not in the thread: an operation recorded before the thread starts would not be sent.
                 let (feed, cursor) = (Arc::clone(self), OperationCursor::at_end(store));
                 std::thread::spawn(move || feed.run(cursor, &new_sender));
                 new
@@ -65,17 +65,17 @@ impl OperationFeed {
     }
 }
 
-/// A place in the log, from which operations come as they happen.
+/// A reader of the operation log that waits for new operations.
 pub(crate) struct Following {
     store: Store,
     after: u64,
     new: broadcast::Receiver<Arc<v1::Operation>>,
-    /// Whether the log may have something that will not be sent.
+    /// Whether the log may have operations that the channel does not deliver.
     is_behind: bool,
 }
 
 impl Following {
-    /// The next operations, as soon as there are any.
+    /// Waits for the next operations and returns them: a page of the log, or one new operation.
     pub(crate) async fn next(&mut self) -> Result<Vec<v1::Operation>> {
         loop {
             if self.is_behind {
@@ -101,7 +101,7 @@ impl Following {
         }
     }
 
-    /// A page of the log.
+    /// Reads the next page of the log and advances the position. The page is empty at the end of the log.
     async fn read(&mut self) -> Result<Vec<v1::Operation>> {
         let mut cursor = OperationCursor::after(&self.store, self.after);
         let read = tokio::task::spawn_blocking(move || {

@@ -43,10 +43,10 @@ pub(crate) use plan::{Plan, WriteTarget};
 pub(crate) use stat::{Detail, file_stat};
 pub(crate) use watch::TreeWatch;
 
-/// Commits of edits to one workspace wait for each other. Workspaces share this many locks.
+/// The number of locks that serialize commits of edits. All workspaces share them.
 const COMMIT_LOCKS: usize = 64;
 
-/// How often an edit is made anew because another node took the live tree.
+/// The most attempts of an edit while other nodes take the live tree.
 const EDIT_ATTEMPTS_MAX: usize = 5;
 
 /// The files of a store's workspaces.
@@ -61,21 +61,21 @@ pub(crate) struct Files {
     commits: Arc<[Mutex<()>; COMMIT_LOCKS]>,
 }
 
-/// One state of a tree.
+/// A tree at one point in time.
 pub(crate) struct ReadTree {
     /// The tree.
     pub(crate) tree: WorkingTree,
-    /// The snapshot's tree, for the message about a missing path.
+    /// The snapshot's tree, for the error about a missing path.
     held: Option<HeldTree>,
     /// The agents on whose behalf it is read.
     guard: Guard,
 }
 
-/// A file that is read.
+/// A file that is open for reading.
 pub(crate) struct ReadableFile {
     /// The file.
     pub(crate) file: LooseFile,
-    /// Has the objects of a file that shows a conflict.
+    /// Keeps the objects of a rendered conflict.
     _session: Option<WriteSession>,
 }
 
@@ -172,7 +172,7 @@ impl Files {
         Ok(Plan::new(tree, self.owner(), guard))
     }
 
-    /// The owner of entries that are stored without one.
+    /// Returns the owner of entries that are stored without one: the user and the group of this process.
     pub(crate) fn owner(&self) -> Owner {
         Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }
     }
@@ -198,7 +198,7 @@ impl Files {
         Ok(ReadableFile { file: tree.tree.loose_entry(Some(&shown)), _session: Some(session) })
     }
 
-    /// The directory of the host that belongs to a workspace, if there is one.
+    /// Returns the resource name of the directory that is attached to a workspace, or `None`.
     fn directory_of(&self, workspace: &WorkspaceName) -> Option<String> {
         let records = self.context.registry.all();
         let found = records.into_iter().find(|record| record.workspace == workspace.as_str())?;
@@ -237,7 +237,7 @@ impl ReadTree {
         self.guard.is_visible(path.as_bytes(), true)
     }
 
-    /// The error for a path that the tree does not have.
+    /// Returns the error for a path that the tree does not have.
     pub(crate) fn not_found(&self, path: &TreePath) -> Error {
         match &self.held {
             Some(held) => held.not_found(path),

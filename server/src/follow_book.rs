@@ -66,7 +66,7 @@ impl UpdateOutcome {
 }
 
 impl LastUpdate {
-    /// The update for the wire.
+    /// Converts the update to its message.
     pub(crate) fn message(&self) -> v1::FollowUpdate {
         v1::FollowUpdate {
             time: Some(amalgam_proto::timestamp(Time(self.time))),
@@ -122,7 +122,8 @@ impl FollowBook {
         replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))
     }
 
-    /// The source that a workspace follows, for the wire.
+    /// Returns the message about the source that a workspace follows, or `None`. A caller from the network does not get the
+    /// origin.
     pub(crate) fn following_message(&self, workspace: &Workspace) -> Option<v1::Following> {
         let follow = workspace.follow.as_ref()?;
         let is_local = !crate::call_log::is_from_network();

@@ -38,7 +38,7 @@ use table::Table;
 
 /// The actor in the operation log for updates of followers.
 const FOLLOWER: &str = "amalgam";
-/// How long the thread waits for an operation before it looks at the intervals.
+/// How long the thread waits for an operation before it checks the intervals.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the thread sleeps while no workspace follows a source.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -147,7 +147,7 @@ impl Followers {
         Ok((self.views.workspace_message(&name)?, updated))
     }
 
-    /// The lock of a follower's updates.
+    /// Returns the lock that serializes the updates of a follower.
     fn turn_of(&self, name: &WorkspaceName) -> Arc<Mutex<()>> {
         Arc::clone(self.inner.turns.lock().entry(name.clone()).or_default())
     }
@@ -187,7 +187,7 @@ impl Followers {
         let updated = self.update_from(&workspace, &follow, started.clone(), act, caller);
         let failure = match updated {
             Ok(done) => {
-                // Nothing new is no news: the last update that did something stays on record.
+                // An update without changes is not recorded, so that the last one that changed something stays.
                 let known = self.context.following.last(name, &follow.source);
                 let is_news = done.update.how != UpdateOutcome::Already
                     || known.is_none_or(|known| known.tried != done.update.tried || known.how == UpdateOutcome::Failed);
@@ -330,12 +330,12 @@ impl Followers {
         Ok(())
     }
 
-    /// Whether the process must be there for a follower that is updated by interval.
+    /// Returns whether a follower is updated by interval, so that the process must keep running.
     pub(crate) fn is_following(&self) -> bool {
         self.inner.table.lock().has_intervals()
     }
 
-    /// When the first follower is due by itself; nothing if none is.
+    /// Returns when the next follower is due, or `None` if all wait for a change of their source.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.inner.table.lock().next_due()
     }
@@ -397,7 +397,7 @@ impl Followers {
         });
     }
 
-    /// Learns which workspaces follow what, and which sources have moved. The first time all workspaces are read.
+    /// Reads new operations: which workspaces follow a source, and which sources moved. The first call reads all workspaces.
     fn read_operations(&self, cursor: &mut Option<OperationCursor>) -> Result<()> {
         let store = &self.context.store;
         let Some(cursor) = cursor else {
@@ -421,7 +421,7 @@ impl Followers {
         }
     }
 
-    /// Notes the workspaces that operations moved.
+    /// Updates the table of followers by the workspaces that operations moved.
     fn note_moves(&self, operations: &[Operation]) -> Result<()> {
         for change in operations.iter().flat_map(|operation| &operation.changes) {
             let Ok(name) = WorkspaceName::of_reference(&change.name) else { continue };
@@ -433,7 +433,7 @@ impl Followers {
         Ok(())
     }
 
-    /// Updates a follower whose turn it is. Each head of a source is tried once; an origin is looked at each time.
+    /// Updates a follower that is due. Each head of a source workspace is tried once; an origin is read each time.
     fn update_due(&self, name: &WorkspaceName) {
         let tried = || -> Result<Option<Updated>> {
             let turn = self.turn_of(name);
@@ -443,7 +443,7 @@ impl Followers {
             let last = self.context.following.last(name, &follow.source);
             if let Some(last) = last.filter(|last| last.how != UpdateOutcome::Failed)
                 && follow.origin.is_empty()
-                // A source that is gone is told by the update.
+                // The update reports a source that is gone.
                 && self.source_head(follow).ok().flatten().map(amalgam_proto::snapshot_name) == Some(last.tried)
                 && !self.views.is_behind(name)?
             {
@@ -477,7 +477,7 @@ impl Followers {
     }
 }
 
-/// The error of a workspace that follows nothing.
+/// Returns the error for a workspace that follows no source.
 pub(crate) fn follows_nothing(name: &WorkspaceName) -> Error {
     Error::new(Reason::Invalid, format!("{name} follows nothing; `amalgam follow SOURCE` names a source"))
 }

@@ -17,78 +17,78 @@ pub struct Home {
 }
 
 impl Home {
-    /// The home at a path; it need not be there yet.
+    /// Returns the home at a path, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), options: StoreOptions::default() }
     }
 
-    /// The same home, whose store is opened with these settings.
+    /// Sets the options with which the store is opened.
     #[must_use]
     pub fn with_options(self, options: StoreOptions) -> Self {
         Self { options, ..self }
     }
 
-    /// Its path.
+    /// Returns the path of the home.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether a store was made here.
+    /// Returns whether the home has a store.
     pub fn exists(&self) -> bool {
         self.store_path().join("AMALGAM").is_file()
     }
 
-    /// Where the engine keeps its files.
+    /// Returns the directory of the engine's files.
     pub fn store_path(&self) -> PathBuf {
         self.path.join("store")
     }
 
-    /// Where the registry keeps its records and indexes.
+    /// Returns the directory of the registry's records and indexes.
     pub fn directories_path(&self) -> PathBuf {
         self.path.join("directories")
     }
 
-    /// Where the book of views and mounts is.
+    /// Returns the path of the book of views, mounts and exports.
     pub fn mounts_path(&self) -> PathBuf {
         self.path.join("mounts.json")
     }
 
-    /// Where the NFS server keeps its key, recent replies, and handles of snapshots.
+    /// Returns the directory in which the NFS server keeps its key, recent replies, and handles of snapshots.
     pub fn exports_path(&self) -> PathBuf {
         self.path.join("exports")
     }
 
-    /// Where views keep their journals.
+    /// Returns the directory in which views keep their journals.
     pub fn views_path(&self) -> PathBuf {
         self.path.join("views")
     }
 
-    /// The directory in which views keep uncommitted work.
+    /// Returns the directory in which views keep their local paths, which are in no snapshot.
     pub fn local_path(&self) -> PathBuf {
         self.path.join("local")
     }
 
-    /// Where files are that read-only directories share.
+    /// Returns the directory of the files that read-only directories share.
     pub fn pool_path(&self) -> PathBuf {
         self.path.join("pool")
     }
 
-    /// Where directories of attempts are made.
+    /// Returns the directory below which the directories of forks and sandboxes are made.
     pub fn forks_path(&self) -> PathBuf {
         self.path.join("forks")
     }
 
-    /// Where workspaces are kept as repositories for git clients. It can be removed at any time.
+    /// Returns the directory of the repositories for git clients. It is a cache and can be removed at any time.
     pub fn git_cache_path(&self) -> PathBuf {
         self.path.join("git-cache")
     }
 
-    /// Where followers keep the indexes of buckets. It can be removed at any time.
+    /// Returns the directory in which followers keep the indexes of buckets. It is a cache and can be removed at any time.
     pub fn buckets_path(&self) -> PathBuf {
         self.path.join("buckets")
     }
 
-    /// Where the process writes its log.
+    /// Returns the path of the background process's log.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("log")
     }
@@ -146,7 +146,7 @@ impl Home {
         }
     }
 
-    /// By what its directory is known, so that it is never captured.
+    /// Returns the identity of the home's directory, so that captures can skip it.
     pub fn identity(&self) -> Result<Identity> {
         Ok(HostDir::open(&self.path).map(|directory| directory.identity())?)
     }
@@ -167,7 +167,8 @@ fn close(path: &Path) -> std::io::Result<Option<u32>> {
     Ok(Some(mode))
 }
 
-/// Replaces a file, so that a crash leaves the old one or the new one. What a dead process left apart ends in `.tmp`.
+/// Replaces a file atomically: a crash leaves the old or the new contents. A process that dies meanwhile leaves a file that ends
+/// in `.tmp`.
 pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let apart = file.with_extension("tmp");
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -177,7 +178,7 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&apart, file)
 }
 
-/// By what a directory is known.
+/// Returns the identity of a directory.
 pub fn identity_of(path: &Path) -> Result<Identity> {
     Ok(HostDir::open(path).map(|directory| directory.identity())?)
 }

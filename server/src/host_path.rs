@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 
-/// A path from the wire.
+/// Parses an absolute path from a request.
 pub(crate) fn host_path(bytes: &[u8]) -> Result<PathBuf> {
     let path = Path::new(OsStr::from_bytes(bytes));
     if !path.is_absolute() || bytes.contains(&0) {
@@ -20,7 +20,7 @@ pub(crate) fn host_path(bytes: &[u8]) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Where a path really is. What does not exist yet is placed in its nearest parent that does.
+/// Resolves the symlinks of a path. Components that do not exist yet are appended to the nearest parent that does.
 pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
     match path.canonicalize() {
         Ok(path) => Ok(path),
@@ -43,7 +43,7 @@ pub(crate) fn open_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Makes sure that a directory is there and empty; true when it was made now.
+/// Creates a directory, or checks that it is empty. Returns whether it was created.
 pub(crate) fn make_empty(path: &Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => match names.next() {

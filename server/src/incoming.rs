@@ -9,12 +9,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::disk_quota::DiskQuota;
 use crate::error::{Error, Result};
 
-/// How often the room is measured while something is written.
+/// The interval at which the room is measured while an import or a receive runs.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// So many bytes of a stream are read between two measurements.
+/// The bytes of a stream that are read between two measurements of the room.
 const MEASURE_BYTES: usize = 4 << 20;
 
-/// Says at its end, and after a panic too, that work has ended.
+/// Signals the end of the work when it is dropped, also after a panic.
 struct Ended<'a> {
     is_ended: &'a Mutex<bool>,
     signal: &'a Condvar,
@@ -27,11 +27,11 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// A stream that fails where there is no room for more of it.
+/// A stream whose reads fail when the store has no room left.
 pub(crate) struct WithinRoom<'a, R> {
     stream: R,
     quota: &'a DiskQuota,
-    /// The bytes since the room was measured.
+    /// The bytes that were read since the last measurement.
     unmeasured_bytes: usize,
     full: &'a Mutex<Option<Error>>,
 }
@@ -65,8 +65,8 @@ impl Drop for Incoming<'_> {
 }
 
 impl DiskQuota {
-    /// Runs an import or a receive. It is refused where there is no room, and `stop` is called when room runs out while it writes or
-    /// when it has written more than there is room for: objects without a name yet get none.
+    /// Runs an import or a receive. Refuses it if there is no room, and calls `stop` when the room runs out while the work
+    /// writes: objects without a reference then get none.
     pub(crate) fn within_room<T>(&self, stop: &(dyn Fn() + Sync), work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_room()?;
         let _incoming = self.begin_incoming();
@@ -92,7 +92,7 @@ impl DiskQuota {
         }
     }
 
-    /// Reads a stream as [`within_room`](Self::within_room) runs work, and measures the room as the bytes arrive.
+    /// Runs work that reads a stream like [`within_room`](Self::within_room), and also measures the room as the bytes arrive.
     pub(crate) fn read_within_room<R, T>(
         &self,
         stream: R,
@@ -108,7 +108,7 @@ impl DiskQuota {
         }
     }
 
-    /// When the oldest import or receive began that is under way.
+    /// Returns when the oldest running import or receive began, or `None` if none runs.
     pub(crate) fn oldest_incoming(&self) -> Option<Time> {
         self.inner.incoming.lock().values().min().copied()
     }

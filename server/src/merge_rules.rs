@@ -41,7 +41,7 @@ impl MergeRules {
         self.context.home.path().join(FILE)
     }
 
-    /// The store's own rules as they are written; empty without any.
+    /// Reads the text of the store's own rules; empty if there is no file.
     fn rules_text(&self) -> Result<String> {
         let path = self.rules_path();
         let action = format!("read {}", path.display());
@@ -56,7 +56,8 @@ impl MergeRules {
         std::fs::read_to_string(&path).map_err(Error::io(action))
     }
 
-    /// The rules of a project as they are written in a snapshot, and what places in them are called by; empty without any.
+    /// Reads the text of a project's rules from a snapshot; empty without a snapshot or a file. Also returns the source name for
+    /// messages.
     fn project_text(&self, head: Option<SnapshotId>, of: &WorkspaceName) -> Result<(String, String)> {
         let source = format!("{PROJECT_FILE} of {of}");
         let refused = |why: &str| Err(Error::new(Reason::Invalid, format!("{source} {why}")));
@@ -75,14 +76,14 @@ impl MergeRules {
         }
     }
 
-    /// The error in the rules that a snapshot brings into a project, if there is one: it would block every later merge.
+    /// Returns the error in a project's rules in a snapshot, or `None`. Such rules would block every later merge.
     pub(crate) fn complaint_about(&self, snapshot: SnapshotId, of: &WorkspaceName) -> Option<String> {
         let read = |(text, source): (String, String)| Ok(Rules::read(&text, &source)?);
         self.project_text(Some(snapshot), of).and_then(read).err().map(|failure| failure.to_string())
     }
 
-    /// All rules that hold for a merge into a workspace. Rules that cannot be read are an error: merging by others would be a
-    /// surprise.
+    /// Returns all rules for a merge into a workspace: built-in rules, and those of the store, the project and the call. Fails if
+    /// some cannot be read, rather than merge without them.
     pub(crate) fn merge_rules(
         &self,
         target: Option<&WorkspaceName>,
@@ -107,12 +108,12 @@ impl MergeRules {
         Ok(Arc::new(rules))
     }
 
-    /// Whether rules of this source are the user's own: those of the store, which nothing but its user can write to.
+    /// Returns whether rules of this source are those of the store, which only its user can write.
     pub(crate) fn is_own_source(&self, source: &str) -> bool {
         source == self.rules_path().display().to_string()
     }
 
-    /// The commands of the rules of a project, as the head of a workspace has them; none without a workspace.
+    /// Returns the commands in the project rules of a workspace's head, with their locations; empty without a workspace.
     pub(crate) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, RuleLocation)>> {
         let Some(name) = self.context.here(workspace)? else { return Ok(Vec::new()) };
         let head = self.context.workspaces.get(&name)?.head;
@@ -160,7 +161,7 @@ fn tried_message(place: &amalgam_merge::rules::RuleLocation, why: NoMatch) -> v1
     v1::TriedRule { source: place.source.clone(), line: place.line as u32, other_content: why == NoMatch::Content }
 }
 
-/// Checks the text of rules.
+/// Checks the text of rules, and returns the complaints.
 pub(crate) fn check_rules(request: &v1::CheckRulesRequest) -> v1::CheckRulesResponse {
     let complaints = match Rules::read(&request.text, &request.source) {
         Ok(_) => Vec::new(),
@@ -174,7 +175,7 @@ pub(crate) fn check_rules(request: &v1::CheckRulesRequest) -> v1::CheckRulesResp
     v1::CheckRulesResponse { complaints: complaints.into_iter().map(complaint).collect() }
 }
 
-/// One rule of a call as TOML.
+/// Formats a rule of a call as TOML.
 fn rule_text(rule: &v1::PathWay) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     format!("[[rule]]\npath = {}\nway = {}\n", quoted(&rule.path), quoted(&rule.way))

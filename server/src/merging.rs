@@ -183,7 +183,7 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// Files that both sides changed, for the wire.
+/// Converts the files that both sides changed to messages.
 fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
     let file = |file: &FileMerged| v1::MergedPath {
         path: path_bytes(&file.path),
@@ -195,7 +195,7 @@ fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
     files.iter().map(file).collect()
 }
 
-/// The conflicts of a merge, for the wire.
+/// Converts the conflicts of a merge to messages.
 fn conflicts_message(conflicts: &[PathConflict]) -> Vec<v1::MergedPath> {
     let conflict = |conflict: &PathConflict| v1::MergedPath {
         path: path_bytes(&conflict.path),

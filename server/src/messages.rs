@@ -12,7 +12,7 @@ use bytes::Bytes;
 /// The most bytes of changes in one message; clients take 4 MiB.
 pub(crate) const CHANGES_BYTES_MAX: usize = 1 << 20;
 
-/// An operation for the wire, with its changes from one on, as many as a message takes.
+/// Converts an operation to its message, with the changes from index `first` on, as many as fit.
 pub(crate) fn operation_from(operation: &Operation, first: usize) -> v1::Operation {
     let target = |value: &Option<RefValue>| {
         let target = value.as_ref().and_then(|value| value.target);
@@ -50,28 +50,28 @@ pub(crate) fn operation_from(operation: &Operation, first: usize) -> v1::Operati
     }
 }
 
-/// About how much of a message a change takes.
+/// Returns about how many bytes of a message a change takes.
 pub(crate) fn change_bytes(change: &v1::ReferenceChange) -> usize {
     change.reference.len() + change.before.len() + change.after.len() + 12
 }
 
-/// An operation for the wire. One that changed very much has the first changes, and how many follow.
+/// Converts an operation to its message. A large one has its first changes, and the number of the others.
 pub(crate) fn operation_message(operation: &Operation) -> v1::Operation {
     operation_from(operation, 0)
 }
 
-/// A path as bytes, for the wire.
+/// Returns the bytes of a path.
 pub(crate) fn path_bytes(path: &Path) -> Bytes {
     Bytes::copy_from_slice(path.as_os_str().as_bytes())
 }
 
-/// A rename for the wire.
+/// Converts a rename to its message.
 pub(crate) fn renamed_message(renamed: &Rename) -> v1::RenamedPath {
     let bytes = |path: &TreePath| Bytes::copy_from_slice(path.as_bytes());
     v1::RenamedPath { from_path: bytes(&renamed.from), path: bytes(&renamed.to) }
 }
 
-/// A notice for the wire.
+/// Converts a notice to its message.
 pub(crate) fn notice(notice: &Notice) -> v1::Notice {
     let kind = match &notice.why {
         Why::Ignored | Why::Uncovered => v1::NoticeKind::Ignored,
@@ -113,7 +113,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// The word on the wire.
+    /// Returns the word for the phase in messages.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Look => "look",
@@ -130,7 +130,7 @@ impl Phase {
     }
 }
 
-/// The progress of a call, for the wire.
+/// Converts the progress of a call to its message.
 pub(crate) fn progress_message(phase: Phase, progress: &Progress) -> v1::Progress {
     use std::sync::atomic::Ordering::Relaxed;
     v1::Progress {
@@ -143,7 +143,7 @@ pub(crate) fn progress_message(phase: Phase, progress: &Progress) -> v1::Progres
     }
 }
 
-/// Some paths in words.
+/// Lists the first paths in words, with the number of the others.
 pub(crate) fn words_of(paths: &[TreePath]) -> String {
     const SHOWN: usize = 3;
     let mut text = paths.iter().take(SHOWN).map(TreePath::to_string).collect::<Vec<_>>().join(", ");
@@ -153,7 +153,7 @@ pub(crate) fn words_of(paths: &[TreePath]) -> String {
     text
 }
 
-/// The counts of a change for the wire.
+/// Converts the counts of a change to their message.
 pub(crate) fn summary_message(summary: &Summary) -> v1::ChangeSummary {
     let files = summary.files;
     v1::ChangeSummary {

@@ -42,7 +42,7 @@ pub(crate) struct RefusalNote {
     pub(crate) time: i64,
 }
 
-/// What an operation of this module tells.
+/// The notice that an operation carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     Overlap(OverlapNote),
@@ -55,12 +55,12 @@ pub(crate) fn has_notice(action: &str) -> bool {
 }
 
 impl Notice {
-    /// Reads the notice of an operation; nothing if it has none.
+    /// Reads the notice of an operation, or returns `None` if it has none.
     pub(crate) fn of_operation(operation: &Operation) -> Option<Self> {
         let change = operation.changes.first()?;
         let value = change.after.as_ref().or(change.before.as_ref())?;
         match operation.draft.action.as_str() {
-            // An overlap that ended tells who was in it.
+            // The value before the end names the workspaces of the overlap.
             OVERLAP_ENDED => {
                 let value = change.before.as_ref().or(change.after.as_ref())?;
                 serde_json::from_slice(&value.note).ok().map(Self::Overlap)

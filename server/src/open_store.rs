@@ -21,7 +21,7 @@ use crate::service::Service;
 
 /// A store in which something is scheduled for the next five minutes counts as at work: to close it would not be worth it.
 const SCHEDULED_SOON_NANOSECONDS: i64 = 300 * 1_000_000_000;
-/// How long calls that were cancelled may take to end.
+/// How long cancelled calls may take to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 
 /// An open store. Calls come as gRPC requests, from a listener that authenticates their callers.
@@ -102,7 +102,7 @@ impl OpenStore {
         EventStream::open(&self.service.context, after, filter, false)
     }
 
-    /// Returns the event at a position; nothing if the log does not have it any more. Reads from the disk.
+    /// Returns the event at a position, or `None` if the log does not have it any more. Reads from the disk.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -116,12 +116,12 @@ impl OpenStore {
         async move { calls.watches_end().await }
     }
 
-    /// The service.
+    /// Returns the service of the store.
     pub fn service(&self) -> &Service {
         &self.service
     }
 
-    /// How many calls run.
+    /// Returns the number of running calls.
     pub fn calls_under_way(&self) -> u32 {
         self.calls.under_way()
     }

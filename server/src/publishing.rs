@@ -106,7 +106,7 @@ impl Plan {
         by_time || ((self.on_commit || self.quiet_milliseconds > 0) && head != self.tried)
     }
 
-    /// How long the files must be quiet after a write before they are published; nothing without publishing on writes.
+    /// Returns how long the files must be quiet after a write before they are published; `None` without publishing on writes.
     pub(crate) fn quiet(&self) -> Option<Duration> {
         (self.quiet_milliseconds > 0).then(|| Duration::from_millis(self.quiet_milliseconds.into()))
     }
@@ -165,7 +165,7 @@ impl Plans {
 }
 
 impl Publishing {
-    /// How a workspace is published by itself, for the wire.
+    /// Returns the message of a workspace's publishing plan, or `None` if it has no plan.
     pub(crate) fn publishing_message(&self, workspace: &Workspace) -> Result<Option<v1::Publishing>> {
         let plan = self.inner.plans.lock().get(workspace.name.as_str()).cloned();
         plan.map(|plan| self.plan_message(workspace, plan)).transpose()
@@ -187,7 +187,7 @@ impl Publishing {
         })
     }
 
-    /// The review of a workspace's changes for a target, if one is open.
+    /// Returns the name of the open review of a workspace's changes for a target, or `None`.
     pub(crate) fn waiting(&self, source: &WorkspaceName, target: &WorkspaceName) -> Result<Option<String>> {
         let reviews = self.context.queue.reviews(Some(target))?;
         let found = reviews.into_iter().find(|review| review.entry.source == *source);
@@ -201,17 +201,17 @@ impl Publishing {
         publishing.changed.notify_one();
     }
 
-    /// Whether the process must be there for something that is published by interval or on writes.
+    /// Returns whether a plan publishes by interval or on writes, so that the process must keep running.
     pub(crate) fn is_publishing(&self) -> bool {
         self.inner.needs_process()
     }
 
-    /// When the first plan is due by itself; nothing if none is.
+    /// Returns when the next plan is due without a commit or a write, or `None`.
     pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
         self.inner.plans.lock().values().filter_map(|plan| plan.next_due(now)).min()
     }
 
-    /// A workspace is gone: it is published no more.
+    /// Removes the plan of a workspace that was removed.
     pub(crate) fn forget_plan(&self, workspace: &WorkspaceName) -> Result<()> {
         self.inner.change(|plans| drop(plans.remove(workspace.as_str())))
     }
@@ -225,7 +225,7 @@ impl Publishing {
         }
     }
 
-    /// A workspace got another name, under which it is published.
+    /// Moves the plan of a workspace to its new name.
     pub(crate) fn rename_plan(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
         self.inner.change(|plans| {
             if let Some(plan) = plans.remove(from.as_str()) {

@@ -36,7 +36,7 @@ use index::{Index, Reader, Side};
 
 /// How long the thread waits for an operation before it looks at live trees.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// How long the thread sleeps while nobody listens.
+/// How long the thread sleeps while no subscriber listens.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// The most sides of an overlap in a response.
 const SIDES_MAX: usize = 100;
@@ -248,7 +248,7 @@ impl Radar {
         Ok(Some(pair))
     }
 
-    /// The tree of a workspace as it is now: its open live tree, or else its head.
+    /// Returns the current tree of a workspace: its open live tree, or else the tree of its head.
     fn tree_of(&self, workspace: &Workspace) -> Result<WorkingTree> {
         if let Some(tree) = self.views.open_tree(&workspace.name) {
             return Ok(tree.fork());
@@ -259,7 +259,7 @@ impl Radar {
         }
     }
 
-    /// Merges two workspaces in memory, and says what would come of a path.
+    /// Merges two workspaces in memory, and returns the word for the outcome at a path.
     fn trial(&self, path: &TreePath, ours: &Workspace, theirs: &Workspace, act: &OperationContext) -> &'static str {
         match self.try_merge(ours, theirs, act) {
             Ok(conflicts) if conflicts.contains(path) => "conflict",
@@ -272,7 +272,7 @@ impl Radar {
     }
 
     fn try_merge(&self, ours: &Workspace, theirs: &Workspace, act: &OperationContext) -> Result<Arc<Vec<TreePath>>> {
-        // Kept until the end: a snapshot of a live tree has no name.
+        // Held until the end: no reference keeps a snapshot of a live tree.
         let (our_head, their_head) = (self.present_head(ours, act)?, self.present_head(theirs, act)?);
         let (Some(target), Some(source)) = (our_head.head, their_head.head) else { return Ok(Arc::default()) };
         let known = self.inner.trials.lock().get(&(target, source)).cloned();
@@ -295,7 +295,7 @@ impl Radar {
         Ok(conflicts)
     }
 
-    /// The head of a workspace, with the uncommitted changes of its live tree if that is open. Directories are not read.
+    /// Returns the head of a workspace, with the uncommitted changes of its live tree if that is open. Directories are not read.
     fn present_head(&self, workspace: &Workspace, act: &OperationContext) -> Result<PreviewedHead> {
         if self.views.open_tree(&workspace.name).is_some() {
             match self.directories.preview_capture(&workspace.name, act) {
@@ -334,7 +334,7 @@ fn apply(
     }
 }
 
-/// The bytes of a file; nothing if it is no file, or is absent.
+/// Reads a file. Returns `None` if it is absent, no regular file, or larger than `COMPARED_BYTES_MAX`.
 fn contents(tree: &WorkingTree, path: &TreePath) -> Result<Option<Vec<u8>>> {
     match tree.stat(path)? {
         Some(stat) if stat.kind == EntryKind::File && stat.size <= detail::COMPARED_BYTES_MAX as u64 => {

@@ -152,8 +152,8 @@ impl Registry {
         Ok((Self { place: place.to_owned(), records, unwritten, turn }, problems))
     }
 
-    /// The turn of a call that decides by the records what to add or to take away: no other call decides meanwhile. Taken before the lock
-    /// of a directory or the lock of a view, never after.
+    /// Locks the registry for a call that decides by its records which ones to add or to remove. The lock is taken before that of
+    /// a directory or a view, never after.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -170,8 +170,8 @@ impl Registry {
         self.records.lock().get(id).cloned()
     }
 
-    /// An id that none has and none ever had: a client may still go by an old one. Counted up, so that names stay short. To be asked
-    /// for in the turn in which it is used.
+    /// Returns an id that no directory has or had, because a client may still use an old one. Ids count up, so that names stay
+    /// short. The caller holds the lock of [`turn`](Self::turn) until it has used the id.
     pub(crate) fn new_id(&self) -> Result<String> {
         let there = self.records.lock().keys().filter_map(|id| id.parse().ok()).max();
         let given = fs::read_to_string(self.place.join(LAST)).ok().and_then(|text| text.trim().parse().ok());
@@ -188,8 +188,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes over a record of the past, and writes it. One that cannot be written is kept in memory,
-    /// and the next call writes it.
+    /// Updates a record after the fact. If its file cannot be written, the record is kept in memory, and the next call writes it.
     pub(crate) fn note(&self, record: &Record) -> Result<()> {
         let mut records = self.records.lock();
         let is_written = !self.unwritten.lock().contains(&record.id);
@@ -228,17 +227,17 @@ impl Registry {
         Ok(())
     }
 
-    /// Where it is noted that a directory is being written to.
+    /// Returns the path of the file that marks a directory as being written to.
     pub(crate) fn writing_file(&self, id: &str) -> PathBuf {
         self.file(id, "writing")
     }
 
-    /// Where it is noted that a directory, by its identity, is being written for the first time.
+    /// Returns the path of the file that marks a directory, by its identity, as being written for the first time.
     pub(crate) fn unfinished_file(&self, identity: &str) -> PathBuf {
         self.file(identity, "unfinished")
     }
 
-    /// Where the index of a directory is kept.
+    /// Returns the path of the index of a directory.
     pub(crate) fn index_file(&self, id: &str) -> PathBuf {
         self.file(id, "index")
     }

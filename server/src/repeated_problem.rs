@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-/// Delay before the same problem is told again: it doubles each time.
+/// Delay before the same problem is reported again; it doubles each time.
 const REPEAT_DELAY_MIN: Duration = Duration::from_secs(60);
 const REPEAT_DELAY_MAX: Duration = Duration::from_secs(6 * 3_600);
-/// Delay before work that failed is tried again: it doubles each time.
+/// Delay before failed work is retried; it doubles each time.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(200);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// The problem of some work that is done over and over.
+/// The state of a repeated problem: its delays, and when it was reported.
 #[derive(Default)]
 pub(crate) struct RepeatedProblem {
     problem: String,
-    /// How often it came since it was told.
+    /// How often the problem occurred since it was last reported.
     untold: u64,
     tell_at: Option<Instant>,
     repeat_delay: Duration,
@@ -22,12 +22,12 @@ pub(crate) struct RepeatedProblem {
 }
 
 impl RepeatedProblem {
-    /// Whether the work is to be done now.
+    /// Returns whether the work may be tried now.
     pub(crate) fn may_retry(&self, now: Instant) -> bool {
         self.retry_at.is_none_or(|retry_at| now >= retry_at)
     }
 
-    /// The work went well.
+    /// Resets the state after the work succeeded.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -43,15 +43,15 @@ enum Entry {
     Done(RequestId, Bytes),
 }
 
-/// What is known of a request that arrives.
+/// The state of a request that arrives.
 enum Claim {
-    /// Nothing: it is to be carried out.
+    /// The request is new, and the caller carries it out.
     First(Running),
     Running,
     Done(RequestId, Bytes),
 }
 
-/// A request that is carried out. Dropped without a result, it counts as never made.
+/// A request that is being carried out. If it is dropped without a result, it counts as never made.
 struct Running {
     results: RequestResults,
     key: Key,
@@ -82,7 +82,7 @@ impl Drop for Running {
 }
 
 impl RequestResults {
-    /// Returns whether a request was carried out, whatever its arguments were.
+    /// Returns whether a request was carried out, with these or other arguments.
     pub(crate) fn is_done(&self, caller: &str, method: &'static str, id: &str) -> bool {
         let key = (caller.to_owned(), method, id.to_owned());
         matches!(self.kept.lock().by_key.get(&key), Some(Entry::Done(..)))

@@ -45,18 +45,18 @@ use crate::connection::Connection;
 use crate::service::Service;
 use crate::socket::{Listening, make_free};
 
-/// Messages may be as large as a large page; contents come in blocks.
+/// The largest message that services with large requests accept; contents come in blocks.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// How long calls under way may take to finish when the process is to end.
 const FINISH_WITHIN: Duration = Duration::from_secs(30);
-/// How long calls may take to end that were cancelled.
+/// How long cancelled calls may take to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 /// How long clients without a call may take to close their connections.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const CLOSE_WITHIN_FORCED: Duration = Duration::from_millis(500);
 /// How long a client may take to hand a device over.
 const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
-/// How many may be about to hand a device over.
+/// The most connections on which a device is about to be handed over.
 const HANDOVERS_MAX: usize = 256;
 /// How often the server checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -64,7 +64,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// No more open files than this are asked for, however high the hard limit is: commands that the process starts inherit the limit.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
-/// A pipe inside the process holds this much.
+/// The capacity of a pipe inside the process, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// Serves on a Unix socket until there was no call for `idle`, a client asks to stop, or `ended` completes.
@@ -98,7 +98,7 @@ pub async fn serve_unix_counted(
     info!(process = std::process::id(), version = env!("CARGO_PKG_VERSION"), "listening");
     let user = rustix::process::geteuid().as_raw();
     let same_user = move |stream: &UnixStream| stream.peer_cred().is_ok_and(|peer| peer.uid() == user);
-    // The socket's mode keeps others out already; who comes through all the same is refused here.
+    // The socket's mode keeps other users out; a connection of another user is refused here all the same.
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener)
         .then(|stream| async {
             if let Err(error) = &stream {
@@ -118,7 +118,7 @@ pub async fn serve_unix_counted(
         let (calls, told) = (Arc::clone(&calls), Arc::clone(&told));
         async move {
             finished.await;
-            // Calls that watch would go on for ever, and this process with them.
+            // Watches would keep their calls, and this process, running for ever.
             calls.end_watches();
             told.notify_one();
             let _ = tokio::task::spawn_blocking(move || service.directories.end_watching()).await;
@@ -137,7 +137,7 @@ pub async fn serve_unix_counted(
     let serving = router(service, calls).serve_with_incoming_shutdown(incoming, until);
     let served = tokio::select! {
         served = serving => served,
-        // What its connections do not let go of by now ends with the process.
+        // Connections that are still open end with the process.
         () = drain => Ok(()),
     };
     drop(listening);
@@ -175,7 +175,7 @@ async fn drain(service: &Service, calls: &Calls, closing: &watch::Sender<bool>) 
     tokio::time::sleep(CLOSE_WITHIN).await;
 }
 
-/// Listens where devices are handed over that others have mounted.
+/// Listens on the socket at which clients hand over the devices of their private mounts.
 fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
     make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
@@ -193,14 +193,14 @@ fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::Joi
                     continue;
                 }
             };
-            // One too many is closed, and tries again.
+            // A connection beyond the limit is closed; its client tries again.
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
             tokio::spawn(take_device(service.clone(), stream, place));
         }
     }))
 }
 
-/// Takes one device. A connection on which nothing comes takes no thread.
+/// Takes one device. Waits for it without a thread.
 async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphorePermit) {
     let ready = tokio::time::timeout(HANDOVER_WITHIN, stream.readable()).await;
     let (Ok(Ok(())), Ok(stream)) = (ready, stream.into_std()) else { return };
@@ -223,7 +223,7 @@ async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: im
     }
 }
 
-/// Serves inside this process, and returns the way to it.
+/// Serves inside this process, and returns a channel to the services.
 pub async fn in_process(service: Service) -> Result<Channel, tonic::transport::Error> {
     let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
     let incoming = tokio_stream::once(Ok::<_, io::Error>(ours));
@@ -241,7 +241,7 @@ fn router(service: Service, calls: Arc<Calls>) -> Router<Stack<CallLogLayer, Ide
     Server::builder().layer(CallLogLayer(origin)).add_routes(routes(Api::new(service, calls, origin)))
 }
 
-/// All services of one store.
+/// Returns the routes of all services of one store.
 pub(crate) fn routes(api: Api) -> Routes {
     Routes::new(WorkspaceServiceServer::new(api.clone()))
         .add_service(OperationServiceServer::new(api.clone()))

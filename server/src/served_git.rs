@@ -43,7 +43,7 @@ impl Service {
         Ok(repository.respond(request)?)
     }
 
-    /// The cache of this store; its limits count for all requests together.
+    /// Returns the store's cache of repositories, which the first call opens. Its limits hold for all requests together.
     fn git_cache(&self) -> Result<Arc<GitCache>> {
         let mut opened = self.git.lock();
         if let Some(cache) = &*opened {

@@ -62,7 +62,7 @@ pub struct Service {
     pub(crate) followers: Followers,
     pub(crate) radar: Radar,
     pub(crate) collections: Collections,
-    /// Repositories for git clients; nothing until the first one asks.
+    /// The repositories for git clients; `None` until the first request.
     pub(crate) git: Arc<Mutex<Option<Arc<GitCache>>>>,
     /// Files beside the store that could not be read when the service was opened.
     pub(crate) problems: Arc<Vec<String>>,
@@ -168,7 +168,8 @@ impl Service {
         self.exports.listen(listen)
     }
 
-    /// The counters of the NFS server, if it runs: operations by name, bytes by direction, connections.
+    /// Returns the counters of the NFS server (operations by name, bytes by direction, connections), or `None` if it does not
+    /// run.
     pub fn nfs_statistics(&self) -> Option<Statistics> {
         self.exports.statistics()
     }
@@ -179,22 +180,22 @@ impl Service {
         self.exports.observe_mounts(observe);
     }
 
-    /// Whether this node was expelled from a store that several nodes have open: it must be opened again.
+    /// Returns whether this node was expelled from a store that several nodes have open: it must be opened again.
     pub fn is_expelled(&self) -> bool {
         self.context.is_expelled()
     }
 
-    /// The directory of the store and of the records beside it.
+    /// Returns the directory of the store and of the records beside it.
     pub fn home_directory(&self) -> &Path {
         self.context.home.path()
     }
 
-    /// The present time, by the clock of the service.
+    /// Returns the current time of the service's clock.
     pub fn now(&self) -> Time {
         self.context.now()
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.context.store
     }
@@ -236,12 +237,12 @@ impl Service {
         Ok(low)
     }
 
-    /// Whether the store has work of its own: a watch, a mount, a collection, a merge or a publish.
+    /// Returns whether the process must keep running: the store is busy, or has plans or followers that need a process.
     pub(crate) fn is_at_work(&self) -> bool {
         self.is_busy() || self.publishing.is_publishing() || self.followers.is_following()
     }
 
-    /// Whether the store works on something now, or must be there for something that can come at any time.
+    /// Returns whether the store has a watch, a mount, a served export, a collection, a merge, or writes to be published.
     pub(crate) fn is_busy(&self) -> bool {
         self.directories.is_watching()
             || self.views.mounted() > 0
@@ -251,7 +252,7 @@ impl Service {
             || self.merging.has_pending_writes()
     }
 
-    /// When a scheduled publish or an update of a follower is due; nothing if none is.
+    /// Returns when the next scheduled publish or update of a follower is due, or `None`.
     pub(crate) fn next_scheduled(&self) -> Option<Time> {
         let (publish, update) = (self.publishing.next_due(self.context.now()), self.followers.next_due());
         publish.into_iter().chain(update).min()

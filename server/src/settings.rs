@@ -77,13 +77,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether restores, undo and redo in a workspace write into `.git`, too.
+    /// Returns whether restores, undo and redo in a workspace also write into `.git`.
     pub fn includes_git(&self, workspace: &str) -> bool {
         self.include_git_of.get(workspace).copied().unwrap_or(self.include_git)
     }
 }
 
-/// Where the settings of the moment come from.
+/// A function that returns the current settings.
 pub type SettingsSource = Arc<dyn Fn() -> Result<Settings> + Send + Sync>;
 
 /// Parses paths that are kept out of snapshots. The error is a message for the user.

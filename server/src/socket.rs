@@ -33,14 +33,14 @@ pub fn make_free(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The record of where a store's process listens, in the store's home; removed when this goes.
+/// The record of where a store's process listens, in the store's home; removed on drop.
 pub(crate) struct Listening {
     file: PathBuf,
     socket: PathBuf,
 }
 
 impl Listening {
-    /// Records it. The caller holds the store's lock.
+    /// Writes the record. The caller holds the store's lock.
     pub(crate) fn record(home: &Home, socket: &Path) -> io::Result<Self> {
         let socket = std::path::absolute(socket)?;
         let file = home.listening_path();
@@ -59,12 +59,12 @@ impl Drop for Listening {
 }
 
 impl Home {
-    /// The record of where the store's process listens.
+    /// Returns the path of the record of where the store's process listens.
     fn listening_path(&self) -> PathBuf {
         self.path().join("socket")
     }
 
-    /// Where the process that holds the store listens, as it wrote down; nothing if none did, or its socket is gone.
+    /// Returns the recorded socket of the process that holds the store; `None` if there is no record, or no such socket.
     pub fn listening_at(&self) -> Option<PathBuf> {
         let path = PathBuf::from(OsStr::from_bytes(&fs::read(self.listening_path()).ok()?));
         let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());

@@ -37,17 +37,17 @@ const RESTORE: &str = "restore";
 /// The action in the operation log for a restore that wrote into `.git`. Undoing it writes there, too.
 const RESTORE_WITH_GIT: &str = "restore with .git";
 
-/// The action in the operation log for a restore of this scope.
+/// Returns the action in the operation log for a restore of this scope.
 pub(crate) fn restore_action(git: GitScope) -> &'static str {
     if git.includes() { RESTORE_WITH_GIT } else { RESTORE }
 }
 
-/// The action in the operation log for a restore that led back to the head, so that no snapshot describes it.
+/// Returns the action in the operation log for a restore that led back to the head, so that no snapshot describes it.
 pub(crate) fn cleared_action(git: GitScope, words: &str) -> String {
     if git.includes() { format!("{RESTORE_WITH_GIT}: {words}") } else { words.to_owned() }
 }
 
-/// Whether an operation of this name wrote into `.git`.
+/// Returns whether an operation with this action wrote into `.git`.
 pub(crate) fn wrote_git(action: &str) -> bool {
     action.starts_with(RESTORE_WITH_GIT)
 }
@@ -90,7 +90,7 @@ impl States {
         Ok(tally)
     }
 
-    /// Whether two trees are the same but for times.
+    /// Returns whether two trees are equal, except for times.
     pub(crate) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         if before == after {
             return Ok(true);
@@ -99,7 +99,7 @@ impl States {
         Ok(diff.next().transpose()?.is_none())
     }
 
-    /// Whether two trees and their state values are the same but for times.
+    /// Returns whether two trees and their state values are equal, except for times.
     pub(crate) fn is_same_with_states(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         let state = |root: Option<RootId>| -> Result<_> {
             Ok(root.map(|root| self.context.store.root(root)).transpose()?.and_then(|root| root.state))
@@ -107,7 +107,7 @@ impl States {
         Ok(before == after || state(before)? == state(after)? && self.is_same(before, after)?)
     }
 
-    /// How many changes an undo leaves alone unless it is told otherwise.
+    /// Returns how many changes an undo leaves alone by default: those in `.git`, unless the workspace's setting includes it.
     pub(crate) fn left_alone_by_undo(&self, workspace: &WorkspaceName, tally: &Tally) -> Result<u64> {
         Ok(if self.default_git_scope(workspace)?.includes() { 0 } else { tally.in_git })
     }
@@ -125,7 +125,7 @@ impl States {
         Err(Error::new(Reason::StaleHead, message).with("etag", now))
     }
 
-    /// The tree that a workspace's files had after the last recorded operation.
+    /// Returns the tree of a workspace's files after the last recorded operation, or `None` without a snapshot.
     pub(crate) fn state_root(&self, workspace: &WorkspaceName) -> Result<Option<RootId>> {
         self.context.head_root(self.context.workspaces.get(workspace)?.state())
     }

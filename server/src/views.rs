@@ -87,7 +87,7 @@ struct Inner {
     state: Mutex<State>,
     /// Mounts that a client is about to make by itself, by their tokens.
     expected: Mutex<HashMap<Vec<u8>, handover::Expected>>,
-    /// Where devices are handed over; nothing in a process that ends with one command.
+    /// The socket at which devices are handed over; `None` in a process that ends with one command.
     door: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
     /// Watches of live trees.
@@ -129,7 +129,7 @@ struct Mounted {
     shows: MountedTree,
     record: MountRecord,
     leaving: bool,
-    /// The kernel's number of the file system; nothing for a private mount, which this namespace does not have.
+    /// The kernel's number of the file system; `None` for a private mount, which this namespace does not have.
     device: Option<String>,
     /// Where a private mount is.
     private: Option<private::PrivateMount>,
@@ -195,7 +195,7 @@ impl Inner {
     }
 }
 
-/// Parses a directory's name; nothing for a directory of the host.
+/// Parses a directory's name; `None` for a directory of the host.
 pub(crate) fn named(name: &str) -> Option<Named> {
     let id = amalgam_proto::directory_id(name).ok()?;
     if let Some(number) = id.strip_prefix(VIEW) {
@@ -212,7 +212,7 @@ fn follower_name(mount: u64) -> String {
     amalgam_proto::directory_name(&format!("{FOLLOWER}{mount}"))
 }
 
-/// The name under which a view's tree is kept in the store between commits.
+/// Returns the name of the reference that keeps a view's tree in the store between commits.
 fn checkpoint_reference(id: u64) -> RefName {
     RefName::new(format!("view/{id}")).expect("a number is a part of a reference's name")
 }
@@ -245,19 +245,19 @@ impl Views {
         })
     }
 
-    /// From here on this process stays for as long as something is mounted, and takes devices at this socket. What an earlier one left
-    /// mounted is mounted again.
+    /// Lets this process mount: it takes devices at the socket `door`, and keeps running while something is mounted. Remounts the
+    /// mounts that an earlier process left.
     pub(crate) fn begin_mounting(&self, door: &Path) {
         *self.inner.door.lock() = Some(door.to_owned());
         self.remount_left();
     }
 
-    /// How many file systems are mounted.
+    /// Returns the number of mounted file systems.
     pub(crate) fn mounted(&self) -> usize {
         self.inner.state.lock().mounts.len()
     }
 
-    /// The view of a workspace, if it is open or exported, or has work that is in no snapshot.
+    /// Returns the number of a workspace's view, if it is open or exported, or has work that is in no snapshot.
     pub(crate) fn find_view(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
         if let Some(trees) = &self.context.live_trees {
             let Some(id) = trees.find(workspace.as_str())? else { return Ok(None) };
@@ -270,7 +270,7 @@ impl Views {
         Ok(is_live.then_some(id))
     }
 
-    /// The view of a workspace, if it ever had one.
+    /// Returns the number of a workspace's view, if it ever had one.
     pub(crate) fn numbered_view(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
         match &self.context.live_trees {
             Some(_) => self.find_view(workspace),
@@ -278,7 +278,7 @@ impl Views {
         }
     }
 
-    /// Takes hold of the view of a workspace, if there is one now.
+    /// Locks the view of a workspace, or returns `None` if it has none now.
     pub(crate) fn lock_view_of(&self, workspace: &WorkspaceName) -> Result<Option<LockedView>> {
         self.find_view(workspace)?.map(|id| self.lock_view(id)).transpose()
     }
@@ -363,7 +363,7 @@ impl Views {
         }
     }
 
-    /// Lets go of a view whose tree another node has taken. Its edits are there already.
+    /// Drops a view whose tree another node has taken. The other node has its edits already.
     fn abandon_view(&self, id: u64, live: &Arc<LiveView>) {
         let mut state = self.inner.state.lock();
         if state.open.get(&id).is_some_and(|open| Arc::ptr_eq(open, live)) {
@@ -372,7 +372,7 @@ impl Views {
         }
     }
 
-    /// Lets go of an open view if another node has taken its tree. Returns whether it did.
+    /// Drops an open view if another node has taken its tree. Returns whether it did.
     fn abandon_if_taken(&self, id: u64) -> Result<bool> {
         let open = self.inner.state.lock().open.get(&id).cloned();
         let Some(live) = open else { return Ok(false) };
@@ -428,7 +428,7 @@ impl Views {
         Ok(())
     }
 
-    /// A workspace got another name: its view belongs to that.
+    /// Moves the view, the exports and the mounts of a workspace to its new name.
     pub(crate) fn rename_views(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
         if let Some(trees) = &self.context.live_trees {
             trees.rename(from.as_str(), to.as_str())?;
@@ -511,7 +511,7 @@ impl Views {
         Err(Error::new(Reason::Mounted, message))
     }
 
-    /// Refuses to take an operation back, or to do it again, where that takes a workspace away that is mounted.
+    /// Refuses to undo or redo an operation if that removes a workspace that is mounted.
     pub(crate) fn refuse_to_take_away(&self, sequence: u64, goes: impl Fn(&RefChange) -> bool) -> Result<()> {
         // The undo itself refuses an operation that cannot be read.
         let Ok(found) = operation(&self.context.store, sequence) else { return Ok(()) };
@@ -525,7 +525,8 @@ impl Views {
         Ok(())
     }
 
-    /// A name is given anew: the view of a workspace that had it before goes, unless it is in use or has work in no snapshot.
+    /// Removes the view of an earlier workspace with this name, so that the name can be given again. Refuses if the view is in
+    /// use or has work that is in no snapshot.
     pub(crate) fn forget_ended_view(&self, name: &WorkspaceName) -> Result<()> {
         let Some(id) = self.numbered_view(name)? else { return Ok(()) };
         let what = "its name cannot be given to another one";
@@ -561,7 +562,8 @@ impl Views {
         }
     }
 
-    /// Closes a view that no mount and no export shows any more, and that no call used for so long. Uncommitted work is kept for the next one.
+    /// Closes a view that no mount and no export shows, and that no call has used for `unused_for`. Uncommitted work is kept for
+    /// the next one.
     fn close_view_if_unused(&self, id: u64, unused_for: Duration) -> Result<()> {
         let open = self.inner.state.lock().open.get(&id).cloned();
         let is_unused = open.is_some_and(|live| live.uses.unused_for().is_some_and(|unused| unused >= unused_for));
@@ -595,18 +597,18 @@ impl Views {
         Ok(())
     }
 
-    /// Whether a mount or an export shows a view, or is about to.
+    /// Returns whether a mount or an export shows a view, or a client is about to mount it.
     fn is_shown(&self, id: u64) -> bool {
         self.is_mounted(id) || self.is_exported(id)
     }
 
-    /// Whether a mount shows a view, or is about to.
+    /// Returns whether a mount shows a view, or a client is about to mount it.
     fn is_mounted(&self, id: u64) -> bool {
         let is_of_it = |shows: &MountedTree| matches!(shows, MountedTree::Live(other) if *other == id);
         self.inner.state.lock().mounts.values().any(|mounted| is_of_it(&mounted.shows)) || self.is_expected(id)
     }
 
-    /// Forgets the view of a workspace that goes, with changes in it that are in no snapshot.
+    /// Removes the view of a workspace that is removed, with its changes that are in no snapshot.
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
         if let Some(trees) = &self.context.live_trees {
             trees.forget(workspace.as_str())?;

@@ -26,7 +26,7 @@ use crate::messages::summary_message;
 const COMMIT: &str = "commit";
 /// The metadata key that says how a snapshot came to be.
 const KIND_KEY: &str = "kind";
-/// How often edits are made anew on a head that other writers moved.
+/// The most attempts to commit edits on a head that other writers move.
 const ATTEMPTS_MAX: usize = 1_000;
 /// The most paths in a response.
 const CHANGES_MAX: usize = 10_000;
@@ -114,7 +114,7 @@ impl Files {
         self.commit_response(request, snapshot, changed)
     }
 
-    /// Makes the edits on the head and commits them, anew whenever another writer was faster.
+    /// Applies the edits to the head and commits them. Starts over whenever another writer moved the head.
     fn land_edits(
         &self,
         workspace: &WorkspaceName,

@@ -23,7 +23,7 @@ pub(crate) struct LineMatcher(Regex);
 pub(crate) struct LineMatch<'a> {
     /// From 1; 0 in a binary text.
     pub(crate) line: u64,
-    /// The beginning of the line; nothing in a binary text.
+    /// The beginning of the line; empty in a binary text.
     pub(crate) text: &'a [u8],
     pub(crate) is_binary: bool,
 }
@@ -118,7 +118,7 @@ impl Files {
         Ok(())
     }
 
-    /// Returns the bytes of a file; nothing for an entry without bytes, a purged one, or one that is too large.
+    /// Returns the bytes of a file, or `None` for an entry without bytes, a purged one, or one that is too large.
     fn text_of(&self, read: &super::ReadTree, path: &TreePath) -> Result<Option<Vec<u8>>> {
         let stat = read.tree.stat(path)?;
         let kind = stat.as_ref().map(|stat| stat.kind);

@@ -1,4 +1,4 @@
-//! The metadata of a path for the wire.
+//! The metadata of a path, as a message.
 
 use amalgam_engine::object::{Content, Owner};
 use amalgam_engine::work::Stat;

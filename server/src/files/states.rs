@@ -39,13 +39,13 @@ impl Files {
         Ok(v1::ListStatesResponse { values, next_page_token: next.unwrap_or_default() })
     }
 
-    /// Returns a state value for the wire.
+    /// Converts a state value to its message.
     pub(crate) fn state_message(&self, key: &str, json: &str) -> v1::StateValue {
         v1::StateValue { key: key.to_owned(), json: json.to_owned(), etag: state_etag(json) }
     }
 }
 
-/// The error for a key without a value.
+/// Returns the error for a key without a value.
 pub(super) fn absent(key: &str) -> crate::error::Error {
     let hint = "ListStates lists the keys that have one".to_owned();
     EngineError::Absent { what: format!("state value {key:?}"), hint }.into()

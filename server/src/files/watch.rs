@@ -40,7 +40,7 @@ impl Files {
 }
 
 impl TreeWatch {
-    /// Returns the changes since the last report; nothing if there are none.
+    /// Returns the changes since the last report, or `None` if there are none.
     pub(crate) fn report(&mut self) -> Result<Option<v1::WatchFilesResponse>> {
         // Read for each report: the policy may have changed since.
         let guard = self.files.context.permissions.reading(Some(&self.name))?;
@@ -62,7 +62,7 @@ impl TreeWatch {
     }
 }
 
-/// Returns a difference for the wire.
+/// Converts a difference to the kind of change in messages.
 pub(super) fn difference_kind(difference: Difference) -> v1::ChangeKind {
     match difference {
         Difference::Added => v1::ChangeKind::Added,

@@ -37,7 +37,7 @@ impl FileVersion {
 }
 
 impl Origin {
-    /// The origin that a request names; nothing if it names a workspace.
+    /// Returns the origin that a request names, or `None` if it names a workspace.
     pub(super) fn of_request(request: &v1::FollowSourceRequest) -> Result<Option<Self>> {
         use v1::follow_source_request::Source;
         let path = |bytes: &[u8]| {
@@ -64,7 +64,7 @@ impl Origin {
         })
     }
 
-    /// The word for the kind of origin.
+    /// Returns the word for the kind of origin, as in records and in names of workspaces.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Directory(_) => "directory",
@@ -74,7 +74,7 @@ impl Origin {
         }
     }
 
-    /// The origin as it is stored in the record of a workspace.
+    /// Returns the origin as it is stored in the record of a workspace.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Directory(path) | Self::Archive(path) => format!("{}:{}", self.word(), path.display()),
@@ -83,7 +83,7 @@ impl Origin {
         }
     }
 
-    /// Reads an origin from the record of a workspace; nothing if the source is committed to.
+    /// Parses an origin from the record of a workspace; `None` if the source is a workspace.
     pub(super) fn of_text(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(':')?;
         let path = |text: &str| PathBuf::from(OsStr::from_bytes(text.as_bytes()));

@@ -26,10 +26,10 @@ use crate::error::{Error, Result};
 use credentials::Credentials;
 use listing::parse_page;
 
-/// Characters that a URL holds as they are, by the rules of signatures.
+/// The characters that are percent-encoded in URLs, by the rules of signatures.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 const ENCODED_PATH: &AsciiSet = &ENCODED.remove(b'/');
-/// Requests that run at once.
+/// The most requests that run at once.
 const PARALLEL_READS: usize = 16;
 /// Attempts of a request, and the delay before the second one, which doubles.
 const ATTEMPTS_MAX: u32 = 4;
@@ -76,7 +76,7 @@ impl S3Prefix {
         Ok(Self { bucket: bucket.to_owned(), prefix, ..Self::default() })
     }
 
-    /// The prefix as it is stored in the record of a workspace, behind `s3:`. It holds no key.
+    /// Returns the prefix as it is stored in the record of a workspace, after `s3:`. It contains no secret key.
     pub(super) fn text(&self) -> String {
         let encode = |text: &str| percent_encode(text.as_bytes(), ENCODED).to_string();
         let prefix = percent_encode(self.prefix.as_bytes(), ENCODED_PATH);
@@ -89,7 +89,7 @@ impl S3Prefix {
         }
     }
 
-    /// Reads what [`S3Prefix::text`] wrote.
+    /// Parses the text that [`S3Prefix::text`] returns.
     pub(super) fn of_text(text: &str) -> Option<Self> {
         let decode = |text: &str| percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned());
         let (place, settings) = text.split_once('?').unwrap_or((text, ""));
@@ -136,7 +136,7 @@ pub(super) struct S3Source {
 /// Sends signed requests.
 struct S3Client {
     http: HttpClient,
-    /// Nothing for requests without a signature.
+    /// `None` if requests are not signed.
     credentials: Option<AwsCredentialProvider>,
     region: String,
     /// `{endpoint}/{bucket}`.
@@ -182,7 +182,7 @@ impl S3Source {
 }
 
 impl S3Client {
-    /// Sends a request, again after failures that pass.
+    /// Sends a request, and retries it after temporary failures.
     async fn get(&self, url: &str, etag: Option<&str>) -> io::Result<HttpResponse> {
         let mut delay = RETRY_DELAY;
         for attempt in 1.. {
@@ -230,7 +230,7 @@ impl S3Client {
         }
     }
 
-    /// Opens the version of an object that was listed; nothing if there is another one, or none.
+    /// Opens the version of an object that was listed; `None` if the object was replaced or removed since.
     async fn open(&self, object: &ListedObject) -> io::Result<Option<HttpResponse>> {
         let key = [self.prefix.as_bytes(), &object.key].concat();
         let url = format!("{}/{}", self.base, percent_encode(&key, ENCODED_PATH));
@@ -238,7 +238,7 @@ impl S3Client {
         match answer.status() {
             StatusCode::NOT_FOUND | StatusCode::PRECONDITION_FAILED => Ok(None),
             status if status.is_success() => {
-                // Some stores do not know the condition.
+                // Some stores ignore the `If-Match` header.
                 let etag = answer.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok());
                 let is_same = etag.is_none_or(|etag| etag.trim_matches('"') == object.etag.trim_matches('"'));
                 Ok(is_same.then_some(answer))
@@ -253,7 +253,7 @@ impl S3Client {
     }
 }
 
-/// Reads a body; nothing if it is longer than this.
+/// Reads a body; `None` if it is longer than `bytes_max`.
 async fn read_body(answer: HttpResponse, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     let mut stream = answer.into_body().bytes_stream();
     let mut bytes = Vec::new();

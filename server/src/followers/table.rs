@@ -16,11 +16,11 @@ pub(super) struct Table {
 
 struct Follower {
     follow: Follow,
-    /// When it was last looked at; nothing before the first time.
+    /// When the follower was last checked, in nanoseconds; `None` before the first check.
     looked: Option<i64>,
-    /// Whether the source moved since.
+    /// Whether the source moved since the last check.
     is_stale: bool,
-    /// Not before this moment, after an update failed.
+    /// No update is tried before this time, in nanoseconds: it is set after a failed update.
     not_before: i64,
 }
 
@@ -33,12 +33,12 @@ impl Table {
         *self = Self::default();
     }
 
-    /// Whether a follower has an interval, which needs a running process.
+    /// Returns whether a follower has an interval, which needs a running process.
     pub(super) fn has_intervals(&self) -> bool {
         self.followers.iter().any(|(name, follower)| follower.follow.mode.interval_seconds(name).is_some())
     }
 
-    /// Sets what a workspace follows. A follower with the same source and mode keeps its interval.
+    /// Sets the source of a workspace. A follower with the same source and mode keeps its interval.
     pub(super) fn set(&mut self, name: &WorkspaceName, follow: Option<Follow>) {
         let known = self.followers.get(name).map(|follower| &follower.follow);
         if known == follow.as_ref() {
@@ -82,7 +82,7 @@ impl Table {
         self.followers.iter().filter(is_due).map(|(name, _)| name.clone()).collect()
     }
 
-    /// When the first follower is due without a change of its source; nothing if none is.
+    /// Returns when the next follower is due, or `None` if all wait for a change of their source.
     pub(super) fn next_due(&self) -> Option<Time> {
         let next = |(name, follower): (&WorkspaceName, &Follower)| {
             let at = match (follower.looked, follower.follow.mode.interval_seconds(name)) {
@@ -96,7 +96,7 @@ impl Table {
         self.followers.iter().filter_map(next).min()
     }
 
-    /// An update of a follower begins.
+    /// Records that an update of a follower begins.
     pub(super) fn begin(&mut self, name: &WorkspaceName, now: Time) {
         if let Some(follower) = self.followers.get_mut(name) {
             (follower.looked, follower.is_stale) = (Some(now.0), false);

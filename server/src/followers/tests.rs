@@ -79,7 +79,7 @@ impl House {
         self.follow(source, mode, every_seconds).expect("followed");
     }
 
-    /// Lets the thread's work be done, and returns the last update.
+    /// Runs the updates that are due, and returns the last update.
     fn look(&mut self) -> Option<v1::FollowUpdate> {
         self.service.followers.update_all_due(&mut self.cursor);
         let workspace = self.service.views.workspace_message(&name("try")).expect("it is there");
@@ -255,7 +255,7 @@ fn a_directory_and_an_archive_are_followed_like_a_workspace() {
     pass(10);
     house.look();
     assert_eq!(house.read("try", "packed"), "2, and longer\n");
-    // A pipe in the place of the archive fails at once: nobody writes into it.
+    // A pipe in the place of the archive fails at once: no process writes into it.
     std::fs::remove_file(&archive).expect("removed");
     rustix::fs::mkfifoat(rustix::fs::CWD, &archive, rustix::fs::Mode::from(0o600)).expect("made");
     pass(10);

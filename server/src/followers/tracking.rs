@@ -28,7 +28,8 @@ const IMPORT: &str = "import";
 const ZIP_MAGICS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
 impl Followers {
-    /// The workspace that holds the files of an origin: that of the directory, if it has one, or one for the follower.
+    /// Returns the workspace that holds the files of an origin: that of the directory, if it is attached, or else one for the
+    /// follower.
     pub(super) fn tracking_workspace(&self, follower: &WorkspaceName, origin: &Origin) -> Result<WorkspaceName> {
         if let Origin::Directory(path) = origin {
             let records = self.context.registry.all();

@@ -18,7 +18,7 @@ use crate::home::{Home, replace_file};
 const FILE: &str = "approved-commands.json";
 /// Keeps the hash of a command apart from that of a file with the same text.
 const DOMAIN: &[u8] = b"amalgam rule command\0";
-/// The digits of a hash that messages name: 64 bits, which cannot be met on purpose.
+/// The number of digits of a hash in messages: 64 bits, for which no second command can be found on purpose.
 const SHORT: usize = 16;
 
 /// The approved commands, by the hash of their text.
@@ -35,12 +35,12 @@ struct Approval {
     time: i64,
 }
 
-/// The hash of a command's text.
+/// Returns the hash of a command's text, which differs from the hash of a file with this text.
 pub(super) fn hash_of(command: &str) -> String {
     ChunkId::of(&[DOMAIN, command.as_bytes()].concat()).to_string()
 }
 
-/// Why a command is not run, with the command line that approves it.
+/// Returns why a command is not run, with the command line that approves it.
 pub(super) fn refusal(command: &str, source: &str, target: &WorkspaceName) -> String {
     let hash = hash_of(command);
     format!(
@@ -50,7 +50,7 @@ pub(super) fn refusal(command: &str, source: &str, target: &WorkspaceName) -> St
 }
 
 impl Approvals {
-    /// The approvals that are kept in a home. A file that cannot be read is an error: no approval is guessed.
+    /// Reads the approvals of a home. A file that cannot be read is an error: no approval is guessed.
     pub(crate) fn open(home: &Home) -> Result<Self> {
         let file = home.path().join(FILE);
         let action = format!("read {}", file.display());
@@ -65,9 +65,9 @@ impl Approvals {
         Ok(Self { file, approved: Mutex::new(approved) })
     }
 
-    /// Whether exactly this command was approved.
+    /// Returns whether exactly this command was approved.
     pub(super) fn is_approved(&self, command: &str) -> bool {
-        // The text is compared, too, so that nothing rests on the file's keys.
+        // The text is compared, too, so that a wrong key in the file approves nothing.
         self.approved.lock().get(&hash_of(command)).is_some_and(|approval| approval.command == command)
     }
 
@@ -83,7 +83,7 @@ impl Approvals {
 }
 
 impl Merging {
-    /// The commands of a project's rules, and those that were approved before and are in no rule of it now.
+    /// Returns the commands of a project's rules, and then all approved commands that are in none of these rules.
     pub(crate) fn list_rule_commands(&self, workspace: &str) -> Result<Vec<v1::RuleCommand>> {
         let mut listed = Vec::new();
         let mut approved = self.inner.approvals.approved.lock().clone();

@@ -17,16 +17,16 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use crate::error::{Error, Result};
 use crate::settings::CommandSettings;
 
-/// How often the end of a command is looked for.
+/// The interval at which the process checks whether a command has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Time that a supervisor gets to end what a command started.
+/// How long a supervisor may take to end the processes that a command started.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// The end of a command's output that is kept.
+/// The number of bytes of a command's output that are kept, from its end.
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
 /// The exit codes of a shell for a missing command, and for one that it may not run.
 const NOT_STARTED: [i32; 2] = [126, 127];
 
-/// A command, as it is started in a directory that is thrown away.
+/// A command that runs in a temporary directory.
 pub(super) struct Job<'a> {
     /// The name of the command in messages.
     pub(super) what: &'a str,
@@ -36,7 +36,7 @@ pub(super) struct Job<'a> {
     pub(super) directory: &'a Path,
     /// The file that gets its output.
     pub(super) output: &'a Path,
-    /// The time that it may take.
+    /// The most seconds that the command may take.
     pub(super) seconds: u32,
     /// The hint if there is no such program.
     pub(super) hint: &'a str,
@@ -72,7 +72,7 @@ fn not_started(what: &str, why: &str, hint: &str) -> TestVerdict {
 }
 
 impl CommandSettings {
-    /// A command with the environment of these settings, below their supervisor.
+    /// Builds a command with the environment of these settings: below their supervisor, or else in a process group of its own.
     pub(super) fn command(&self, words: &[&std::ffi::OsStr]) -> Command {
         let mut all = self.supervisor.iter().map(std::ffi::OsString::as_os_str).chain(words.iter().copied());
         let mut command = Command::new(all.next().expect("a command has a word"));
@@ -91,7 +91,8 @@ struct Running {
 }
 
 impl Running {
-    /// Waits for its end, and that of everything it started; nothing when it took too long and was ended.
+    /// Waits until the command has ended, with everything that it started. Returns `None` if it took too long or was cancelled,
+    /// and was killed.
     fn wait(&mut self, within: Duration, is_over: &dyn Fn() -> bool) -> io::Result<Option<ExitStatus>> {
         let ended = self.wait_until(Instant::now() + within, is_over)?;
         if ended.is_none() && self.is_supervised {
@@ -99,7 +100,7 @@ impl Running {
             self.wait_until(Instant::now() + END_TIMEOUT, &|| false)?;
         }
         if !self.is_supervised || self.child.try_wait()?.is_none() {
-            // Without a supervisor, or with one that is stuck, its process group is all that is known.
+            // Without a supervisor, or with one that hangs, only its process group is known.
             self.signal(Signal::KILL);
             self.child.wait()?;
         }
@@ -128,7 +129,7 @@ impl Running {
     }
 }
 
-/// The end of a command's output.
+/// Returns the end of a command's output; empty if it cannot be read.
 fn tail(output: &Path) -> String {
     use std::io::{Seek as _, SeekFrom};
     let read = || -> io::Result<Vec<u8>> {

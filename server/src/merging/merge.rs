@@ -143,7 +143,7 @@ impl Merging {
         Ok(is(target, source)? || is(source, target)?)
     }
 
-    /// How trees are merged: groups of rules become units.
+    /// Returns the options of a merge. The groups of the rules become units, which are merged as a whole.
     fn options_for(
         &self,
         heads: &MergeHeads,
@@ -181,7 +181,7 @@ impl Merging {
     ) -> Result<v1::Merge> {
         let mut message = self.nothing_done(target, v1::MergeHow::Already)?;
         let mut heads = self.heads_of(target, sources)?;
-        // Kept until the end: the previewed snapshot has no name.
+        // Held until the end: no reference keeps a previewed snapshot.
         let mut looked = Vec::new();
         if request.capture {
             heads.sources.clear();
@@ -218,7 +218,7 @@ impl Merging {
         Ok(message)
     }
 
-    /// How far each source would get.
+    /// Returns the place of each source in the planned order, and the clashes of the sources that are left out.
     fn plan_sources(
         &self,
         ours: SnapshotId,
@@ -242,7 +242,7 @@ impl Merging {
         Ok(messages)
     }
 
-    /// A merge that changed nothing.
+    /// Returns the message of a merge that changed nothing.
     pub(super) fn nothing_done(&self, target: &WorkspaceName, how: v1::MergeHow) -> Result<v1::Merge> {
         let head = self.context.workspaces.get(target)?.head;
         Ok(v1::Merge {

@@ -57,7 +57,7 @@ impl Merging {
         self.views.workspace_message(&name)
     }
 
-    /// The requested plan; nothing where a workspace is not to be published automatically.
+    /// Returns the plan that a request asks for, or `None` if the workspace is not to be published automatically.
     fn plan_asked_for(
         &self,
         name: &WorkspaceName,
@@ -101,14 +101,14 @@ impl Merging {
         }))
     }
 
-    /// Publishes all that is due now: what goes into one target one after another, targets side by side.
+    /// Publishes the plans that are due: those of one target one after another, targets in parallel.
     #[cfg(test)]
     fn publish_due(&self) -> Result<()> {
         let due = self.due_by_target(|_| true)?;
         super::queue::run_in_parallel(due.into_iter().collect(), |(_, plans)| self.publish_all(plans))
     }
 
-    /// The plans that are due, by their targets.
+    /// Returns the due plans of the wanted targets, by target. Removes the plans of workspaces that are gone.
     fn due_by_target(&self, is_wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<(WorkspaceName, Plan)>>> {
         let plans = self.publishing.inner.plans.lock().clone();
         self.inner.writes.retain(|name| plans.get(name.as_str()).is_some_and(|plan| plan.quiet().is_some()));
@@ -119,11 +119,11 @@ impl Merging {
                 self.publishing.forget_ended_plan(&name)?;
                 continue;
             };
-            // One without a target fails on its own.
+            // A plan without a target fails when it is published.
             let target =
                 self.context.target_of(&name, &plan.target).map(|target| target.to_string()).unwrap_or_default();
             let now = self.context.now();
-            // Looked at each time, so that no write goes unnoticed. What fails here fails again as the publish, which records it.
+            // Checked in each round, so that no write is missed. An error here comes again in the publish, which records it.
             let is_written = plan.quiet().filter(|_| now.0 >= plan.not_before).is_some_and(|quiet| {
                 self.inner.writes.is_quiet(&self.directories, &self.views, &name, quiet).unwrap_or(true)
             });
@@ -168,7 +168,8 @@ impl Merging {
         })
     }
 
-    /// Publishes a workspace as planned; nothing if there is nothing new, or something waits for a person.
+    /// Publishes a workspace as planned. Returns the head that was tried and the outcome, or `None` if nothing is new or a review
+    /// is open.
     fn publish_planned(&self, name: &WorkspaceName, plan: &Plan) -> Result<Option<(String, Last)>> {
         let target = self.context.target_of(name, &plan.target)?;
         if self.publishing.waiting(name, &target)?.is_some() {
@@ -234,7 +235,7 @@ impl Merging {
                 }
                 let due = {
                     let _using = self.context.using();
-                    // Tried again at the next look.
+                    // Tried again in the next round.
                     let due = self.due_by_target(|target| !busy.lock().contains(target));
                     due.inspect_err(|failure| warn_failure(failure, "scheduled publishing cannot be read"))
                         .unwrap_or_default()
@@ -440,7 +441,7 @@ mod tests {
         let mut told = house.look().expect("it is on");
         assert_eq!((told.on_write, told.quiet_milliseconds), (true, 300));
         assert!(house.service.merging.has_pending_writes() && house.service.publishing.is_publishing());
-        // The first look published what was there before; the write is not quiet yet.
+        // The first round published the earlier files; the write is not quiet yet.
         assert_eq!(house.read("new"), "absent");
         let began = Instant::now();
         while house.read("new") == "absent" {

@@ -37,7 +37,7 @@ const FOLDS_MAX: usize = 1_000;
 pub(super) const PARALLEL_TARGETS_MAX: usize = 8;
 /// How often a call that waits for its turn checks whether its client is still there.
 const TURN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a node of a cluster looks for entries that nobody folds: those of a node that was killed.
+/// How often a node of a cluster looks for entries that no node folds, such as those of a node that was killed.
 const TAKEOVER_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The merge policy of a target: its merge rules, the permissions of agents, and the tests of entries.
@@ -162,7 +162,7 @@ pub(crate) struct Submitted {
     pub(crate) is_ended: bool,
 }
 
-/// The changes that the policy refused, for the wire.
+/// Converts the changes that the policy refused to messages.
 fn refused_message(folded: &Folded) -> Vec<v1::RefusedChange> {
     let message = |one: &RefusedChange| v1::RefusedChange {
         path: path_bytes(&one.path),
@@ -172,7 +172,7 @@ fn refused_message(folded: &Folded) -> Vec<v1::RefusedChange> {
     folded.refused.iter().map(message).collect()
 }
 
-/// What came of an attempt to fold a target.
+/// The result of an attempt to fold a target.
 enum TargetFold {
     /// Entries were merged or set aside. The message tells what happened to the directory of the target.
     Done(Box<v1::Merge>),
@@ -507,7 +507,7 @@ impl Merging {
         wanted.fold || wanted.is_folding
     }
 
-    /// The result of an entry, for the wire.
+    /// Converts the result of an entry to its message. A test that could not be started is an error.
     pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
         let (how, head, reason) = match &folded.outcome {
             // A target without a head takes over that of the source.
@@ -544,7 +544,7 @@ impl Merging {
         })
     }
 
-    /// A page of the waiting entries, for the wire.
+    /// Returns a page of the waiting entries. The first page also reports entries that cannot be read.
     pub(crate) fn list_queue(&self, request: &v1::ListQueueRequest, limit: usize) -> Result<v1::ListQueueResponse> {
         let (target, queue) = (self.context.here(&request.target)?, &self.context.queue);
         let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
@@ -558,7 +558,7 @@ impl Merging {
         })
     }
 
-    /// One entry, for the wire.
+    /// Returns the message of one entry.
     pub(crate) fn queue_entry(&self, name: &str) -> Result<v1::QueueEntry> {
         let entry = self.context.queue.find(id_of(name, QUEUE))?;
         Ok(entry_message(&entry, QUEUE))
@@ -614,7 +614,7 @@ impl Merging {
     }
 }
 
-/// The message for a reference that cannot be read.
+/// Returns the message for a reference that cannot be read, with the command that removes it.
 pub(super) fn problem_of(unreadable: &Unreadable, command: &str) -> String {
     let Unreadable { id, name, why } = unreadable;
     format!("{name} cannot be read: {why}; `{command} {id}` removes it")
@@ -670,12 +670,12 @@ fn queue_options(asked: &v1::Submission, after: AfterMerge) -> Result<QueueOptio
     })
 }
 
-/// The id in a resource name.
+/// Returns the id in a resource name, which is the whole name if it lacks the prefix.
 pub(super) fn id_of<'a>(name: &'a str, prefix: &str) -> &'a str {
     name.strip_prefix(prefix).unwrap_or(name)
 }
 
-/// An entry for the wire.
+/// Converts an entry to its message.
 pub(super) fn entry_message(entry: &QueueEntry, prefix: &str) -> v1::QueueEntry {
     v1::QueueEntry {
         name: format!("{prefix}{}", entry.id),

@@ -13,7 +13,7 @@ use super::Merging;
 use super::approval::refusal;
 use super::test::TestPlace;
 
-/// Makes files as rules say, in directories that are thrown away.
+/// Makes files by the commands of rules, in temporary directories.
 pub(super) struct Regenerator<'a> {
     merging: &'a Merging,
     rules: Arc<Rules>,
@@ -26,19 +26,19 @@ impl<'a> Regenerator<'a> {
         Self { merging, rules: Arc::clone(rules), target: target.clone() }
     }
 
-    /// Whether a rule has a command that makes files.
+    /// Returns whether a rule has a command that makes files.
     pub(super) fn has_commands(&self) -> bool {
         self.rules.has_commands()
     }
 
-    /// The command that makes a file, and the source of the rule that says so, if one does.
+    /// Returns the command that makes a file and the source of its rule, or `None` if no rule regenerates the file.
     fn command_of(&self, path: &TreePath) -> Option<(&str, &str)> {
         let found = self.rules.explain(path.as_bytes(), Content::Text)?;
         (found.strategy.name() == "regenerate")
             .then_some((found.strategy.options.command.as_str(), found.location.source.as_str()))
     }
 
-    /// Whether a command may run: it is the user's own, or was approved.
+    /// Returns whether a command may run: it is in the store's own rules, or was approved.
     fn is_allowed(&self, command: &str, source: &str) -> bool {
         self.merging.rules.is_own_source(source) || self.merging.inner.approvals.is_approved(command)
     }
@@ -74,7 +74,7 @@ impl Regenerate for Regenerator<'_> {
         };
         let number = self.merging.inner.places.fetch_add(1, Ordering::Relaxed);
         let place = TestPlace::new(&context.home, &format!("made-{number}"));
-        // What the machine refuses is told as the reason.
+        // A failure of the machine is returned as the reason.
         Ok(place.regenerate(&context.store, tree, &made, &settings).unwrap_or_else(|failure| Err(failure.to_string())))
     }
 }

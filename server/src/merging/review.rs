@@ -18,16 +18,16 @@ use crate::caller::Caller;
 use crate::error::{Error, Result};
 
 pub(super) const REVIEWS: &str = "reviews/";
-/// How references of workspaces begin.
+/// The prefix of references of workspaces.
 const WORKSPACES: &str = "workspace/";
-/// Versions are looked up for so many paths of a review.
+/// The most paths of a review for which versions are looked up.
 const VERSIONS_MAX: usize = 100;
-/// A longer text is not shown with a review.
+/// The largest text that is shown with a review.
 const SHOWN_BYTES_MAX: usize = 256 << 10;
-/// So far back the log is read for who made them.
+/// The most operations of the log that are searched for the makers of versions.
 const OPERATIONS_MAX: u64 = 10_000;
 
-/// How a review is tried again.
+/// The options for another merge of a review.
 struct Again<'a> {
     /// Whether conflicts are kept in the target's tree.
     keep: bool,
@@ -36,7 +36,7 @@ struct Again<'a> {
 }
 
 impl Merging {
-    /// A page of the reviews, for the wire.
+    /// Returns a page of the reviews. The first page also reports reviews that cannot be read.
     pub(crate) fn list_reviews(
         &self,
         request: &v1::ListReviewsRequest,
@@ -58,7 +58,7 @@ impl Merging {
         Ok(self.context.queue.find_review(id_of(name, REVIEWS))?)
     }
 
-    /// One review, with who made each version.
+    /// Returns a review with the versions of its conflicting paths and their makers.
     pub(crate) fn review_with_versions(&self, name: &str) -> Result<v1::Review> {
         let review = self.review(name)?;
         let mut message = review_message(&review);
@@ -78,7 +78,7 @@ impl Merging {
         Ok(message)
     }
 
-    /// The text of a conflicting path in the target, with markers; nothing for a binary or a long file.
+    /// Returns the text of a conflicting path with conflict markers; empty for a binary or long file, and without a conflict.
     fn shown_in_review(&self, review: &Review, path: &TreePath) -> Result<Bytes> {
         let store = &self.context.store;
         let at = |snapshot: Option<SnapshotId>| -> Result<Vec<Option<Entry>>> {
@@ -138,7 +138,7 @@ impl Merging {
         Ok(())
     }
 
-    /// A path in a snapshot, and who brought it there.
+    /// Returns the version of a path in a snapshot, with the snapshot that brought it there.
     fn version(&self, at: SnapshotId, path: &TreePath, workspace: &str) -> Result<v1::PathVersion> {
         let store = &self.context.store;
         let root = store.snapshot(at).and_then(|snapshot| store.root(snapshot.root))?;
@@ -161,7 +161,7 @@ impl Merging {
         Ok(message)
     }
 
-    /// Merges what waited again, with what still conflicts as conflicts in the target's tree.
+    /// Merges the changes of a review again. Paths that still conflict become conflicts in the target's tree.
     pub(crate) fn accept_review(
         &self,
         name: &str,
@@ -173,7 +173,7 @@ impl Merging {
         self.try_again(name, &how, act, caller)
     }
 
-    /// Merges what waited again, with one side where both cannot be had.
+    /// Merges the changes of a review again, with the chosen side of paths that conflict.
     pub(crate) fn take_review(
         &self,
         request: &v1::TakeReviewRequest,
@@ -195,7 +195,7 @@ impl Merging {
         self.try_again(&request.name, &how, act, caller)
     }
 
-    /// Which side of a review a word means: the same words as those of a conflict, and the names of both workspaces.
+    /// Parses the side of a review: `ours`, `theirs`, `base`, or the name of one of both workspaces.
     fn side_named(&self, review: &str, word: &str) -> Result<Side> {
         let entry = self.review(review)?.entry;
         match word {
@@ -219,7 +219,7 @@ impl Merging {
     fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.context.queue;
-        // A decision of another caller is merged as the policy permits.
+        // The merge of a caller who is no reviewer is subject to the policy.
         let approver = if self.context.permissions.is_reviewer()? { act.actor.as_str() } else { "" };
         let entry = queue.again(&review, how.keep, how.takes, approver, act)?;
         if how.dry_run {
@@ -231,7 +231,8 @@ impl Merging {
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
-    /// Does not merge it.
+    /// Rejects a review, so that its changes are not merged. Returns the source workspace; `None` if it is gone, or the review
+    /// was unreadable.
     pub(crate) fn reject_review(
         &self,
         name: &str,

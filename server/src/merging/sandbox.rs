@@ -18,7 +18,7 @@ const TREE: &str = "/tree";
 const HOME: &str = "/tmp/home";
 /// The most that `/tmp` in the sandbox holds.
 const TMP_BYTES_MAX: &str = "1073741824";
-/// Read-only in the sandbox, where the machine has them.
+/// The paths of the machine that are visible in the sandbox, read-only, if they exist.
 const SYSTEM: [&str; 12] = [
     "/usr",
     "/bin",
@@ -34,8 +34,9 @@ const SYSTEM: [&str; 12] = [
     "/etc/localtime",
 ];
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Sets limits for itself and everything it starts, then becomes the command: CPU seconds of a process, address space in KiB, size of
-/// a file in blocks of 512 or 1,024 bytes, open files, core dumps, and processes of the sandbox. A limit that is lower already stays.
+/// The shell script that sets limits for itself and everything it starts, then executes the command: CPU seconds of a process,
+/// address space in KiB, size of a file in blocks of 512 or 1,024 bytes, open files, core dumps, and processes of the sandbox. A
+/// limit that is lower already stays.
 ///
 /// Set here and not before: the kernel counts the processes of a user namespace only against limits that were set in it.
 const LIMITED: &str = "\
@@ -43,7 +44,7 @@ const LIMITED: &str = "\
     ulimit -u 1024 2>/dev/null || ulimit -p 1024 2>/dev/null; \
     exec sh -c \"$1\"";
 
-/// The words that run a command of the shell in a sandbox around a directory.
+/// Returns the command line that runs a shell command in a sandbox around a directory.
 pub(super) fn words(tree: &Path, command: &str, toolchain: &[PathBuf]) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     let mut add = |more: &[&OsStr]| words.extend(more.iter().map(|word| (*word).to_owned()));
@@ -73,7 +74,7 @@ pub(super) fn words(tree: &Path, command: &str, toolchain: &[PathBuf]) -> Vec<Os
     words
 }
 
-/// Where programs are looked for: in the toolchain directories first, in their `bin` if they have one.
+/// Returns the `PATH` of the sandbox: the toolchain directories first, or their `bin` if they have one.
 fn search_path(toolchain: &[PathBuf]) -> OsString {
     let mut path = OsString::new();
     for directory in toolchain {
@@ -85,7 +86,7 @@ fn search_path(toolchain: &[PathBuf]) -> OsString {
     path
 }
 
-/// Whether this `bwrap` can bound a new `/tmp` (from version 0.7 on).
+/// Returns whether this `bwrap` can limit the size of a new `/tmp` (from version 0.7 on).
 fn knows_sizes() -> bool {
     let told = Command::new(BWRAP).arg("--help").stdin(Stdio::null()).output();
     told.is_ok_and(|told| {

@@ -30,14 +30,14 @@ const SECONDS_MAX: u32 = 6 * 3_600;
 /// The largest file that a command may make.
 const MADE_BYTES_MAX: u64 = 64 << 20;
 
-/// The directory of a test, removed when this goes.
+/// The directory of a test, removed on drop.
 pub(super) struct TestPlace {
     path: PathBuf,
 }
 
 impl Drop for TestPlace {
     fn drop(&mut self) {
-        // What stays is removed before the next use of this name, or that use is refused.
+        // Leftovers are removed before the next use of this name, or that use is refused.
         let _ = remove_tree(&self.path);
     }
 }
@@ -85,7 +85,7 @@ impl TestPlace {
         for (line, paths) in made {
             let (files, host) = self.write_fresh(store, tree)?;
             for path in paths {
-                // What stands there for the conflict would mislead the command.
+                // The file that shows the conflict would mislead the command.
                 remove_beneath(&host, path).map_err(Error::io(format!("remove {path}")))?;
             }
             let words: Vec<OsString> = sandbox::words(&files, line, &settings.toolchain);
@@ -111,7 +111,7 @@ impl TestPlace {
         Ok(Ok(found))
     }
 
-    /// Writes a tree into a directory that is new: nothing of a command before it is left.
+    /// Writes a tree into a new directory. Removes the files of the command before it.
     fn write_fresh(&self, store: &Store, tree: RootId) -> Result<(PathBuf, HostDir)> {
         use std::os::unix::fs::DirBuilderExt as _;
         remove_tree(&self.path).map_err(Error::io("remove what a command before it left"))?;
@@ -181,12 +181,12 @@ pub(super) fn refuse_unstartable(test: &[String], settings: &CommandSettings) ->
     }
 }
 
-/// The failure of a test that could not be started.
+/// Returns the error for a test that could not be started.
 pub(super) fn not_started(message: impl Into<String>) -> Error {
     Error::new(Reason::TestNotStarted, message)
 }
 
-/// Whether the shell succeeds, and its error output.
+/// Runs a shell. Returns whether it succeeded, and its error output.
 fn ask_shell(words: &[&str], settings: &CommandSettings) -> Result<(bool, String)> {
     let words: Vec<_> = std::iter::once("sh").chain(words.iter().copied()).map(OsStr::new).collect();
     let mut shell = CommandSettings { supervisor: Vec::new(), ..settings.clone() }.command(&words);
@@ -203,7 +203,7 @@ fn remove_beneath(host: &HostDir, path: &TreePath) -> io::Result<()> {
     }
 }
 
-/// A file that a command made, if it is one: opened beneath the directory, so that no symlink leads out of it.
+/// Reads a file that a command made. Opens it beneath the directory, so that no symlink leads out of it.
 fn read_made(host: &HostDir, path: &TreePath) -> io::Result<Vec<u8>> {
     let file = host.open_file(path)?;
     let found = file.metadata()?;

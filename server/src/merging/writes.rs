@@ -16,17 +16,17 @@ use crate::views::Views;
 #[derive(Default)]
 pub(super) struct Writes(Mutex<HashMap<WorkspaceName, Written>>);
 
-/// What is known of the writes to one workspace.
+/// The observed writes to one workspace.
 struct Written {
     place: Place,
-    /// When the files were last seen to change; nothing if that was published.
+    /// When the last change was seen; `None` if it was published.
     changed: Option<Instant>,
 }
 
-/// Where the files are, and their last state.
+/// Where the files are, and their state at the last check.
 enum Place {
     Directory(Box<WriteWatch>, u64),
-    /// Nothing while the tree is closed: what it has is in its journal.
+    /// The version of the live tree; `None` while it is closed.
     Tree(Option<StateVersion>),
 }
 
@@ -39,7 +39,7 @@ impl Place {
         Ok(Self::Tree(views.open_tree(name).map(|tree| tree.version())))
     }
 
-    /// Whether the files changed since the last look.
+    /// Returns whether the files changed since the last call.
     fn look(&mut self, views: &Views, name: &WorkspaceName) -> bool {
         match self {
             Self::Directory(watch, seen) => {
@@ -60,7 +60,7 @@ impl Place {
         }
     }
 
-    /// Whether the files are still there.
+    /// Returns whether the workspace still has its files in this place.
     fn is_current(&self, directories: &Directories, name: &WorkspaceName) -> bool {
         match self {
             Self::Directory(watch, _) => !watch.is_ended(),
@@ -70,8 +70,8 @@ impl Place {
 }
 
 impl Writes {
-    /// Returns whether the files of a workspace were written and have been quiet since. The first look counts as a write: what was
-    /// written before is not known.
+    /// Returns whether the files of a workspace were written and have been quiet since. The first call counts as a write, because
+    /// earlier writes are unknown.
     pub(super) fn is_quiet(
         &self,
         directories: &Directories,
@@ -93,14 +93,14 @@ impl Writes {
         Ok(is_quiet)
     }
 
-    /// What was written so far is about to be published.
+    /// Clears the pending write of a workspace, which is about to be published.
     pub(super) fn begin(&self, name: &WorkspaceName) {
         if let Some(written) = self.0.lock().get_mut(name) {
             written.changed = None;
         }
     }
 
-    /// What was written is still to be published.
+    /// Marks a workspace as written again, because its publish failed.
     pub(super) fn retry(&self, name: &WorkspaceName) {
         if let Some(written) = self.0.lock().get_mut(name) {
             written.changed.get_or_insert_with(Instant::now);
@@ -118,7 +118,7 @@ impl Writes {
         drop(gone);
     }
 
-    /// Whether something was written that is not published yet.
+    /// Returns whether a workspace has writes that are not published yet.
     pub(super) fn are_pending(&self) -> bool {
         self.0.lock().values().any(|written| written.changed.is_some())
     }

@@ -87,7 +87,8 @@ impl Refusals {
 }
 
 impl Permissions {
-    /// Describes the changes between two trees that the agents of a guard may not make; nothing if they may make all of them.
+    /// Describes the changes between two trees that the agents of a guard may not make, or returns `None` if they may make all of
+    /// them.
     pub(crate) fn refusal_of(
         &self,
         guard: &Guard,

@@ -27,7 +27,7 @@ const REMOVE: &str = "remove policy";
 pub(crate) struct StoredPolicy {
     /// The text; empty without a policy.
     pub(crate) text: String,
-    /// The operation that made it so; nothing if there never was a policy, or the log does not reach back to it.
+    /// The operation that changed the policy last; `None` if there never was a policy, or the log does not reach back to it.
     pub(crate) operation: Option<Operation>,
 }
 
@@ -111,7 +111,7 @@ impl Permissions {
         Ok(warnings)
     }
 
-    /// Replaces the policy, or removes it if the text is empty. Returns the operation; nothing if the policy is the same.
+    /// Replaces the policy, or removes it if the text is empty. Returns the operation, or `None` if the policy is the same.
     pub(crate) fn set(&self, text: &str, act: &OperationContext) -> Result<Option<Operation>> {
         if text.trim().is_empty() {
             return Ok(set_reference(&self.store, &reference(), None, act, REMOVE)?);

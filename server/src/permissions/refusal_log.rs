@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 const WAITING_MAX: usize = 1_024;
 /// The most acts whose last event is remembered.
 const REMEMBERED_MAX: usize = 4_096;
-/// An act that was told is not told again for so long.
+/// The time after an event during which the same act causes no other event.
 const REPEAT_NANOSECONDS: i64 = 60 * 1_000_000_000;
 /// The most events in [`REPEAT_NANOSECONDS`].
 const EVENTS_MAX: usize = 300;
@@ -27,7 +27,7 @@ pub(super) struct RefusalLog(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     refusals: VecDeque<Refusal>,
-    /// Refusals that found the queue full.
+    /// Refusals that were dropped, because the queue was full or there were too many events.
     lost: u64,
     told: HashMap<(String, Vec<u8>, &'static str), i64>,
     /// The times of the newest events.
@@ -77,7 +77,7 @@ impl RefusalLog {
         taken
     }
 
-    /// The number of the reference that the next operation moves.
+    /// Advances to the next reference in turn, and returns its number.
     pub(super) fn next_place(&self) -> u64 {
         let mut waiting = self.0.lock();
         waiting.number = (waiting.number + 1) % PLACES;

@@ -51,7 +51,7 @@ fn document(text: &[u8]) -> Option<Value> {
     if text.is_empty() { Some(Value::Null) } else { serde_json::from_slice(text).ok() }
 }
 
-/// The ranges that two sorted lists have in common. Two insertions at one place have an empty range in common.
+/// Returns the ranges that two sorted lists have in common, up to a limit. Two insertions at one place share an empty range.
 fn common_ranges(left: &[Range<usize>], right: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut found, mut at) = (Vec::new(), (0, 0));
     while let (Some(one), Some(other)) = (left.get(at.0), right.get(at.1)) {
@@ -68,7 +68,7 @@ fn common_ranges(left: &[Range<usize>], right: &[Range<usize>]) -> Vec<Range<usi
     found
 }
 
-/// The JSON pointers of the values that differ between two documents. Arrays are compared as a whole.
+/// Returns the JSON pointers of the values that differ between two documents, up to a limit. Arrays are compared as a whole.
 fn changed_keys(before: &Value, after: &Value) -> Vec<String> {
     fn visit(before: &Value, after: &Value, at: &mut String, depth: usize, found: &mut Vec<String>) {
         if before == after || found.len() >= KEYS_MAX {
@@ -99,7 +99,7 @@ fn changed_keys(before: &Value, after: &Value) -> Vec<String> {
     found
 }
 
-/// The longer ones of pointers that are equal or of which one contains the other.
+/// Returns the pointers that two lists have in common, up to a limit: of two that are equal or nested, the longer one.
 fn common_keys(left: &[String], right: &[String]) -> Vec<String> {
     let contains = |outer: &str, inner: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -121,7 +121,7 @@ fn common_keys(left: &[String], right: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// One common range of lines.
+    /// Returns one common range of lines.
     fn lines(start: usize, end: usize) -> Common {
         Common::Lines([Range { start, end }].to_vec())
     }

@@ -1,5 +1,5 @@
 //! Events of the radar: operations that set and remove the reference of an overlap. They are written while a subscriber names their
-//! kinds, so a store in which nobody listens has no such operations.
+//! kinds, so a store in which no subscriber listens has no such operations.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ impl Radar {
         }
     }
 
-    /// Writes the overlaps that began and ended since the last time. The first time all are compared with those on record.
+    /// Writes the overlaps that began and ended since the last call. The first call compares all overlaps with the recorded ones.
     pub(super) fn tell_changes(&self, is_told: &mut bool) -> Result<()> {
         let mut scan = self.inner.scan.lock();
         self.refresh(&mut scan)?;
@@ -72,7 +72,7 @@ impl Radar {
         Ok(())
     }
 
-    /// The paths of the overlaps on record.
+    /// Reads the paths of the recorded overlaps.
     fn recorded(&self) -> Result<Vec<TreePath>> {
         let found = self.context.store.list_refs(OVERLAP_PREFIX, None, OVERLAPS_MAX)?;
         let path = |(_, value): &(RefName, RefValue)| {
@@ -113,7 +113,7 @@ impl Radar {
     }
 }
 
-/// The reference of an overlap: paths can be longer than names.
+/// Returns the name of an overlap's reference. It has a hash, because paths can be longer than names.
 fn reference(path: &TreePath) -> RefName {
     let hash = blake3::hash(path.as_bytes()).to_hex();
     RefName::new(format!("{OVERLAP_PREFIX}{hash}")).expect("the name is valid")

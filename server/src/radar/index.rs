@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// A commit followed the head: only its difference is read.
+    /// Applies a commit on top of the head. Reads only its difference.
     fn step(
         &mut self,
         reader: &Reader<'_>,
@@ -181,7 +181,7 @@ impl Index {
         Ok(())
     }
 
-    /// A target moved: workspaces whose snapshots it got have fewer changes of their own.
+    /// Applies the move of a target: reads the workspaces again whose snapshots it got.
     fn target_moved(
         &mut self,
         reader: &Reader<'_>,
@@ -389,7 +389,7 @@ fn root_of(store: &Store, snapshot: SnapshotId) -> Result<std::sync::Arc<Root>> 
     Ok(store.root(store.snapshot(snapshot)?.root)?)
 }
 
-/// Whether a snapshot follows another one and nothing else.
+/// Returns whether a snapshot is the only parent of another one.
 fn is_only_parent(store: &Store, parent: SnapshotId, of: SnapshotId) -> Result<bool> {
     Ok(store.snapshot(of)?.parents == [parent])
 }

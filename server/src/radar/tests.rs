@@ -19,14 +19,14 @@ fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-/// Each moment once.
+/// Returns a new time at each call.
 fn now() -> Time {
     static NOW: AtomicI64 = AtomicI64::new(1);
     Time(NOW.fetch_add(1, Ordering::Relaxed))
 }
 
 impl House {
-    /// `main` with a text and a document, and the forks `ann` and `bob`.
+    /// Creates `main` with a text and a document, and the forks `ann` and `bob`.
     fn new() -> Self {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
@@ -54,7 +54,7 @@ impl House {
         self.service.radar.get(&v1::GetRadarRequest::default(), 100, &act).expect("read").overlaps
     }
 
-    /// Each overlap as its path, its workspaces, and the first pair's kind and advice.
+    /// Describes each overlap by its path, its workspaces, and the first pair's kind and advice.
     fn seen(&self) -> Vec<String> {
         let one = |overlap: &v1::Overlap| {
             let sides: Vec<_> = overlap.sides.iter().map(|side| side.workspace.replace("workspaces/", "")).collect();

@@ -8,7 +8,7 @@ use super::States;
 use crate::error::{Error, Result};
 
 impl States {
-    /// A tree with other contents in some of its files, kept in the store for as long as the pin lives.
+    /// Writes a tree with other contents in some of its files. The pin keeps the tree in the store.
     pub(crate) fn with_contents(&self, root: RootId, contents: &[v1::FileContents]) -> Result<(RootId, Pin)> {
         let store = &self.context.store;
         if contents.is_empty() {

@@ -85,7 +85,7 @@ impl States {
         })
     }
 
-    /// A snapshot that an operation names; nothing if it was collected since.
+    /// Reads a snapshot that an operation names; `None` if it was collected since.
     fn snapshot_of_operation(&self, id: SnapshotId) -> Result<Option<Snapshot>> {
         match self.context.store.snapshot(id) {
             Ok(snapshot) => Ok(Some((*snapshot).clone())),
@@ -95,7 +95,7 @@ impl States {
     }
 }
 
-/// An id as the command shows it.
+/// Returns the first digits of an id, as commands show it.
 fn short(id: SnapshotId) -> String {
     id.to_string().chars().take(ID_DIGITS).collect()
 }

@@ -11,7 +11,7 @@ use amalgam_proto::Reason;
 use super::States;
 use crate::error::{Error, Result};
 
-/// The locks of Git commands that a mount is looked through for.
+/// The lock files of Git commands that are looked for in a mount.
 const LOCKS: [&str; 4] = [".git/index.lock", ".git/HEAD.lock", ".git/packed-refs.lock", ".git/config.lock"];
 
 /// Whether `.git` is compared and written.
@@ -33,7 +33,7 @@ impl GitScope {
     }
 }
 
-/// The refusal of an operation that would write a repository in which a Git command works.
+/// Returns the error for an operation that would write a repository in which a Git command works.
 pub(crate) fn git_locked(lock: &TreePath) -> Error {
     let message = format!(
         "{lock} is there: a git command works in this repository, and this would write its .git; run it again when git has ended (if \
@@ -58,18 +58,19 @@ impl States {
         Ok(())
     }
 
-    /// The scope of a call: the request's, or else the workspace's setting.
+    /// Returns the scope of a call: `.git` is included if the request or the workspace's setting includes it.
     pub(crate) fn git_scope(&self, workspace: &WorkspaceName, with_git: bool) -> Result<GitScope> {
         let is_included = with_git || self.context.settings()?.includes_git(workspace.as_str());
         Ok(if is_included { GitScope::Include } else { GitScope::LeaveAlone })
     }
 
-    /// The scope of a workspace by its setting.
+    /// Returns the scope that a workspace's setting selects.
     pub(crate) fn default_git_scope(&self, workspace: &WorkspaceName) -> Result<GitScope> {
         self.git_scope(workspace, false)
     }
 
-    /// Whether two trees differ, times not considered. A directory that holds nothing but a `.git` comes and goes with it.
+    /// Returns whether two trees differ in this scope, except for times. A directory with nothing but a `.git` in it counts as
+    /// part of the `.git`.
     pub(crate) fn differs(&self, before: Option<RootId>, after: Option<RootId>, git: GitScope) -> Result<bool> {
         if before == after {
             return Ok(false);
@@ -97,7 +98,7 @@ impl States {
         Ok(!unexplained.is_empty())
     }
 
-    /// How many paths in `.git` differ between two trees; nothing where that is in scope.
+    /// Counts the paths in `.git` that differ between two trees; 0 if `.git` is in scope.
     pub(crate) fn count_left_alone(&self, wanted: RootId, there: RootId, git: GitScope) -> Result<u64> {
         if git.includes() || wanted == there {
             return Ok(0);
@@ -109,7 +110,7 @@ impl States {
         Ok(count)
     }
 
-    /// A tree with every `.git` as another tree has it; nothing where the two do not differ there, or where `.git` is in scope.
+    /// Returns a tree with every `.git` as another tree has it; `None` if the two do not differ there, or `.git` is in scope.
     pub(crate) fn with_git_of(&self, tree: RootId, other: RootId, git: GitScope) -> Result<Option<WorkingTree>> {
         if git.includes() || tree == other {
             return Ok(None);
@@ -130,7 +131,8 @@ impl States {
     }
 }
 
-/// Takes directories out of a sorted list of paths that are there only because of a `.git` in the list: they come and go with it.
+/// Removes directories from a sorted list of paths if they are listed only because of a `.git` in the list: they come and go with
+/// it.
 pub(crate) fn without_holders_of_git(paths: &mut Vec<TreePath>) {
     let in_git: Vec<_> = paths.iter().filter(|path| path.is_in_git()).cloned().collect();
     if in_git.is_empty() {
@@ -142,7 +144,7 @@ pub(crate) fn without_holders_of_git(paths: &mut Vec<TreePath>) {
     });
 }
 
-/// The outermost `.git` that a path lies in.
+/// Returns the outermost `.git` that contains a path.
 fn outermost_git(path: &TreePath) -> TreePath {
     let mut found = path.clone();
     let mut here = Some(path.clone());

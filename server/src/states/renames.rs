@@ -8,7 +8,8 @@ use super::States;
 use crate::error::Result;
 
 impl States {
-    /// The files that were renamed between two trees, each for itself; those in `.git` are left out.
+    /// Returns the files that were renamed between two trees, one by one. Files in `.git` are left out, unless a directory around
+    /// the `.git` was renamed as a whole.
     pub(crate) fn renamed_files(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Vec<Rename>> {
         let options = DiffOptions { without_git: true, ..DiffOptions::default() };
         let (mut open, mut renamed) = (Vec::new(), Vec::new());
@@ -33,7 +34,7 @@ impl States {
     }
 }
 
-/// Whether a path that came or went is a directory.
+/// Returns whether a change adds or removes a directory.
 pub(crate) fn is_directory(change: &Change) -> bool {
     let is_directory = |entry: &Entry| matches!(entry.node, Node::Directory(_));
     match (&change.before, &change.after) {

@@ -19,14 +19,14 @@ const EDITED_PATHS_MAX: usize = 100_000;
 /// The action in the operation log for a rename of a workspace.
 const RENAME: &str = "rename";
 
-/// Which way through the operations of a workspace.
+/// The direction through the operations of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Undo,
     Redo,
 }
 
-/// An operation that was undone or redone.
+/// The result of an undo or a redo.
 pub(crate) struct Reverted {
     /// The operation that did so.
     pub(crate) by: Operation,
@@ -49,7 +49,7 @@ impl States {
         Ok(operation::remove_reference(store, &name, &act, "drop what was kept aside").map(drop)?)
     }
 
-    /// The operation that an undo takes back, or a redo does again.
+    /// Returns the next operation that an undo or a redo reverts. Fails if there is none.
     pub(crate) fn next_to_revert(&self, workspace: &WorkspaceName, direction: Direction) -> Result<Operation> {
         let (store, reference) = (&self.context.store, workspace.reference());
         let next = match direction {
@@ -72,7 +72,7 @@ impl States {
         }
     }
 
-    /// The operation that a redo does again, if nothing but `.git` changed since the undo.
+    /// Returns the operation that a redo does again. Refuses it if the redo would overwrite files that changed since the undo.
     pub(crate) fn next_to_redo(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
         let next = self.next_to_revert(workspace, Direction::Redo)?;
         let (setting, state) = (self.default_git_scope(workspace)?, self.state_root(workspace)?);
@@ -126,7 +126,7 @@ impl States {
         Ok(false)
     }
 
-    /// Takes an undo or a redo back whose files could not be written.
+    /// Reverts an undo or a redo whose files could not be written.
     pub(crate) fn take_back(&self, reverted: &Reverted, act: &OperationContext) -> Result<()> {
         let (store, act) = (&self.context.store, OperationContext { request: None, ..act.clone() });
         for sequence in reverted.steps.iter().rev() {
@@ -138,8 +138,8 @@ impl States {
         Ok(())
     }
 
-    /// Undoes or redoes an operation. An automatic snapshot with changes in `.git` alone would look like no step at all: the next
-    /// operation follows at once.
+    /// Undoes or redoes an operation. Continues with the next one after an automatic snapshot that changed only `.git`, because
+    /// its revert would not be visible.
     pub(crate) fn revert_visibly(
         &self,
         workspace: &WorkspaceName,
@@ -165,12 +165,12 @@ impl States {
                 Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
                 _ => return Ok(Reverted { by, of: next, steps, direction, git, set_id: false }),
             }
-            // The request belongs to the first.
+            // The request belongs to the first operation.
             act.request = None;
         }
     }
 
-    /// Whether an operation was a snapshot that was taken without being asked for.
+    /// Returns whether an operation was an automatic snapshot.
     pub(crate) fn is_automatic(&self, workspace: &WorkspaceName, found: &Operation) -> Result<bool> {
         let change = found.changes.iter().find(|change| change.name == workspace.reference());
         let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
@@ -179,7 +179,7 @@ impl States {
         Ok(snapshot.metadata.contains_key(AUTOMATIC_KEY))
     }
 
-    /// The result of an undo or a redo, for the wire.
+    /// Converts the result of an undo or a redo to its message.
     pub(crate) fn revert_result(&self, reverted: &Reverted, restored: v1::RestoreResult) -> Result<v1::RevertResult> {
         Ok(v1::RevertResult {
             reverted: Some(operation_message(&reverted.of)),
@@ -204,7 +204,7 @@ pub(crate) struct Renaming {
 }
 
 impl Renaming {
-    /// Returns the renaming that an undo or a redo of an operation is; nothing for other operations.
+    /// Returns the renaming that an undo or a redo of an operation is, or `None` for other operations.
     pub(crate) fn of(found: &Operation, direction: Direction) -> Option<Self> {
         if found.draft.action != RENAME {
             return None;

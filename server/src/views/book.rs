@@ -1,5 +1,5 @@
-//! The book of views, mounts and exports: which view belongs to which workspace, where views are mounted, and what is exported. One small
-//! file, written whole and renamed into place, so that a crash leaves the old page or the new one.
+//! The book of views, mounts and exports: which view belongs to which workspace, where views are mounted, and which trees are
+//! exported. One small file, written whole and renamed into place, so that a crash leaves the old page or the new one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -110,7 +110,7 @@ fn is_zero(number: &u64) -> bool {
 struct RecordedPath(#[serde(with = "path_text")] PathBuf);
 
 impl RecordedOptions {
-    /// As they came by a call.
+    /// Converts the mount options of a request.
     pub(super) fn of_message(asked: Option<&v1::MountOptions>) -> Self {
         let Some(asked) = asked else { return Self::default() };
         let local = asked.local.iter().map(|path| RecordedPath(OsStr::from_bytes(path).into())).collect();
@@ -125,7 +125,7 @@ impl RecordedOptions {
         }
     }
 
-    /// For another call.
+    /// Converts the options to their message.
     pub(super) fn message(&self) -> v1::MountOptions {
         let local = self.local.iter().map(|path| path_bytes(&path.0)).collect();
         v1::MountOptions {
@@ -156,7 +156,7 @@ pub(crate) enum Mode {
     Follow,
 }
 
-/// The book.
+/// The book, in memory and in its file.
 pub(super) struct Book {
     file: PathBuf,
     pages: Mutex<Pages>,
@@ -199,11 +199,11 @@ impl Book {
         let failed = |source: std::io::Error| Error::io("write the book of mounts")(source);
         let bytes = serde_json::to_vec_pretty(pages).expect("pages are plain data");
         let temporary = self.file.with_extension("tmp");
-        // Exports have secrets in it.
+        // The secrets of exports are in it.
         let created = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         let mut out = created.map_err(failed)?;
         let written = out.write_all(&bytes).and_then(|()| out.sync_data());
-        // On a full disk the half of it takes room that others need.
+        // A partial file would take space on a full disk.
         written.inspect_err(|_| fs::remove_file(&temporary).unwrap_or_default()).map_err(failed)?;
         fs::rename(&temporary, &self.file).map_err(failed)?;
         // A number that is forgotten would be given to another view, with the journal of the first.
@@ -211,7 +211,7 @@ impl Book {
         place.map_or(Ok(()), |place| place.sync_all()).map_err(failed)
     }
 
-    /// The number of a workspace's view, if it ever had one.
+    /// Returns the number of a workspace's view, if it ever had one.
     pub(super) fn view_of(&self, workspace: &str) -> Option<u64> {
         self.pages.lock().views.iter().find(|(_, name)| *name == workspace).map(|(id, _)| *id)
     }
@@ -231,7 +231,7 @@ impl Book {
         })
     }
 
-    /// The number of a workspace's view; a new one if it never had one.
+    /// Returns the number of a workspace's view, and assigns a new one if it never had one.
     pub(super) fn ensure_view(&self, workspace: &str) -> Result<u64> {
         if let Some(id) = self.view_of(workspace) {
             return Ok(id);
@@ -243,7 +243,7 @@ impl Book {
         })
     }
 
-    /// Writes a mount down; its number.
+    /// Records a mount. Returns its number.
     pub(super) fn add_mount(&self, record: MountRecord) -> Result<u64> {
         self.change(|pages| {
             pages.last += 1;
@@ -252,7 +252,7 @@ impl Book {
         })
     }
 
-    /// Writes an export down; its number.
+    /// Records an export. Returns its number.
     pub(super) fn add_export(&self, record: ExportRecord) -> Result<u64> {
         self.change(|pages| {
             pages.last += 1;

@@ -16,12 +16,12 @@ use super::{MountedTree, Views};
 use crate::error::{Error, Result};
 
 impl Views {
-    /// All exports, by their numbers.
+    /// Returns all exports by number.
     pub(crate) fn exports(&self) -> BTreeMap<u64, ExportRecord> {
         self.inner.book.read().exports
     }
 
-    /// Writes an export down. Returns its number.
+    /// Records an export. Returns its number.
     pub(crate) fn add_export(&self, record: ExportRecord) -> Result<u64> {
         // No other call attaches, renames or ends the workspace meanwhile.
         let _turn = self.context.registry.turn();
@@ -42,7 +42,7 @@ impl Views {
         self.close_export(number)
     }
 
-    /// The port at which exports were served last.
+    /// Returns the port at which exports were served last.
     pub(crate) fn nfs_port(&self) -> Option<u16> {
         self.inner.book.read().nfs_port
     }
@@ -90,18 +90,18 @@ impl Views {
         }
     }
 
-    /// Whether an export has a view open.
+    /// Returns whether an export has a view open.
     pub(super) fn is_exported(&self, id: u64) -> bool {
         let state = self.inner.state.lock();
         state.exported.values().any(|shows| matches!(shows, MountedTree::Live(other) if *other == id))
     }
 
-    /// Whether an export has its tree open.
+    /// Returns whether an export has its tree open.
     pub(crate) fn is_export_open(&self, number: u64) -> bool {
         self.inner.state.lock().exported.contains_key(&number)
     }
 
-    /// Whether the live tree of a workspace is exported, open or not.
+    /// Returns whether the live tree of a workspace is exported, open or not.
     pub(super) fn has_live_export(&self, workspace: &WorkspaceName) -> bool {
         let is_live = |record: &ExportRecord| record.mode == Mode::ReadWrite && record.workspace == workspace.as_str();
         self.inner.book.read().exports.values().any(is_live)

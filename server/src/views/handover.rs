@@ -24,12 +24,12 @@ use crate::messages::path_bytes;
 
 /// How long a client may take to hand a device over.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Mounts that were announced and not made are forgotten beyond this number.
+/// The most announced mounts that are kept: when there are more, all of them are forgotten.
 const EXPECTED_MAX: usize = 1_024;
-/// And after so long.
+/// The time after which an announced mount that was not made is forgotten.
 const EXPECTED_NANOSECONDS: i64 = 60_000_000_000;
 
-/// A mount that is about to be made.
+/// A mount that a client has announced.
 pub(super) struct Expected {
     pub(super) view: u64,
     path: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Expected {
 }
 
 impl Views {
-    /// Readies a mount of a workspace that the caller makes himself.
+    /// Prepares a mount of a workspace that the client makes by itself.
     pub(crate) fn prepare_mount(&self, request: &v1::PrepareMountRequest) -> Result<v1::PrepareMountResponse> {
         self.demand_lasting()?;
         let workspace = amalgam_proto::workspace_id(&request.workspace)?;
@@ -80,7 +80,7 @@ impl Views {
         waiting.values().any(|expected| expected.view == id)
     }
 
-    /// Answers on a device that a process has mounted in its own namespace.
+    /// Answers requests of a device that a process has mounted in its own namespace.
     fn take_over(&self, token: &[u8], device: OwnedFd, process: Pid) -> Result<()> {
         let unknown = || Error::new(Reason::NotFound, "unknown mount token, or one that was used before");
         let view = self.inner.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
@@ -110,7 +110,7 @@ impl Views {
     }
 }
 
-/// Takes one device, and says whether it is answered for: an empty answer, or why not.
+/// Takes one device from a client. The answer is empty on success, and the reason otherwise.
 pub(crate) fn answer(views: &Views, mut stream: UnixStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WITHIN))?;
@@ -128,7 +128,7 @@ pub(crate) fn answer(views: &Views, mut stream: UnixStream) -> io::Result<()> {
     }
 }
 
-/// A token, and one device beside it.
+/// Receives a token and one device from a client.
 fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, OwnedFd)> {
     let mut token = [0; 64];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

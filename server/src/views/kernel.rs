@@ -19,7 +19,7 @@ pub(super) struct TableEntry {
     device: String,
 }
 
-/// All of them. A later one covers an earlier one at the same path.
+/// Reads the file systems of ours in the kernel's table. A later one covers an earlier one at the same path.
 pub(super) fn mount_table() -> io::Result<Vec<TableEntry>> {
     Ok(of_table(&std::fs::read(MOUNT_TABLE)?))
 }
@@ -37,18 +37,18 @@ fn of_table(table: &[u8]) -> Vec<TableEntry> {
     ours.collect()
 }
 
-/// The file system of ours that is mounted at a path.
+/// Returns the device number of the file system of ours that is mounted at a path, or `None`.
 pub(super) fn device_at(path: &Path) -> Option<String> {
     let table = mount_table().unwrap_or_default();
     table.into_iter().rev().find(|entry| entry.path == path).map(|entry| entry.device)
 }
 
-/// Whether a file system of ours is mounted anywhere in this namespace.
+/// Returns whether a table has a file system of ours with this device number.
 pub(super) fn has_device(table: &[TableEntry], device: &str) -> bool {
     table.iter().any(|entry| entry.device == device)
 }
 
-/// Spaces, tabs, newlines and backslashes stand in the table as `\040` and so on.
+/// Decodes a path of the table, in which spaces, tabs, newlines and backslashes stand as `\040` and so on.
 fn unescaped(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -68,24 +68,24 @@ fn unescaped(word: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Whether no process answers for the mount at a path. A kernel never answers `statfs` from its cache.
+/// Returns whether no process answers for the mount at a path. The kernel never answers `statfs` from its cache.
 pub(super) fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// The mount namespace of a process. Nothing if it has ended, or belongs to another user.
+/// Returns the mount namespace of a process, or `None` if it has ended or belongs to another user.
 pub(super) fn mount_namespace(process: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
-/// The processes in a mount namespace, as far as this user may see them.
+/// Returns the processes in a mount namespace, as far as this user may see them.
 pub(super) fn processes_in(namespace: &Path) -> Vec<u32> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     numbers.filter(|process| mount_namespace(*process).is_some_and(|found| found == namespace)).collect()
 }
 
-/// Random bytes that cannot be guessed.
+/// Returns random bytes that cannot be guessed.
 pub(super) fn token() -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 32];
     let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;

@@ -14,11 +14,11 @@ use crate::call_log::warn_problem;
 use crate::error::{Error, Result};
 use crate::messages::path_bytes;
 
-/// A mount that was left dead so soon after it was mounted again may be what ends the process: it is not mounted again.
+/// A mount that died within this time after it was remounted is not remounted again: it may be the cause of the crash.
 const REMOUNT_PAUSE_NANOSECONDS: i64 = 60_000_000_000;
 
 impl Views {
-    /// Mounts again what an earlier process left mounted. The caller holds the store, so no other process answers for it.
+    /// Remounts the mounts that an earlier process left. The caller holds the store, so no other process answers for them.
     pub(super) fn remount_left(&self) {
         for (number, record) in self.inner.book.read().mounts {
             let words = self.remount_one(&record);
@@ -31,7 +31,7 @@ impl Views {
         }
     }
 
-    /// The result of remounting a leftover mount.
+    /// Remounts one mount that an earlier process left. Returns the message about the result.
     fn remount_one(&self, record: &MountRecord) -> Option<String> {
         let (path, what) = (record.path.display(), words_of(record));
         if record.private {

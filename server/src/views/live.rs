@@ -24,7 +24,7 @@ const COMMIT_ATTEMPTS_MAX: usize = 16;
 
 /// The tree of a view, stored.
 pub(crate) struct Secured {
-    /// The snapshot that was taken of it; nothing if the head held it already.
+    /// The snapshot that was taken of the tree; `None` if the head had the same tree already.
     pub(crate) snapshot: Option<SnapshotId>,
     /// The tree that is safe.
     pub(super) root: RootId,
@@ -34,7 +34,7 @@ pub(crate) struct Secured {
 /// The result of a commit of a live tree.
 #[derive(Default)]
 pub(crate) struct CommittedView {
-    /// The head afterwards; nothing for a workspace without a snapshot.
+    /// The head afterwards; `None` for a workspace without a snapshot.
     pub(crate) snapshot: Option<SnapshotId>,
     /// Whether a snapshot was made.
     pub(crate) is_new: bool,
@@ -85,20 +85,20 @@ impl Views {
         Ok(found.map_or(locked.live.view.base(), |found| found.head))
     }
 
-    /// Whether a view holds anything that its workspace's head does not, times not considered.
-    /// Writes nothing: it is asked for on full disks, too.
+    /// Returns whether a view differs from its workspace's head, except for times. Writes nothing, so that it works on a full
+    /// disk.
     pub(super) fn is_uncommitted(&self, locked: &LockedView) -> Result<bool> {
         self.differs_from(locked, self.head_behind_view(locked)?)
     }
 
-    /// Whether a view holds something else than a snapshot.
+    /// Returns whether a view differs from a snapshot, except for times. A snapshot that cannot be read differs.
     fn differs_from(&self, locked: &LockedView, snapshot: Option<SnapshotId>) -> Result<bool> {
         let view = &locked.live.view;
         if view.base() == snapshot && view.is_clean() {
             return Ok(false);
         }
         let other = match self.working_tree(snapshot) {
-            // What cannot be read is not what the view holds.
+            // A corrupt snapshot counts as different.
             Err(failure) if failure.reason() == Reason::Corrupt => return Ok(true),
             other => other?,
         };
@@ -306,7 +306,8 @@ impl Views {
         Ok((done.snapshot, done.is_new))
     }
 
-    /// Reads back the conflicts that were edited in a tree since the snapshot that it follows; nothing if none was.
+    /// Reads back the conflicts that were edited in a tree since the snapshot that it follows, or returns `None` if none was
+    /// edited.
     pub(super) fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
         let before = self.context.known_root(tree.base())?;
         let held = self.hold_tree(tree)?;
@@ -375,7 +376,7 @@ impl Views {
         let locked = self.lock_view(id)?;
         let head = self.context.head(&locked.workspace)?;
         let held = match self.hold_tree(&locked.live.view.fork()) {
-            // Without room nothing is written for a look.
+            // On a full disk nothing is written, and the status is less detailed.
             Err(failure) if failure.reason() == Reason::Full => None,
             held => Some(held?),
         };
@@ -431,7 +432,7 @@ impl Views {
         Ok(status)
     }
 
-    /// A live view as a directory, for the wire.
+    /// Returns the message of a live view, as a directory.
     pub(super) fn view_message(&self, id: u64) -> Result<v1::Directory> {
         let workspace = self.view_workspace(id)?;
         let path = self.mounts_of_view(id).into_iter().next();

@@ -40,7 +40,7 @@ pub(super) enum LocalPathKind {
 }
 
 impl Views {
-    /// Refuses local paths where nothing can be changed.
+    /// Refuses local paths in mounts that cannot be changed.
     pub(super) fn refuse_local(&self, asked: Option<&v1::MountOptions>) -> Result<()> {
         if asked.is_none_or(|asked| asked.local.is_empty()) {
             return Ok(());
@@ -67,7 +67,7 @@ impl Views {
         }
         let mut paths = asked;
         for path in self.context.settings()?.local {
-            // What holds for all workspaces does not fit into each.
+            // A path of the settings holds for all workspaces, and does not fit into each.
             let is_apart = paths.iter().all(|other| other.below(&path).is_none() && path.below(other).is_none());
             if is_apart && view.ensure_local_possible(&path).is_ok() {
                 paths.insert(path);
@@ -85,7 +85,7 @@ impl Views {
         Ok(view.set_local_entries(placed)?)
     }
 
-    /// A workspace that is mounted keeps the local paths that it has.
+    /// Refuses other local paths for a workspace that is mounted already.
     fn refuse_other_paths(&self, locked: &LockedView, asked: &BTreeSet<TreePath>, kind: LocalPathKind) -> Result<()> {
         let placed = locked.live.view.local_entries();
         if let Some(path) = asked.iter().find(|path| !placed.contains_key(*path)) {
@@ -105,7 +105,7 @@ impl Views {
         Ok(())
     }
 
-    /// A command that has ended leaves its mount some moments later.
+    /// Waits some moments until a private mount has ended whose command has ended.
     pub(super) fn await_private_end(&self, workspace: &WorkspaceName) -> Result<()> {
         let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
         for _ in 0..ENDED_CHECKS_MAX {
@@ -121,7 +121,7 @@ impl Views {
         Ok(())
     }
 
-    /// The bind mounts that a private mount needs.
+    /// Returns the bind mounts that a private mount needs.
     pub(super) fn bindings(&self, locked: &LockedView) -> Result<Vec<v1::Binding>> {
         let placed = locked.live.view.local_entries();
         let bound = placed.iter().filter(|(_, placed)| **placed == LocalEntry::Directory);
@@ -132,7 +132,7 @@ impl Views {
         bindings.collect()
     }
 
-    /// The directory of the host for a path, made if need be.
+    /// Returns the directory of the host for a local path, and makes it if necessary.
     fn make_local(&self, id: u64, path: &TreePath) -> Result<PathBuf> {
         let name = escaped(path);
         if name.len() > NAME_BYTES_MAX {
@@ -149,7 +149,7 @@ impl Views {
         self.context.home.local_path().join(id.to_string())
     }
 
-    /// Removes what a view kept out of snapshots.
+    /// Removes the directories of a view's local paths.
     pub(super) fn remove_local(&self, id: u64) -> Result<()> {
         let path = self.local_directory(id);
         remove_tree(&path).map_err(|error| {

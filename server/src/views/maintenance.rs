@@ -91,7 +91,7 @@ impl Views {
 
     fn maintain_view(&self, id: u64) -> Result<()> {
         let find = || self.inner.state.lock().open.get(&id).cloned();
-        // The call that holds the view may take long, and leaves it in order.
+        // A call that holds the view may take long, and leaves it in order.
         if find().is_none_or(|live| live.turn.is_locked()) {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl Views {
         self.make_room(id, &live)
     }
 
-    /// Where space is short, frees the journal's bytes of removed files by a checkpoint of the rest.
+    /// Frees the journal's space of removed files by a checkpoint of the others, if disk space is short.
     fn make_room(&self, id: u64, live: &LiveView) -> Result<()> {
         let (room, moment) = (live.view.disk_space(), live.view.version());
         let is_short = room.free_bytes < (room.total_bytes / SHORT_ONE_IN).min(SHORT_BYTES_MAX);

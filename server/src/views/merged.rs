@@ -94,13 +94,13 @@ impl Views {
         Ok(())
     }
 
-    /// The tree of a mount, as a commit would take it. Nothing is changed.
+    /// Returns the tree of a mount as a commit would take it, without a commit. Refuses a mount that is not at the head.
     pub(crate) fn preview_in_view(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<(HeldTree, RootId)> {
         self.refuse_view_out_of_step(locked, head)?;
         self.hold_edited(locked)
     }
 
-    /// The tree of a view, and the same tree with conflict entries.
+    /// Returns the current tree of a view, and its root with conflict entries in the place of the files that show conflicts.
     pub(crate) fn hold_edited(&self, locked: &LockedView) -> Result<(HeldTree, RootId)> {
         let tree = locked.live.view.fork();
         let held = self.hold_pressed(locked, &tree)?;

@@ -40,7 +40,7 @@ impl Views {
         }
     }
 
-    /// Mounts it at a path without symlinks.
+    /// Mounts the tree that a request names at a path without symlinks.
     pub(super) fn mount_at(
         &self,
         request: &v1::MountRequest,
@@ -65,7 +65,7 @@ impl Views {
             options: RecordedOptions::of_message(request.options.as_ref()),
             remounted,
         };
-        // Written down first: a process that dies in between leaves nothing that the next one does not know of.
+        // Recorded first: if the process dies meanwhile, the next one knows the mount.
         let added = self.inner.book.add_mount(record.clone());
         let mounted = added.and_then(|number| match Mount::at(&view, path, &options) {
             Ok(mount) => Ok((number, mount)),
@@ -134,7 +134,8 @@ impl Views {
         }
     }
 
-    /// The mount that a request asks for, where this process has made it by itself because an earlier one died. Answered so once.
+    /// Returns the mount that a request asks for, if this process has remounted it because an earlier one died. Returns each such
+    /// mount once.
     fn find_remounted(&self, request: &v1::MountRequest, path: &Path) -> Result<Option<u64>> {
         let found = {
             let state = self.inner.state.lock();
@@ -167,7 +168,7 @@ impl Views {
         Ok(Some(number))
     }
 
-    /// The view of a workspace that is to be mounted, open and where the workspace is.
+    /// Opens and locks the view of a workspace that is to be mounted.
     pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<LockedView> {
         // No other call attaches, renames or ends the workspace until its view exists.
         let _turn = self.context.registry.turn();
@@ -175,8 +176,8 @@ impl Views {
         self.lock_view(id)
     }
 
-    /// The number of a workspace's view; a new one if it has none. A workspace with a directory is refused. The caller holds the turn of
-    /// the registry.
+    /// Returns the number of a workspace's view, and assigns a new one if it has none. Refuses a workspace with a directory. The
+    /// caller holds the lock of the registry.
     pub(super) fn number_view(&self, workspace: &WorkspaceName) -> Result<u64> {
         self.context.workspaces.get(workspace)?;
         self.refuse_attached(workspace, &format!("mount the fork: `amalgam fork --from {workspace} --mount DIR`"))?;
@@ -201,7 +202,8 @@ impl Views {
         Err(Error::new(Reason::AlreadyExists, message))
     }
 
-    /// How many edits the view of a mount has recovered, and what could not be, if it is the first that shows it.
+    /// Returns the number of edits that a mount's view recovered, and its warnings; 0 and empty if another mount shows the view,
+    /// too.
     fn recovered(&self, number: u64) -> (u64, Vec<String>) {
         let state = self.inner.state.lock();
         let shows = state.mounts.get(&number).map(|mounted| &mounted.shows);
@@ -214,7 +216,7 @@ impl Views {
         })
     }
 
-    /// A view of the head of a workspace, and the head.
+    /// Opens a view of the head of a workspace. Also returns the head.
     pub(super) fn following_view(&self, workspace: &WorkspaceName) -> Result<(View, SnapshotId)> {
         let head = self.context.head(workspace)?.ok_or_else(|| {
             let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
@@ -231,7 +233,7 @@ impl Views {
         Ok(View::of_snapshot(&self.context.store, snapshot, options)?)
     }
 
-    /// A mount lasts longer than one command.
+    /// Refuses a mount in a process that ends with one command, or that is about to end.
     pub(super) fn demand_lasting(&self) -> Result<()> {
         if self.inner.door.lock().is_some() && !self.inner.is_ending() {
             return Ok(());
@@ -268,7 +270,7 @@ impl Views {
         }
     }
 
-    /// The mount that a path lies in: its number and its path.
+    /// Returns the number and the path of the innermost mount that contains a path.
     pub(crate) fn find_mount(&self, path: &Path) -> Option<(u64, PathBuf)> {
         let state = self.inner.state.lock();
         let around = state.mounts.iter().filter(|(_, mounted)| !mounted.leaving);
@@ -277,7 +279,7 @@ impl Views {
         nearest.map(|(number, mounted)| (*number, mounted.record.path.clone()))
     }
 
-    /// The directory that a path in a mount lies in, for the wire.
+    /// Returns the message of the directory that a mount belongs to. Fails for the mount of a snapshot.
     pub(crate) fn place_in_mount(&self, number: u64) -> Result<v1::Directory> {
         let mount = self.mount_message(number)?;
         if mount.directory.is_empty() {
@@ -307,12 +309,12 @@ impl Views {
                 .collect()
         };
         for one in told {
-            // A kernel that takes longer is told all the same.
+            // A slower kernel gets the notification after the timeout.
             let _ = one.recv_timeout(NOTIFY_TIMEOUT);
         }
     }
 
-    /// Where a view is mounted.
+    /// Returns the paths at which a view is mounted.
     pub(super) fn mounts_of_view(&self, id: u64) -> Vec<PathBuf> {
         let state = self.inner.state.lock();
         let shown =
@@ -320,13 +322,13 @@ impl Views {
         shown.map(|mounted| mounted.record.path.clone()).collect()
     }
 
-    /// The live tree of a workspace and where it is mounted, for the wire.
+    /// Returns the name of a workspace's live tree and the paths at which it is mounted; both empty without a live tree.
     pub(crate) fn live_of(&self, workspace: &WorkspaceName) -> (String, Vec<bytes::Bytes>) {
         let Ok(Some(id)) = self.find_view(workspace) else { return (String::new(), Vec::new()) };
         (view_name(id), self.mounts_of_view(id).iter().map(|path| path_bytes(path)).collect())
     }
 
-    /// A mount for the wire.
+    /// Returns the message of a mount.
     pub(super) fn mount_message(&self, number: u64) -> Result<v1::MountPoint> {
         let gone = || Error::new(Reason::NotFound, "it is no longer mounted");
         let (record, shown, leaving) = {
@@ -372,7 +374,7 @@ impl Views {
         })
     }
 
-    /// A page of the mounts by number, for the wire.
+    /// Returns a page of the mounts, by number. The first page also reports problems.
     pub(crate) fn list_mounts(&self, page_token: &str, limit: usize) -> Result<v1::ListMountsResponse> {
         let after = match page_token {
             "" => None,
@@ -391,7 +393,7 @@ impl Views {
         for number in numbers {
             match self.mount_message(number) {
                 Ok(mount) => mounts.push(mount),
-                // It went in this moment.
+                // It was unmounted meanwhile.
                 Err(failure) if failure.reason() == Reason::NotFound => {}
                 Err(failure) => return Err(failure),
             }
@@ -401,7 +403,7 @@ impl Views {
         Ok(v1::ListMountsResponse { mounts, problems, next_page_token })
     }
 
-    /// Takes mounts away.
+    /// Unmounts the mounts that a request names.
     pub(crate) fn unmount(&self, request: &v1::UnmountRequest) -> Result<v1::UnmountResponse> {
         if let Some(v1::unmount_request::Target::Token(token)) = &request.target {
             return self.end_private(token).map(|()| v1::UnmountResponse::default());
@@ -464,7 +466,7 @@ impl Views {
             return self.await_private(number);
         }
         let mut looks = ENDED_CHECKS_MAX;
-        // At its path there may be another one by now.
+        // Another file system may be mounted at its path by now.
         if !self.is_leaving(number) && is_there {
             // An unused mount goes at once, also in a lazy request.
             let done = match unmount(&record.path) {
@@ -483,8 +485,8 @@ impl Views {
         self.inner.state.lock().mounts.get(&number).is_some_and(|mounted| mounted.leaving)
     }
 
-    /// Whether a mount that was taken out of the tree of directories has ended. Until the last file in it is closed, and the last
-    /// namespace that has it too is gone, it is answered; it is put away then.
+    /// Waits a number of checks for the end of an unmounted file system, and returns whether it has ended. It is marked as
+    /// leaving until its last file is closed, and the last namespace that has it, too, is gone.
     fn await_end(&self, number: u64, looks: u32) -> bool {
         // The kernel notifies the answering thread some moments after the end.
         for look in 0..looks {
@@ -548,7 +550,7 @@ impl Views {
         Ok(())
     }
 
-    /// Takes everything away, in use or not, and closes all views. Says what could not be.
+    /// Unmounts everything, in use or not, and closes all views. Returns the errors.
     pub(crate) fn end_mounting(&self) -> Vec<String> {
         self.inner.ending.store(true, std::sync::atomic::Ordering::Relaxed);
         self.inner.expected.lock().clear();
@@ -598,7 +600,7 @@ struct Showable {
 }
 
 impl Mounted {
-    /// Whether it is mounted at its path, and not another one.
+    /// Returns whether this file system, and no other, is mounted at its path.
     fn is_at_its_path(&self) -> bool {
         !self.record.private && self.device.is_some() && kernel::device_at(&self.record.path) == self.device
     }
@@ -649,7 +651,7 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 const ENDED_CHECKS_MAX: u32 = 1_000;
 
-/// Why something could not be mounted, and what to do.
+/// Returns the error for a failed mount, with a hint.
 pub(super) fn mount_error(error: &MountError, options: &MountOptions) -> Error {
     let (MountError::Refused { source, .. } | MountError::Busy { source, .. }) = error;
     let hint = match source.kind() {
@@ -661,7 +663,7 @@ pub(super) fn mount_error(error: &MountError, options: &MountOptions) -> Error {
         }
         _ => "`amalgam doctor` says what is missing; `amalgam checkout` works without".to_owned(),
     };
-    // The helper's words end with a line of their own.
+    // The helper's message ends with a newline.
     Error::new(Reason::MountRefused, format!("{}; {hint}", error.to_string().trim_end()))
 }
 

@@ -33,7 +33,7 @@ impl OpenTree {
         self.live.view.version()
     }
 
-    /// Whether the tree has no uncommitted changes.
+    /// Returns whether the tree has no uncommitted changes.
     pub(crate) fn is_clean(&self) -> bool {
         self.live.view.is_clean()
     }
@@ -76,7 +76,7 @@ impl ViewUse {
                 done
             }
             None => {
-                // A merge that replaces the tree would overrule edits made meanwhile.
+                // Keeps a merge from replacing the tree meanwhile, which would overrule the edit.
                 let _gate = self.live.edits.read();
                 self.live.view.edit_group(uploads, plan)?
             }
@@ -143,7 +143,8 @@ impl Views {
         Ok(())
     }
 
-    /// The head of a workspace moved: its view, if it is open and has no changes, goes along at once.
+    /// Notifies the watches of a workspace's live tree that the head moved. Brings the view to the head if it is open and has no
+    /// changes.
     pub(crate) fn head_moved(&self, workspace: &WorkspaceName) -> Result<()> {
         let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
         self.inner.changes.notify(id);
@@ -151,7 +152,7 @@ impl Views {
         live.map_or(Ok(()), |live| self.follow_if_behind(&live, id, workspace))
     }
 
-    /// Whether the open live view of a workspace follows another snapshot than the workspace's head.
+    /// Returns whether the open live view of a workspace follows a snapshot other than the workspace's head.
     pub(crate) fn is_behind(&self, workspace: &WorkspaceName) -> Result<bool> {
         let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(false) };
         let live = self.inner.state.lock().open.get(&id).cloned();
@@ -173,7 +174,7 @@ impl Views {
         Some(OpenTree { workspace: workspace.clone(), live })
     }
 
-    /// Whether a workspace has a live tree, open or not. A closed one may have uncommitted changes.
+    /// Returns whether a workspace has a live tree, open or not. It need not have uncommitted changes.
     pub(crate) fn has_uncommitted(&self, workspace: &WorkspaceName) -> Result<bool> {
         Ok(self.find_view(workspace)?.is_some())
     }
@@ -201,7 +202,7 @@ impl Views {
         self.inner.state.lock().open.contains_key(&id)
     }
 
-    /// Makes room for one more open view: closes the one that was unused for the longest time.
+    /// Makes room for one more open view: closes the one that has been unused for the longest time.
     fn make_place(&self, id: u64) -> Result<()> {
         let mut unused: Vec<(Duration, u64)> = {
             let state = self.inner.state.lock();

@@ -14,7 +14,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long processes that a command left get to end by themselves.
 const PROCESSES_END_TIMEOUT: Duration = Duration::from_millis(300);
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// How many processes are named.
+/// The most processes that a message names.
 const NAMED_MAX: usize = 5;
 
 /// Where a private mount is.
@@ -31,7 +31,7 @@ impl PrivateMount {
         self.namespace.as_deref().map(kernel::processes_in).unwrap_or_default()
     }
 
-    /// The processes in the namespace, for a message.
+    /// Describes the processes in the namespace, for a message.
     pub(super) fn words(&self) -> String {
         let processes = self.processes();
         let named: Vec<_> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
@@ -46,8 +46,7 @@ impl PrivateMount {
 }
 
 impl Views {
-    /// The command of a private mount has ended: waits until the mount has ended, too. One that was announced and never made is
-    /// forgotten.
+    /// Waits until the private mount of a command that has ended is gone. Forgets a mount that was announced and never made.
     pub(super) fn end_private(&self, token: &[u8]) -> Result<()> {
         self.inner.expected.lock().remove(token);
         let found = {
@@ -59,7 +58,7 @@ impl Views {
         found.map_or(Ok(()), |number| self.await_private(number))
     }
 
-    /// Waits until a private mount has ended. Refused when processes run in there on and on.
+    /// Waits until a private mount has ended. Fails if processes keep running in it.
     pub(super) fn await_private(&self, number: u64) -> Result<()> {
         let began = Instant::now();
         loop {

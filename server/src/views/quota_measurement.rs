@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use amalgam_view::{Quota, StateVersion};
 
-/// A tree is measured once this part of its quota was written since the last measurement.
+/// A tree is measured once 1 / `MEASURE_ONE_IN` of its quota was written since the last measurement.
 const MEASURE_ONE_IN: u64 = 8;
-/// A tree is measured no more often than this, and a measurement takes at most one of so many parts of the time.
+/// The shortest interval between two measurements of a tree, which take at most 1 / `MEASURE_TIME_ONE_IN` of the time.
 const MEASURE_INTERVAL_MIN: Duration = Duration::from_millis(500);
 const MEASURE_TIME_ONE_IN: u32 = 10;
 
@@ -17,7 +17,7 @@ pub(super) struct QuotaMeasurement {
     pub(super) took: Duration,
     /// The state that was measured.
     pub(super) version: Option<StateVersion>,
-    /// Bytes that counted afterwards.
+    /// The bytes that counted against the quota after the measurement.
     pub(super) used_bytes: u64,
 }
 

@@ -73,7 +73,7 @@ impl Replica {
         Ok(replica)
     }
 
-    /// The directory of the view.
+    /// Returns the directory of the view.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }

@@ -19,7 +19,7 @@ use crate::states::{Direction, EDIT, GitScope, Renaming, Reverted, cleared_actio
 /// How many changes of a plan go into one message.
 const PLAN_PART: usize = 500;
 
-/// One record of the journal takes about so many bytes of paths.
+/// About how many bytes of paths go into one record of the journal.
 const TAKEN_PATHS_BYTES: usize = 64 << 10;
 
 /// The result of an undo or a redo in a mounted workspace.
@@ -31,7 +31,7 @@ pub(crate) enum ViewRevert {
 
 /// The tree of a mount before it is changed.
 pub(super) struct Live {
-    /// Its tree, kept.
+    /// The tree, pinned in the store.
     pub(super) held: HeldTree,
     /// The tree with conflict entries in the place of their files.
     pub(super) edited: RootId,
@@ -60,7 +60,7 @@ impl Live {
 }
 
 impl Views {
-    /// Makes a live view, or some paths of it, what a snapshot holds.
+    /// Restores a live view, or some paths of it, to a snapshot.
     pub(crate) fn restore_view(
         &self,
         id: u64,
@@ -111,14 +111,14 @@ impl Views {
         Ok(result)
     }
 
-    /// The present tree of a mount, as a commit would take it.
+    /// Returns the current tree of a mount as a commit would take it.
     pub(super) fn look_at(&self, locked: &LockedView) -> Result<Live> {
         let version = Some(locked.live.view.version());
         let (held, edited) = self.hold_edited(locked)?;
         Ok(Live { held, edited, version })
     }
 
-    /// The tree that a mount shows after a restore.
+    /// Returns the tree that a mount shows after a restore of some paths, or of all if there are none.
     fn restored_tree(
         &self,
         wanted: RootId,
@@ -136,7 +136,7 @@ impl Views {
         self.hold_with_git_of(made.root.expect("it was written"), live, git)
     }
 
-    /// A tree with every `.git` of another one, unless that is in scope.
+    /// Returns a tree with every `.git` of another one, or unchanged if `.git` is in scope.
     fn hold_with_git_of(&self, tree: RootId, other: RootId, git: GitScope) -> Result<HeldTree> {
         match self.states.with_git_of(tree, other, git)? {
             Some(tree) => self.hold_tree(&tree),
@@ -196,7 +196,7 @@ impl Views {
         Ok(true)
     }
 
-    /// A path that is in neither tree is a slip of the hand.
+    /// Refuses a path that is in neither tree: it is probably mistyped.
     fn check_view_paths(&self, locked: &LockedView, root: RootId, paths: &[TreePath]) -> Result<()> {
         let wanted = self.context.store.root(root)?;
         let live = locked.live.view.fork();
@@ -209,7 +209,7 @@ impl Views {
         Ok(())
     }
 
-    /// Takes back the last thing that happened: changes that are in no snapshot yet, or else the last operation of the workspace.
+    /// Undoes the changes that are in no snapshot yet, or, without such changes, the last operation of the workspace.
     pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<ViewRevert> {
         let locked = self.lock_view(id)?;
         if self.states.is_replayed(act)? {
@@ -407,7 +407,8 @@ impl Views {
         Ok(ShownSnapshot { snapshot, head, is_aside: true })
     }
 
-    /// Lets a mount show a tree. Writers since the live tree was read are overruled, or else nothing is done and `None` returned.
+    /// Lets a mount show a tree. If the mount was written since the live tree was read, `writers` decides: the writes are
+    /// overruled, or nothing is done and `None` is returned.
     fn show_tree_unless(
         &self,
         locked: &LockedView,
@@ -485,8 +486,8 @@ impl Views {
         Ok(workspaces.set_working(name, working, &act, EDIT).map(drop)?)
     }
 
-    /// Brings a view to its workspace's head. Its edits are recorded already, except those written since
-    /// done: that is recorded now. `.git` stays as it is.
+    /// Brings a view to its workspace's head. Edits written since the view was secured are recorded. `.git` stays as it is,
+    /// unless the workspace's setting includes it.
     pub(super) fn follow_head(
         &self,
         locked: &LockedView,

@@ -37,13 +37,13 @@ impl UseCount {
         self.0.lock().calls > 0
     }
 
-    /// Returns since when no call uses the view, or `None` while one does.
+    /// Returns for how long no call has used the view, or `None` while one does.
     pub(super) fn unused_for(&self) -> Option<Duration> {
         let state = self.0.lock();
         (state.calls == 0).then(|| state.last.elapsed())
     }
 
-    /// Keeps calls out, if none used the view for so long. Returns whether calls are kept out.
+    /// Keeps calls out if none has used the view for `unused_for`. Returns whether calls are kept out.
     pub(super) fn begin_closing(&self, unused_for: Duration) -> bool {
         let mut state = self.0.lock();
         let may_close = state.calls == 0 && state.last.elapsed() >= unused_for;

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::messages::path_bytes;
 
 impl Views {
-    /// A workspace for the wire.
+    /// Returns the message of a workspace. A caller from the network does not get directories, live tree and mounts.
     pub(crate) fn workspace_message(&self, name: &WorkspaceName) -> Result<v1::Workspace> {
         let workspace = self.context.workspaces.get(name)?;
         let moved = self.context.store.last_move(&name.reference())?;

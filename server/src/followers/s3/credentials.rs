@@ -18,8 +18,8 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// The credentials of a file. Without one those of the environment count, if there are any, and then those of the user's file.
-    /// Nothing where `object_store` has to find them: in the environment, or at the address of the machine's provider.
+    /// Reads the credentials of `file`. Without one, reads those of the user's credentials file, unless the environment has any.
+    /// Returns `None` if `object_store` has to find them: in the environment, or at the address of the machine's provider.
     pub(super) fn find(file: &str) -> Result<Option<Self>> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let profile = set("AWS_PROFILE").unwrap_or_else(|| PROFILE_DEFAULT.to_owned());

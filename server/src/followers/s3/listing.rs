@@ -77,7 +77,8 @@ pub(super) fn parse_page(xml: &[u8], prefix: &[u8]) -> Result<Page, String> {
     Ok(page)
 }
 
-/// The part of a key behind the prefix. A store that was asked for encoded keys, and does not say so, sends them as they are.
+/// Returns the part of a key after the prefix, decoded if `is_encoded`. A store that ignores the request for encoded keys sends
+/// them as they are.
 fn key_below(key: Vec<u8>, is_encoded: bool, prefix: &[u8]) -> Result<Vec<u8>, String> {
     let key = match is_encoded {
         true => {
@@ -108,7 +109,7 @@ fn push_reference(text: &mut String, name: &[u8]) {
     }
 }
 
-/// The message of an error that a store sent, shortened.
+/// Returns the code and the message of a store's error response, shortened; the whole text if it has no code.
 pub(super) fn error_words(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let part = |name: &str| {
