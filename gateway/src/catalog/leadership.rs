@@ -6,16 +6,16 @@ use sqlx::{AnyConnection, Executor as _, Row as _};
 
 use super::Catalog;
 
-/// The lock. Others in the same database use other numbers.
+/// Statement that tries to take the advisory lock. Other locks in the same database use other numbers.
 const TRY_LOCK: &str = "SELECT pg_try_advisory_lock(7018770163146187009) AS leads";
-/// How often a node that does not lead tries to.
+/// Delay between two attempts of a node to become the leader.
 const TRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How often the connection of the leader is checked.
+/// Interval of the checks of the leader's connection, and the time that one check may take.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The right to do the work. It ends when this is dropped, or when the connection is lost.
 pub(crate) struct Leadership {
-    /// Nothing for a catalog that only this server uses.
+    /// `None` for a catalog that only this server uses.
     connection: Option<AnyConnection>,
     begun: Instant,
     catalog: Catalog,
@@ -42,7 +42,7 @@ impl Catalog {
     }
 
     async fn try_lead(&self) -> sqlx::Result<Option<AnyConnection>> {
-        // Not given back to the pool: there it would keep the lock.
+        // Detached from the pool: a pooled connection would keep the lock after it was given back.
         let mut connection = self.pool.acquire().await?.detach();
         let row = tokio::time::timeout(CHECK_INTERVAL, connection.fetch_one(TRY_LOCK)).await;
         let leads: bool = row.map_err(|_| sqlx::Error::PoolTimedOut)??.try_get("leads")?;
