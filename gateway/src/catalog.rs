@@ -34,7 +34,7 @@ pub use sandboxes::{SandboxFilter, SandboxRecord};
 /// revocation that was answered, survives a power cut.
 const SQLITE_SETTINGS: &str =
     "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON";
-/// The tables are in a schema of their own in PostgreSQL, beside those of the stores.
+/// The settings of a connection to PostgreSQL: the tables are in a schema of their own, beside those of the stores.
 const POSTGRES_SETTINGS: &str = "SET search_path TO amalgam_catalog";
 const CREATE_SCHEMA: &str = "CREATE SCHEMA IF NOT EXISTS amalgam_catalog";
 /// Attempts to create the schema. When two nodes start at once, both may try to create it; the one that fails finds it on retry.
@@ -106,7 +106,7 @@ pub struct Project {
     pub deleted: Option<Time>,
 }
 
-/// A key to be made.
+/// The parameters of a new key.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     /// The actor of operations that this key makes.
@@ -279,7 +279,7 @@ impl Catalog {
         self.project(name).await
     }
 
-    /// Brings a deleted project back.
+    /// Restores a deleted project.
     pub async fn undelete_project(&self, name: &ProjectName) -> Result<Project> {
         sqlx::query("UPDATE projects SET deleted_at = NULL WHERE name = $1")
             .bind(name.as_str())
@@ -288,7 +288,7 @@ impl Catalog {
         self.project(name).await
     }
 
-    /// Makes a key. The returned text is the only copy of its secret.
+    /// Creates a key. The returned text is the only copy of its secret.
     pub async fn create_key(&self, key: &NewKey, now: Time) -> Result<(KeyText, KeyRecord)> {
         let text = KeyText::generate()?;
         let record = self.store_key(&text, key, now).await?;

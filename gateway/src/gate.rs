@@ -270,7 +270,7 @@ impl Gate {
         headers.remove(API_KEY_HEADER);
         let actor = HeaderValue::from_str(identity.agent()).unwrap_or(HeaderValue::from_static("unknown"));
         headers.insert(HeaderName::from_static(ACTOR_HEADER), actor);
-        // Set in any case: a caller cannot send it.
+        // Always set, so that a caller cannot forge it.
         let is_admin = if identity.scopes().has(Scope::Admin) { "1" } else { "0" };
         headers.insert(HeaderName::from_static(ADMIN_HEADER), HeaderValue::from_static(is_admin));
         request.extensions_mut().insert(identity.clone());

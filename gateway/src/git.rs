@@ -117,7 +117,7 @@ async fn served(
                 Err(error) => Err(Status::internal(error.to_string())),
             };
             let is_over = frame.is_err();
-            // A client that is gone ends the process, which is dropped with the response.
+            // If the client has disconnected, the git process is dropped with the response, and ends.
             if send.blocking_send(frame).is_err() || is_over {
                 return;
             }

@@ -13,7 +13,7 @@ const PREFIX: &str = "am";
 const E2B_PREFIX: &str = "e2b_";
 const ID_BYTES: usize = 10;
 const SECRET_BYTES: usize = 32;
-/// A longer text is no key, and is not parsed.
+/// Maximum length of the text of a key. A longer text is not parsed.
 const TEXT_BYTES_MAX: usize = 256;
 
 /// The public part of a key: 16 characters of `a-z` and `2-7`. It names the key in listings, logs and audit records.

@@ -75,7 +75,7 @@ pub(crate) enum Protocol {
     /// The only version with WebSockets.
     Http1(http1::Builder),
     Http2(auto::Builder<TokioExecutor>),
-    /// Found out by the first bytes, for which a connection may wait for ever.
+    /// Detected from the first bytes, for which a connection may wait without limit.
     Either(auto::Builder<TokioExecutor>),
 }
 

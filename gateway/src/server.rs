@@ -47,7 +47,7 @@ pub struct ServerOptions {
     pub e2b: Option<SocketAddr>,
     /// The files for TLS; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
-    /// A proxy before the server does TLS, so that the address need not be on loopback.
+    /// Whether a proxy in front of the server terminates TLS, so that the address need not be on loopback.
     pub is_behind_tls_proxy: bool,
     /// Whether calls need a key.
     pub authentication: Authentication,

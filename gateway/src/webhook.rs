@@ -60,7 +60,7 @@ impl FromStr for WebhookId {
     }
 }
 
-/// A webhook to be made.
+/// The parameters of a new webhook.
 #[derive(Clone, Debug)]
 pub struct NewWebhook {
     /// The project whose events are sent.

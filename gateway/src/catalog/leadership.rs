@@ -22,7 +22,7 @@ pub(crate) struct Leadership {
 }
 
 impl Catalog {
-    /// Waits until this node leads. The only server of a catalog always leads.
+    /// Waits until this node is the leader. The only server of a catalog always is.
     pub(crate) async fn lead(&self) -> Leadership {
         if !self.is_shared() {
             return self.leadership(None);
@@ -51,8 +51,8 @@ impl Catalog {
 }
 
 impl Leadership {
-    /// Completes when this node leads no longer. A server that was replaced may still answer over the connection with the lock: a node
-    /// that has lost another connection meanwhile gives the lead up.
+    /// Completes when this node is no longer the leader. A PostgreSQL server that was replaced may still answer over the connection
+    /// with the lock, so a node that has lost another connection meanwhile gives up the lead.
     pub(crate) async fn lost(&mut self) {
         let Some(connection) = &mut self.connection else { return std::future::pending().await };
         while let Ok(Ok(_)) = tokio::time::timeout(CHECK_INTERVAL, connection.execute("SELECT 1")).await

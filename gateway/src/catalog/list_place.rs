@@ -39,7 +39,7 @@ impl fmt::Display for ListPlace {
 impl FromStr for ListPlace {
     type Err = String;
 
-    /// Reads a page token; an empty one is the beginning.
+    /// Parses a page token; an empty one is the beginning of the list.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(Self::first());

@@ -16,7 +16,7 @@ use tokio::time::error::Elapsed;
 
 /// Maximum time that a call waits for a connection before it fails.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A statement of PostgreSQL without an answer after this time fails: its server may be gone without a word.
+/// Maximum time that a PostgreSQL statement may take: the server may disappear without closing the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum time that the check of an idle connection may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
