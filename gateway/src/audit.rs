@@ -79,7 +79,7 @@ impl AuditFile {
         Ok(Self { path: path.to_owned(), file, bytes, bytes_max })
     }
 
-    /// Appends a line with its end, by one write. A file that cannot be rotated goes on to grow: a record is worth more than room.
+    /// Appends a complete line with one write. A file that cannot be rotated keeps growing, because losing a record would be worse.
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let length = line.len() as u64;
         if self.bytes > 0 && self.bytes.saturating_add(length) > self.bytes_max {
@@ -112,7 +112,7 @@ fn rotated(path: &Path, number: u32) -> PathBuf {
 }
 
 impl Audit {
-    /// Appends to a file; makes it if it does not exist. Only the server's user can read it.
+    /// Opens an audit log that appends to a file, and creates the file if needed. Only the server's user can read it.
     pub(crate) fn to_file(path: &Path) -> io::Result<Self> {
         Self::with_limit(path, FILE_BYTES_MAX)
     }
@@ -121,12 +121,12 @@ impl Audit {
         Ok(Self { file: Some(Arc::new(Mutex::new(AuditFile::open(path, bytes_max)?))) })
     }
 
-    /// Writes nothing.
+    /// Returns an audit log that discards all records.
     pub(crate) fn off() -> Self {
         Self { file: None }
     }
 
-    /// Writes one record.
+    /// Writes the record of one call.
     pub(crate) fn write(&self, record: &Record<'_>) {
         let event = match record.code {
             Code::Unauthenticated => "authentication.failed",
@@ -188,7 +188,7 @@ impl Audit {
     }
 }
 
-/// A time as RFC 3339 with milliseconds, in UTC.
+/// Formats a time as RFC 3339 in UTC, truncated to milliseconds.
 pub(crate) fn timestamp(time: Time) -> String {
     let seconds = time.0.div_euclid(1_000_000_000);
     let nanos = i32::try_from(time.0.rem_euclid(1_000_000_000)).unwrap_or(0) / 1_000_000 * 1_000_000;

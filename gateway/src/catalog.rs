@@ -34,13 +34,13 @@ pub use sandboxes::{SandboxFilter, SandboxRecord};
 /// revocation that was answered, survives a power cut.
 const SQLITE_SETTINGS: &str =
     "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON";
-/// The tables are in a schema of their own in PostgreSQL, beside those of the stores.
+/// The settings of a connection to PostgreSQL: the tables are in a schema of their own, beside those of the stores.
 const POSTGRES_SETTINGS: &str = "SET search_path TO amalgam_catalog";
 const CREATE_SCHEMA: &str = "CREATE SCHEMA IF NOT EXISTS amalgam_catalog";
-/// Two nodes that start at once may both make the schema: one fails, and finds it when it tries again.
+/// Attempts to create the schema. When two nodes start at once, both may try to create it; the one that fails finds it on retry.
 const SCHEMA_ATTEMPTS_MAX: u32 = 5;
 const SCHEMA_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Bytes of a path that mean something else in the address of a database.
+/// Characters of a path that are percent-encoded in a database URL, because they have another meaning there.
 const OUTSIDE_OF_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 const NANOSECONDS_IN_MICROSECOND: i64 = 1_000;
 
@@ -84,13 +84,13 @@ pub enum CatalogError {
 }
 
 impl CatalogError {
-    /// Whether the database cannot be reached now: the same call may succeed later.
+    /// Returns whether the database cannot be reached now, so that the same call may succeed later.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Database(error) if pool::is_connection_failure(error))
     }
 }
 
-/// What a call of the catalog returns.
+/// The result of a call to the catalog.
 pub type Result<T, E = CatalogError> = std::result::Result<T, E>;
 
 /// A project in the catalog.
@@ -106,7 +106,7 @@ pub struct Project {
     pub deleted: Option<Time>,
 }
 
-/// A key to be made.
+/// The parameters of a new key.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     /// The actor of operations that this key makes.
@@ -141,12 +141,12 @@ pub struct KeyRecord {
 }
 
 impl KeyRecord {
-    /// Whether the key may use a project.
+    /// Returns whether the key may use a project.
     pub fn reaches(&self, project: &ProjectName) -> bool {
         self.projects.is_empty() || self.projects.contains(project)
     }
 
-    /// Whether the key has expired.
+    /// Returns whether the key has expired at the time `now`.
     pub fn is_expired(&self, now: Time) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
@@ -189,7 +189,7 @@ impl Catalog {
 
     async fn connect_with(url: &str, settings: &'static str, is_shared: bool) -> Result<Self> {
         sqlx::any::install_default_drivers();
-        // A pool tries again and again; a file that is no database, or a wrong password, is told at once.
+        // A pool retries failed connections. This first one reports a file that is no database, or a wrong password, at once.
         let mut first = AnyConnection::connect(url).await?;
         first.execute(settings).await?;
         first.close().await?;
@@ -198,12 +198,12 @@ impl Catalog {
         Ok(Self { pool })
     }
 
-    /// Whether several nodes share the catalog.
+    /// Returns whether the nodes of a cluster share the catalog.
     pub fn is_shared(&self) -> bool {
         self.pool.is_shared()
     }
 
-    /// Closes all connections; the log goes into the file.
+    /// Closes all connections. SQLite then writes its write-ahead log into the file.
     pub async fn close(&self) {
         self.pool.pool().close().await;
     }
@@ -279,7 +279,7 @@ impl Catalog {
         self.project(name).await
     }
 
-    /// Brings a deleted project back.
+    /// Restores a deleted project.
     pub async fn undelete_project(&self, name: &ProjectName) -> Result<Project> {
         sqlx::query("UPDATE projects SET deleted_at = NULL WHERE name = $1")
             .bind(name.as_str())
@@ -288,7 +288,7 @@ impl Catalog {
         self.project(name).await
     }
 
-    /// Makes a key. The returned text is the only copy of its secret.
+    /// Creates a key. The returned text is the only copy of its secret.
     pub async fn create_key(&self, key: &NewKey, now: Time) -> Result<(KeyText, KeyRecord)> {
         let text = KeyText::generate()?;
         let record = self.store_key(&text, key, now).await?;
@@ -339,7 +339,7 @@ impl Catalog {
         rows.iter().map(key_of).collect()
     }
 
-    /// Lists keys by time of creation, beginning after a place.
+    /// Lists one page of keys by time of creation, beginning after `after`, revoked and expired ones too.
     pub async fn list_keys_page(&self, after: &ListPlace, limit: u32) -> Result<Vec<KeyRecord>> {
         let rows = sqlx::query(
             "SELECT id, secret_hash, agent, scopes, projects, created_at, expires_at, revoked_at FROM keys \
@@ -353,7 +353,7 @@ impl Catalog {
         rows.iter().map(key_of).collect()
     }
 
-    /// The keys that were revoked at a time or later, with the time.
+    /// Returns the keys that were revoked at `since` or later, each with the time of its revocation.
     pub async fn revoked_since(&self, since: Time) -> Result<Vec<(KeyId, Time)>> {
         let rows = sqlx::query("SELECT id, revoked_at FROM keys WHERE revoked_at >= $1")
             .bind(microseconds(since))

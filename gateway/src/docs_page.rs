@@ -6,11 +6,11 @@ use http::{HeaderValue, Response};
 use http_body_util::Full;
 use tonic::body::Body;
 
-/// What the page may load: its own files and the document.
+/// Content security policy of the page: it may load its own files and the OpenAPI document.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'none'; \
                       frame-ancestors 'none'; base-uri 'none'";
 
-/// Returns a file of the page; nothing if the path names none.
+/// Returns a file of the page, or `None` if the path names none.
 pub(crate) fn file(path: &str) -> Option<Response<Body>> {
     let (media_type, text) = match path {
         "/docs" | "/docs/" => ("text/html; charset=utf-8", include_str!("docs_page/page.html")),

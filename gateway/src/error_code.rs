@@ -108,7 +108,7 @@ error_codes! {
 }
 
 impl ErrorCode {
-    /// The code of a gRPC call that fails so, for metrics and the audit log.
+    /// Returns the gRPC code that metrics and the audit log show for a request that was refused with this error.
     pub(crate) fn grpc_code(self) -> Code {
         match self.http_status {
             400 => Code::InvalidArgument,
@@ -121,7 +121,7 @@ impl ErrorCode {
         }
     }
 
-    /// The body of an answer with this error.
+    /// Builds the JSON body of a response with this error.
     pub fn body(self, message: &str, details: &serde_json::Value, request_id: &str) -> serde_json::Value {
         serde_json::json!({
             "error": {

@@ -42,7 +42,7 @@ const WORKSPACE_PATH: &str = "amalgam.v1.ExportService/GetWorkspacePath";
 /// The name of a method that does not exist, in metrics and in the audit log.
 pub(crate) const UNKNOWN_METHOD: &str = "unknown";
 
-/// Where a call comes from.
+/// The address of the client that sent a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     /// The services of the server itself: projects, keys, health, reflection.
     pub(crate) own: Routes,
-    /// Places for git clients.
+    /// Permits for git clients that are served at a time.
     pub(crate) git_places: Arc<Semaphore>,
     pub(crate) now: fn() -> Time,
     /// True when the server stops.
@@ -79,7 +79,7 @@ impl Gate {
         &self.inner.metrics
     }
 
-    /// Places for git clients.
+    /// Returns the permits for git clients that are served at a time.
     pub(crate) fn git_places(&self) -> &Arc<Semaphore> {
         &self.inner.git_places
     }
@@ -88,7 +88,7 @@ impl Gate {
         &self.inner.projects
     }
 
-    /// Finds out who sent a request, for the few paths that are no calls of the API.
+    /// Authenticates the caller of a request, for the few paths that are no calls of the API.
     pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Identity, Status> {
         Ok(self.inner.keys.authenticate(headers).await?)
     }
@@ -143,7 +143,7 @@ impl Gate {
         known.map(drop)
     }
 
-    /// Finds out who calls, and counts the call for the key.
+    /// Authenticates the caller, and counts the call against the rate limit of its key.
     async fn identify(&self, headers: &HeaderMap, end: &mut CallEnd) -> Result<Identity, Status> {
         let identity = self.inner.keys.authenticate(headers).await?;
         identity.agent().clone_into(&mut end.agent);
@@ -186,8 +186,8 @@ impl Gate {
         answered.map(|response| response.map(|inner| Body::new(GuardedBody::new(inner, cut, CutForm::Error, end))))
     }
 
-    /// Checks a request that becomes a connection of its own, like a call of a method in a project. A caller with a ticket was checked when
-    /// it got the ticket.
+    /// Checks a request that becomes a connection of its own, like a call of `method`. A caller with a ticket was checked when the
+    /// ticket was issued.
     pub(crate) async fn admit(
         &self,
         method: &'static Method,
@@ -270,14 +270,14 @@ impl Gate {
         headers.remove(API_KEY_HEADER);
         let actor = HeaderValue::from_str(identity.agent()).unwrap_or(HeaderValue::from_static("unknown"));
         headers.insert(HeaderName::from_static(ACTOR_HEADER), actor);
-        // Set in any case: a caller cannot send it.
+        // Always set, so that a caller cannot forge it.
         let is_admin = if identity.scopes().has(Scope::Admin) { "1" } else { "0" };
         headers.insert(HeaderName::from_static(ADMIN_HEADER), HeaderValue::from_static(is_admin));
         request.extensions_mut().insert(identity.clone());
         Ok(Passed { identity: Some(identity), target })
     }
 
-    /// Passes a call on. It is dropped, and ends, when it must end early: nothing starts after that.
+    /// Forwards a call to its target. A call that must end early is dropped, so that nothing starts after that.
     async fn forward(&self, target: Target, request: Request<Body>, cut: &mut Cut) -> Result<Response<Body>, Status> {
         let answered = async move {
             match target {
@@ -290,15 +290,15 @@ impl Gate {
             }
         };
         tokio::select! {
-            // Most calls are answered at once, and then nothing has to be registered that would end them.
+            // Most calls are answered at once; then the cut is not polled, and registers no timer.
             biased;
             response = answered => Ok(response),
             status = cut => Err(status),
         }
     }
 
-    /// Completes when a call must end early: its key is not valid any more, its deadline has passed, its project is closed, or the
-    /// server stops.
+    /// Returns a future that completes when a call must end early: its key is not valid any more, its deadline has passed, its
+    /// project is closed, or the server stops.
     fn cut(&self, passed: &Passed, deadline: Option<Instant>) -> Cut {
         let (identity, now, mut server) = (passed.identity.clone(), self.inner.now, self.inner.stopping.clone());
         let store = match &passed.target {
@@ -333,14 +333,14 @@ impl Gate {
     }
 }
 
-/// Never ends a call early.
+/// Returns a [`Cut`] that never ends a call.
 fn never() -> Cut {
     Box::pin(std::future::pending())
 }
 
 /// A call that passed all checks.
 struct Passed {
-    /// Nothing for a call that needs no key.
+    /// `None` for a call that needs no key.
     identity: Option<Identity>,
     target: Target,
 }
@@ -353,7 +353,7 @@ pub(crate) struct Admitted {
     _end: CallEnd,
 }
 
-/// Who answers a call.
+/// The service that answers a call.
 enum Target {
     Store(Arc<amalgam_server::OpenStore>),
     /// The store, for its own user: the answer may name paths of the host.
@@ -361,7 +361,8 @@ enum Target {
     Own,
 }
 
-/// The project of a call: the one that its header names, else the only one of its key, else `default`.
+/// Returns the project of a call: the one that its header names, else the only one of its key, else `default`. Refuses a project
+/// that the caller may not use.
 pub(crate) fn project_of(headers: &HeaderMap, identity: &Identity) -> Result<ProjectName, Status> {
     let invalid = |why: String| Failure::new(Reason::Invalid, why).into_status();
     let name = match headers.get(PROJECT_HEADER) {
@@ -373,20 +374,21 @@ pub(crate) fn project_of(headers: &HeaderMap, identity: &Identity) -> Result<Pro
     };
     let project = ProjectName::new(name).map_err(invalid)?;
     if !identity.reaches(&project) {
-        // The same whether it exists or not.
+        // The answer does not depend on whether the project exists.
         return Err(forbidden(format!("the key may not use project {project}")));
     }
     Ok(project)
 }
 
-/// Gives a request an id, if it has none or one that cannot be used. Everything that is said about it has the same id.
+/// Gives a request an id if it has none or an invalid one, and returns the id. The response, the audit log and traces have the same
+/// id.
 pub(crate) fn name_request(headers: &mut HeaderMap) -> HeaderValue {
     let value = HeaderValue::from_str(&request_id(headers)).unwrap_or(HeaderValue::from_static("req-unknown"));
     headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), value.clone());
     value
 }
 
-/// The id of a request: that of its header, or a new one.
+/// Returns the id in the header of a request, or a new one if there is none or it is invalid.
 fn request_id(headers: &HeaderMap) -> String {
     let is_plain = |text: &&str| {
         !text.is_empty()
@@ -407,13 +409,13 @@ fn new_request_id() -> String {
     format!("req-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase())
 }
 
-/// When a call ends at the latest, if its caller says so. A time that is beyond the clock's range is none.
+/// Returns the deadline that the client set by `grpc-timeout`, or `None` if it set none or one beyond the clock's range.
 fn deadline(headers: &HeaderMap, began: Instant) -> Option<Instant> {
     let timeout = headers.get(GRPC_TIMEOUT).and_then(|value| parse_timeout(value.to_str().ok()?));
     timeout.and_then(|timeout| began.checked_add(timeout))
 }
 
-/// Reads a gRPC timeout: up to eight digits and a unit.
+/// Parses a gRPC timeout: up to eight digits and a unit, for example `250m` for 250 milliseconds.
 fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

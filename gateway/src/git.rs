@@ -22,26 +22,26 @@ use crate::key::Scope;
 use crate::method::{Access, Method};
 use crate::rest;
 
-/// The place of these requests in metrics and in the audit log, and the scope that they need.
+/// The name of these requests in metrics and in the audit log, and the scope that they need.
 static CLONE: Method = Method { name: "git/upload-pack", access: Access::Project(&[Scope::Read]), rest: "" };
-/// The most git clients that are served at a time, by all projects together: each takes a thread.
+/// Maximum number of git clients that are served at a time, over all projects: each takes a thread.
 pub(crate) const CLIENTS_MAX: usize = 32;
-/// How long one waits for others to end.
+/// Maximum time that a git client waits for a permit.
 const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
-/// How long the export of new snapshots may take before a client is answered.
+/// Maximum time that the export of new snapshots may take before the client is answered.
 const EXPORT_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
-/// Pieces of a body that wait for their reader.
+/// Maximum number of chunks of a body that are queued for a slow reader.
 const QUEUE: usize = 8;
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What a request asks for, and of which repository.
+/// The repository and the route that a request of a git client names.
 pub(crate) struct GitPlace {
     project: String,
     workspace: String,
     route: GitRoute,
 }
 
-/// Finds the repository that a request names; nothing if it is no request of a git client.
+/// Returns the repository that a request names, or `None` if it is no request of a git client.
 pub(crate) fn place<B>(request: &Request<B>) -> Option<GitPlace> {
     let uri = request.uri();
     let (repository, rest) = uri.path().strip_prefix('/')?.split_once(".git/")?;
@@ -117,7 +117,7 @@ async fn served(
                 Err(error) => Err(Status::internal(error.to_string())),
             };
             let is_over = frame.is_err();
-            // A client that is gone ends the process, which is dropped with the response.
+            // If the client has disconnected, the git process is dropped with the response, and ends.
             if send.blocking_send(frame).is_err() || is_over {
                 return;
             }
@@ -135,7 +135,7 @@ async fn served(
     Ok(response)
 }
 
-/// Ends an export when its client is gone. After the export it has no effect.
+/// Cancels an export when its client disconnects. After the export it has no effect.
 struct CancelOnDrop(Arc<Progress>);
 
 impl Drop for CancelOnDrop {
@@ -144,7 +144,8 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The answer to a refused request. Git asks its user for a password when it is told that one is needed.
+/// Builds the response to a refused request. On a missing or invalid key it asks for Basic authentication, so that git prompts for
+/// a password.
 fn failed(status: &Status, headers: &HeaderMap) -> Response<Body> {
     let mut response = rest::failed(status, headers);
     if response.status() == StatusCode::UNAUTHORIZED {
@@ -153,7 +154,7 @@ fn failed(status: &Status, headers: &HeaderMap) -> Response<Body> {
     response
 }
 
-/// Reads a body from a thread. It fails when the client is gone.
+/// Returns a blocking reader of a request body. Reads fail when the client disconnects.
 fn reader(mut body: Body) -> BodyReader {
     let (send, pieces) = mpsc::channel(QUEUE);
     tokio::spawn(async move {

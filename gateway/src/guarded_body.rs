@@ -17,10 +17,10 @@ use tonic::{Code, Status};
 /// Completes with the reason when a call must end early.
 pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
 
-/// An answer that has had so many frames is long, and gets a task that ends it.
+/// Number of frames after which a response counts as long, and gets a task that can end it.
 const LONG_AFTER_FRAMES: u32 = 3;
 
-/// How an answer that is cut tells its client.
+/// How a client learns that its response was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CutForm {
     /// By trailers with a status.
@@ -29,20 +29,20 @@ pub(crate) enum CutForm {
     Error,
 }
 
-/// Told how a call ended, when the body is dropped.
+/// Receives the result of a call, and records it when it is dropped.
 pub(crate) trait CallEnded: Send + Unpin + 'static {
-    /// The result of the call is known.
+    /// Sets the result code of the call.
     fn set_code(&mut self, code: Code);
-    /// Reads the result from headers or trailers, if it is there.
+    /// Sets the result code from headers or trailers, if they have one.
     fn read_code(&mut self, headers: &HeaderMap);
 }
 
 /// The body, and why it was cut.
 struct Shared<E> {
-    /// Nothing after the body was cut or has ended.
+    /// `None` after the body was cut.
     inner: Option<Body>,
     cut_by: Option<Status>,
-    /// Nothing after the call has ended: a client that does not read does not keep it open.
+    /// `None` after the call was cut. Then the call is recorded, even if its client never reads the rest.
     end: Option<E>,
 }
 
@@ -59,7 +59,7 @@ impl<E: CallEnded> Shared<E> {
 /// A body that can be cut.
 pub(crate) struct GuardedBody<E: CallEnded> {
     shared: Arc<Mutex<Shared<E>>>,
-    /// Nothing once a task has it.
+    /// `None` once the task has it.
     cut: Option<Cut>,
     task: Option<AbortHandle>,
     frames: u32,
@@ -72,7 +72,7 @@ impl<E: CallEnded> GuardedBody<E> {
         Self { shared, cut: Some(cut), task: None, frames: 0, form }
     }
 
-    /// The last frame of a body that was cut.
+    /// Returns the last frame of a body that was cut: trailers with the status, or an error.
     fn last_frame(&self, status: Status) -> Option<Result<Frame<Bytes>, Status>> {
         match self.form {
             CutForm::Trailers => Some(Ok(Frame::trailers(status.into_http::<Body>().headers().clone()))),
@@ -125,7 +125,7 @@ impl<E: CallEnded> http_body::Body for GuardedBody<E> {
             }
             frame
         };
-        // Most answers are complete at once, and then nothing has to be registered that would end them.
+        // Most responses are complete at once; then the cut is not polled, and registers no timer.
         if frame.is_pending()
             && let Some(Poll::Ready(status)) = this.cut.as_mut().map(|cut| cut.as_mut().poll(cx))
         {

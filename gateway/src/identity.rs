@@ -19,16 +19,16 @@ use crate::project::ProjectName;
 
 /// The other header that may hold a key.
 const API_KEY: &str = "x-api-key";
-/// How long the catalog's answer about a key is used again.
+/// How long a record of a key is cached before the catalog is asked again.
 const CACHED_FOR: Duration = Duration::from_secs(5);
-/// The number of remembered keys at which old ones are forgotten.
+/// Number of cached keys above which unused ones are dropped.
 const REMEMBERED_MAX: usize = 10_000;
-/// How often keys are looked for that another process revoked.
+/// Interval of the checks for keys that another process revoked.
 const REVOKED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The agent of callers on a server without keys.
 const ANONYMOUS: &str = "anonymous";
 
-/// Whether a server asks for keys.
+/// How a server authenticates its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authentication {
     /// Every call needs a key.
@@ -39,7 +39,7 @@ pub enum Authentication {
     SameUser,
 }
 
-/// Why a caller is not known.
+/// Why a caller cannot be authenticated.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
     /// The request has no key.
@@ -64,7 +64,7 @@ pub enum AuthError {
 /// The caller of a request.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The key; nothing on a server without keys.
+    /// The key; `None` on a server without keys.
     pub key: Option<Arc<KeyRecord>>,
     /// Becomes true when the key is revoked.
     revoked: Option<watch::Receiver<bool>>,
@@ -75,17 +75,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The caller on a server without keys.
+    /// Returns the identity of a caller on a server without keys.
     pub(crate) fn without_key(name: Option<String>, is_same_user: bool) -> Self {
         Self { key: None, revoked: None, name, is_same_user }
     }
 
-    /// Whether the operating system vouches for the caller: it is the user of the store, who may learn paths of the host.
+    /// Returns whether the operating system has verified that the caller is the user of the store, who may see paths of the host.
     pub fn is_same_user(&self) -> bool {
         self.is_same_user
     }
 
-    /// The actor of the operations that this caller makes.
+    /// Returns the actor of the operations that this caller makes.
     pub fn agent(&self) -> &str {
         match &self.key {
             Some(key) => &key.agent,
@@ -93,32 +93,32 @@ impl Identity {
         }
     }
 
-    /// The id of the key, for logs.
+    /// Returns the id of the key for logs, or `-` without a key.
     pub fn key_id(&self) -> &str {
         self.key.as_ref().map_or("-", |key| key.id.as_str())
     }
 
-    /// What the caller may do.
+    /// Returns the scopes of the caller: those of its key, or all on a server without keys.
     pub fn scopes(&self) -> Scopes {
         self.key.as_ref().map_or(Scopes::ALL, |key| key.scopes)
     }
 
-    /// Whether the caller may use all projects.
+    /// Returns whether the caller may use all projects.
     pub fn reaches_all(&self) -> bool {
         self.key.as_ref().is_none_or(|key| key.projects.is_empty())
     }
 
-    /// Whether the caller may use a project.
+    /// Returns whether the caller may use a project.
     pub fn reaches(&self, project: &ProjectName) -> bool {
         self.key.as_ref().is_none_or(|key| key.reaches(project))
     }
 
-    /// Completes when the caller's key stops being valid.
+    /// Completes with the reason when the key of the caller expires or is revoked. Never completes for a caller without a key.
     pub async fn ended(self, now: fn() -> Time) -> AuthError {
         let (Some(key), Some(mut revoked)) = (self.key, self.revoked) else { return std::future::pending().await };
         let expired = async {
             match key.expires {
-                // The clock may be set meanwhile, so it is asked again.
+                // The clock may be changed meanwhile, so it is read again each minute.
                 Some(expires) => loop {
                     let left = expires.0.saturating_sub(now().0);
                     match u64::try_from(left) {
@@ -152,7 +152,7 @@ struct Inner {
     known: Mutex<HashMap<KeyId, Known>>,
 }
 
-/// What the catalog said about a key.
+/// A cached record of a key.
 struct Known {
     record: Arc<KeyRecord>,
     asked: Instant,
@@ -160,12 +160,12 @@ struct Known {
 }
 
 impl Keys {
-    /// Checks keys against a catalog.
+    /// Returns a checker of keys that reads them from a catalog.
     pub fn new(catalog: Catalog, authentication: Authentication, now: fn() -> Time) -> Self {
         Self { inner: Arc::new(Inner { catalog, authentication, now, known: Mutex::default() }) }
     }
 
-    /// Finds out who sent a request.
+    /// Authenticates the caller of a request.
     ///
     /// # Errors
     /// The request has no key, or one that is not valid now.
@@ -215,14 +215,14 @@ impl Keys {
         Ok((record, entry.revoked.subscribe()))
     }
 
-    /// Ends everything that a key has open.
+    /// Marks a cached key as revoked, which ends all its running calls and connections.
     pub fn forget(&self, id: &KeyId) {
         if let Some(known) = self.inner.known.lock().get_mut(id) {
             known.revoked.send_replace(true);
         }
     }
 
-    /// Looks for keys that another process revoked, again and again.
+    /// Checks the catalog for revoked keys at an interval, and ends their calls. Never completes.
     pub(crate) async fn keep_checking(&self) {
         let mut since = Time(0);
         loop {
@@ -240,13 +240,13 @@ impl Keys {
     }
 }
 
-/// The name that a caller gave itself.
+/// Returns the name that a caller gave itself in the actor header, or `None` if it gave none.
 fn actor(headers: &HeaderMap) -> Option<String> {
     let name = headers.get(ACTOR_HEADER)?.to_str().ok()?;
     Some(name.to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The key in the headers of a request.
+/// Returns the key in the headers of a request: in `X-API-Key`, as a bearer token, or as the password of Basic authentication.
 fn presented(headers: &HeaderMap) -> Result<String, AuthError> {
     if let Some(key) = headers.get(API_KEY) {
         return key.to_str().map(|key| key.trim().to_owned()).map_err(|_| AuthError::Invalid);

@@ -13,7 +13,7 @@ const PREFIX: &str = "am";
 const E2B_PREFIX: &str = "e2b_";
 const ID_BYTES: usize = 10;
 const SECRET_BYTES: usize = 32;
-/// A longer text is no key, and is not parsed.
+/// Maximum length of the text of a key. A longer text is not parsed.
 const TEXT_BYTES_MAX: usize = 256;
 
 /// The public part of a key: 16 characters of `a-z` and `2-7`. It names the key in listings, logs and audit records.
@@ -21,7 +21,7 @@ const TEXT_BYTES_MAX: usize = 256;
 pub struct KeyId(String);
 
 impl KeyId {
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -49,17 +49,17 @@ impl FromStr for KeyId {
 pub struct SecretHash([u8; 32]);
 
 impl SecretHash {
-    /// The hash in hexadecimal, as the catalog stores it.
+    /// Returns the hash in hexadecimal, as the catalog stores it.
     pub fn to_hex(&self) -> String {
         HEXLOWER.encode(&self.0)
     }
 
-    /// Reads a hash that the catalog stored.
+    /// Parses a hash that the catalog stored. Returns `None` if it is not 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok().map(Self)
     }
 
-    /// Compares in constant time.
+    /// Compares two hashes in constant time.
     pub fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -94,7 +94,7 @@ impl KeyText {
         Ok(Self::from_random(random))
     }
 
-    /// Parses a key; nothing if the text cannot be one. Takes any prefix, or none, and the form of e2b clients.
+    /// Parses a key with any prefix or none, or in the form of e2b clients. Returns `None` if the text is no key.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
@@ -108,22 +108,22 @@ impl KeyText {
         Some(Self { id: id.parse().ok()?, secret })
     }
 
-    /// The public part.
+    /// Returns the public part of the key.
     pub fn id(&self) -> &KeyId {
         &self.id
     }
 
-    /// The hash of the secret.
+    /// Returns the hash of the secret.
     pub fn secret_hash(&self) -> SecretHash {
         SecretHash(Sha256::digest(&self.secret).into())
     }
 
-    /// The whole key. Shown once, when it is made.
+    /// Returns the whole key as text. It is shown once, when the key is created.
     pub fn reveal(&self) -> String {
         format!("{PREFIX}_{}_{}", self.id, encode(&self.secret))
     }
 
-    /// The whole key in the form that some e2b clients demand: `e2b_` and hexadecimal digits.
+    /// Returns the whole key in the form that some e2b clients demand: `e2b_` and hexadecimal digits.
     pub fn reveal_e2b(&self) -> String {
         let id = decode(self.id.as_str()).unwrap_or_default();
         format!("{E2B_PREFIX}{}{}", HEXLOWER.encode(&id), HEXLOWER.encode(&self.secret))
@@ -164,7 +164,7 @@ impl Scope {
     /// All scopes, in the order of listings.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Merge, Self::Run, Self::Admin];
 
-    /// The word of a scope in commands and in the catalog.
+    /// Returns the word of the scope in commands and in the catalog.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -175,7 +175,7 @@ impl Scope {
         }
     }
 
-    /// The scopes that a key with this one has.
+    /// Returns the bits of this scope and of all scopes that it includes.
     const fn implied(self) -> u8 {
         match self {
             Self::Read => 0b0_0001,
@@ -209,23 +209,23 @@ impl Scopes {
     /// Every scope.
     pub const ALL: Self = Self(Scope::Admin.implied());
 
-    /// Adds a scope and those that it includes.
+    /// Returns the set with a scope added, and with those that the scope includes.
     #[must_use]
     pub const fn with(self, scope: Scope) -> Self {
         Self(self.0 | scope.implied())
     }
 
-    /// Whether the set has a scope.
+    /// Returns whether the set has a scope.
     pub const fn has(self, scope: Scope) -> bool {
         self.0 & scope.bit() != 0
     }
 
-    /// The words of all scopes in the set.
+    /// Returns the words of all scopes in the set.
     pub fn words(self) -> Vec<String> {
         Scope::ALL.into_iter().filter(|scope| self.has(*scope)).map(|scope| scope.word().to_owned()).collect()
     }
 
-    /// Whether no scope is in it.
+    /// Returns whether the set has no scope.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -234,7 +234,7 @@ impl Scopes {
 impl FromStr for Scopes {
     type Err = String;
 
-    /// Reads words separated by spaces or commas.
+    /// Parses words separated by spaces or commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut scopes = Self::default();
         for word in text.split([' ', ',']).filter(|word| !word.is_empty()) {

@@ -63,7 +63,7 @@ pub use tls::TlsFiles;
 pub use webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId};
 pub use webhooks::WebhookOptions;
 
-/// The document that describes the REST API.
+/// Returns the OpenAPI document of the REST API.
 pub fn openapi() -> &'static serde_json::Value {
     rest::openapi::document()
 }

@@ -33,25 +33,25 @@ use crate::rest;
 use crate::sandboxes::{Sandboxes, ports, websocket};
 use crate::tls::Tls;
 
-/// The most connections at a time. More wait.
+/// Maximum number of open connections. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 10_000;
-/// The most calls at a time on one connection.
+/// Maximum number of concurrent calls on one HTTP/2 connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
-/// How long a client may take for a TLS handshake.
+/// Maximum time that a client may take for a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// How long a client may take to send the head of a request.
+/// Maximum time that a client may take to send the head of a request.
 pub(crate) const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// How often a silent client is asked whether it is still there.
+/// Interval of HTTP/2 pings to clients.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long it may take to answer.
+/// Maximum time that a client may take to answer a ping.
 const PING_WITHIN: Duration = Duration::from_secs(20);
 /// Delay before a connection is accepted again after the kernel refused.
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How often a slow first request is looked at.
+/// Interval of the checks for further bytes of an incomplete HTTP/2 preface.
 const PEEK_INTERVAL: Duration = Duration::from_millis(20);
-/// The size of a window of HTTP/2: what may be under way on one stream.
+/// The flow-control window of one HTTP/2 stream, in bytes.
 const WINDOW_BYTES: u32 = 1 << 20;
 
 /// Everything that answers requests.
@@ -75,11 +75,11 @@ pub(crate) enum Protocol {
     /// The only version with WebSockets.
     Http1(http1::Builder),
     Http2(auto::Builder<TokioExecutor>),
-    /// Found out by the first bytes, for which a connection may wait for ever.
+    /// Detected from the first bytes, for which a connection may wait without limit.
     Either(auto::Builder<TokioExecutor>),
 }
 
-/// Accepts connections until `stopping` is true, then waits for running requests, for so long at most.
+/// Accepts connections until `stopping` is true, then waits at most `finish_within` for running requests.
 pub(crate) async fn listen(front: Front, listener: TcpListener, tls: Option<Tls>, finish_within: Duration) {
     let mut http1 = http1::Builder::new();
     http1.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
@@ -93,7 +93,7 @@ pub(crate) async fn listen(front: Front, listener: TcpListener, tls: Option<Tls>
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_WITHIN);
     let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-    // The version is known before: a client that sends nothing would hold a connection for ever otherwise.
+    // The version is known before: hyper's own detection would let a silent client hold a connection for ever.
     let builders = Arc::new([Protocol::Http1(http1), Protocol::Http2(http2)]);
     let mut stopping = front.stopping.clone();
     loop {
@@ -108,13 +108,13 @@ pub(crate) async fn listen(front: Front, listener: TcpListener, tls: Option<Tls>
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors or memory: others give some back.
+                // Out of file descriptors or memory: connections that end release some.
                 warn!(%error, "no connection can be accepted at the moment");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        // Small answers go at once.
+        // Without Nagle's algorithm, small responses are sent at once.
         let _ = stream.set_nodelay(true);
         let (front, builders, watcher) = (front.clone(), Arc::clone(&builders), graceful.watcher());
         let tls = tls.clone();
@@ -142,7 +142,7 @@ pub(crate) async fn listen(front: Front, listener: TcpListener, tls: Option<Tls>
     }
 }
 
-/// Waits for a client, for so long at most, and not beyond the end of the server: a silent client does not hold it up.
+/// Waits at most `within` for a client, and no longer than until the server stops: a silent client does not delay the stop.
 async fn in_time<T>(
     within: Duration,
     mut stopping: watch::Receiver<bool>,
@@ -154,7 +154,7 @@ async fn in_time<T>(
     }
 }
 
-/// Whether a client speaks HTTP/2: its first bytes are the preface. They stay to be read.
+/// Returns whether a client speaks HTTP/2, by comparing its first bytes with the preface. The bytes stay in the socket buffer.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut bytes = [0; PREFACE.len()];
     loop {
@@ -168,7 +168,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
         if count == PREFACE.len() {
             return Ok(true);
         }
-        // A peek returns at once while there is less than asked for.
+        // A peek returns at once while the buffer holds fewer bytes than requested.
         tokio::time::sleep(PEEK_INTERVAL).await;
     }
 }
@@ -188,7 +188,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let stream = TokioIo::new(stream);
     let ended = match protocol {
         Protocol::Http1(builder) => {
-            // The library cannot watch such a connection. It waits for the watcher to be dropped.
+            // Hyper's watcher does not support connections with upgrades. A graceful shutdown waits until the watcher is dropped.
             let mut connection = std::pin::pin!(builder.serve_connection(stream, service).with_upgrades());
             let ended = tokio::select! {
                 ended = connection.as_mut() => Some(ended),
@@ -215,13 +215,13 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 }
 
 impl Front {
-    /// Answers one request. The answer has the id of the request.
+    /// Answers one request. The response has the id of the request.
     pub(crate) async fn answer(&self, mut request: Request<Body>, peer: Peer) -> Response<Body> {
         let request_id = name_request(request.headers_mut());
         if let Some(authority) = request.uri().authority().map(Authority::as_str)
             && let Ok(host) = HeaderValue::from_str(authority)
         {
-            // HTTP/2 has it in the address only.
+            // HTTP/2 clients send the host in the URI only.
             request.headers_mut().entry(HOST).or_insert(host);
         }
         let mut response = self.answer_named(request, peer).await;
@@ -231,7 +231,7 @@ impl Front {
 
     async fn answer_named(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
         let port = ports::place(&request, self.sandboxes.port_domain()).filter(|_| self.e2b.is_none());
-        // A page cannot know the URL of a port by itself.
+        // A web page cannot guess the URL of a port.
         let has_token = port.as_ref().is_some_and(ports::PortPlace::has_token);
         if self.authentication == Authentication::Off && !has_token && is_from_page(&request) {
             let message = "without keys this server answers no web page; start it without --insecure-no-auth";
@@ -290,7 +290,7 @@ impl Front {
         }
     }
 
-    /// Passes a request of an e2b client to a program in a sandbox.
+    /// Forwards a request of an e2b client to a program in a sandbox.
     async fn user_port(&self, port: UserPort, mut request: Request<Body>, peer: Peer) -> Response<Body> {
         port.take_key(request.headers_mut());
         let place = ports::PortPlace::of_key(port.sandbox.clone(), port.port.to_string(), request.uri());
@@ -298,7 +298,7 @@ impl Front {
         answered.unwrap_or_else(|status| port.refused(status))
     }
 
-    /// Answers a call of gRPC-Web, which browsers make: the same call with its trailers in the body.
+    /// Answers a gRPC-Web call of a browser: a gRPC call with its trailers in the body.
     async fn grpc_web(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
         let gate = self.gate.clone();
         let calls = tower::service_fn(move |request: Request<Body>| {
@@ -338,7 +338,7 @@ impl Front {
     }
 }
 
-/// Whether a browser sends a request for a web page: with an origin, or with the name of another host that leads to this machine.
+/// Returns whether a request may come from a web page: it has an `Origin`, or its `Host` is not this machine (DNS rebinding).
 fn is_from_page(request: &Request<Body>) -> bool {
     let named = request
         .headers()

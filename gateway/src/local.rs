@@ -32,10 +32,10 @@ use crate::sandboxes::{SandboxOptions, Sandboxes};
 use crate::server::{own_routes, seconds};
 use crate::system::SystemCalls;
 
-/// How long running calls may take to finish when the process ends.
+/// Maximum time that running calls may take to finish when the process ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// The store that is served, and the user who is let in.
+/// The store that is served, and the user who may connect.
 pub struct LocalOptions {
     /// The file of the catalog.
     pub catalog: PathBuf,
@@ -43,9 +43,9 @@ pub struct LocalOptions {
     pub service: Service,
     /// The calls of the store, which keep the process from being idle.
     pub calls: Arc<Calls>,
-    /// The user who is let in.
+    /// The user who may connect.
     pub user: u32,
-    /// How sandboxes are started; without it there are none.
+    /// How sandboxes are started; `None` for a server without sandboxes.
     pub sandboxes: Option<SandboxOptions>,
     /// The clock.
     pub now: fn() -> Time,
@@ -69,7 +69,7 @@ pub async fn serve_local(options: LocalOptions, listener: UnixListener, mut stop
             Ok((stream, _)) if is_of(&stream, options.user) => stream,
             Ok(_) => continue,
             Err(error) => {
-                // Out of descriptors or memory: others give some back.
+                // Out of file descriptors or memory: connections that end release some.
                 warn!(%error, "no connection can be accepted at the moment");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
@@ -132,7 +132,7 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         limits: RateLimits::new(RatePreset::DEFAULT),
         audit: Audit::off(),
         metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
-        // No process sends deliveries for a socket that comes and goes.
+        // Webhooks are not served: this socket does not live long enough to send deliveries.
         own: own_routes(own, system, None, has_sandboxes.then(|| sandboxes.clone())).await,
         git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
         now,

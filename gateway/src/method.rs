@@ -2,7 +2,7 @@
 
 use crate::key::{Scope, Scopes};
 
-/// What a method asks of its caller.
+/// The rights that a caller of a method needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: health checks.
@@ -18,12 +18,12 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether a method is about the whole server and changes it: a key that is limited to projects may not.
+    /// Returns whether a method needs the scope `admin` for the whole server. Keys that are limited to projects may not call it.
     pub fn is_for_server_admins(self) -> bool {
         matches!(self, Self::Server(needed) if needed.contains(&Scope::Admin))
     }
 
-    /// The first scope that a caller lacks; nothing if it may call.
+    /// Returns the first needed scope that a caller lacks, or `None` if it has all.
     pub fn lacking(self, scopes: Scopes) -> Option<Scope> {
         match self {
             Self::Open | Self::LocalOnly => None,
@@ -47,7 +47,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// The method of a gRPC path.
+    /// Returns the method of a gRPC path, or `None` if there is none.
     pub fn find(path: &str) -> Option<&'static Self> {
         let name = path.strip_prefix('/')?;
         let found = METHODS.binary_search_by(|method| method.name.cmp(name)).ok()?;
@@ -58,13 +58,13 @@ impl Method {
 const READ: Access = Access::Project(&[Scope::Read]);
 const WRITE: Access = Access::Project(&[Scope::Write]);
 const MERGE: Access = Access::Project(&[Scope::Merge]);
-/// The call may run a test that was stored with a queue entry.
+/// For calls that may run a test that was stored with a queue entry.
 const MERGE_AND_RUN: Access = Access::Project(&[Scope::Merge, Scope::Run]);
 const ADMIN: Access = Access::Project(&[Scope::Admin]);
 const RUN: Access = Access::InProject(&[Scope::Run]);
-/// For calls that run something in a workspace, and so change it.
+/// For calls that run commands in a workspace, and so may change it.
 const WRITE_AND_RUN: Access = Access::InProject(&[Scope::Write, Scope::Run]);
-/// For a call that runs something on a fork, and merges it.
+/// For a call that runs a command on a fork, and merges the fork.
 const WRITE_RUN_AND_MERGE: Access = Access::InProject(&[Scope::Write, Scope::Run, Scope::Merge]);
 const SERVER_READ: Access = Access::Server(&[Scope::Read]);
 const SERVER_ADMIN: Access = Access::Server(&[Scope::Admin]);

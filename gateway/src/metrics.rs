@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::sandboxes::SandboxMetrics;
 
-/// The upper bounds of the buckets of durations, in seconds.
+/// The upper bounds of the histogram of call durations, in seconds.
 const SECONDS: [f64; 14] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
@@ -63,7 +63,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics without any call yet, and those of sandboxes.
+    /// Registers all metrics of the server, with those of sandboxes.
     pub(crate) fn new(started_seconds: f64, sandboxes: &SandboxMetrics) -> Self {
         let mut registry = Registry::default();
         sandboxes.register(&mut registry);
@@ -127,12 +127,12 @@ impl Metrics {
         Self { registry: Arc::new(registry), ..metrics }
     }
 
-    /// A call begins.
+    /// Counts a call as running.
     pub(crate) fn call_began(&self) {
         self.under_way.inc();
     }
 
-    /// A call ended.
+    /// Counts a call as ended, with its method, its result and its duration.
     pub(crate) fn call_ended(&self, method: &'static str, code: Code, duration: Duration) {
         self.under_way.dec();
         self.calls.get_or_create(&CallLabels { endpoint: method, status: code_word(code) }).inc();
@@ -142,18 +142,18 @@ impl Metrics {
         }
     }
 
-    /// A call was refused by a rate limit.
+    /// Counts a call that a rate limit refused.
     pub(crate) fn limited(&self) {
         self.rate_limited.inc();
     }
 
-    /// A connection was opened. It counts until the value is dropped.
+    /// Counts an open connection until the returned value is dropped.
     pub(crate) fn connection(&self) -> OpenConnection {
         self.connections.inc();
         OpenConnection(self.connections.clone())
     }
 
-    /// Brings the counters of NFS up to those of the server.
+    /// Raises the NFS counters to those of the NFS server.
     fn count_nfs(&self, nfs: &NfsStatistics) {
         for (op, count) in &nfs.operations {
             raise(&self.nfs_operations.get_or_create(&OperationLabels { op }), *count);
@@ -164,7 +164,7 @@ impl Metrics {
         self.nfs_mounts.set(i64::try_from(nfs.mounts).unwrap_or(i64::MAX));
     }
 
-    /// Brings the counters of requests to the cluster's database and bucket up to date.
+    /// Raises the counters of requests to the cluster's database and bucket to their present values.
     pub(crate) fn count_cluster(&self, calls: &CloudCalls) {
         let CloudCalls { statements, puts, gets, deletes, cache } = *calls;
         for (op, count) in [("sql", statements), ("put", puts), ("get", gets), ("delete", deletes)] {
@@ -184,7 +184,7 @@ impl Metrics {
         }
     }
 
-    /// All metrics as text.
+    /// Updates the gauges and counters, and returns all metrics in the OpenMetrics text format.
     pub(crate) fn text(&self, open_projects: usize, nfs: Option<&NfsStatistics>) -> String {
         self.open_projects.set(i64::try_from(open_projects).unwrap_or(i64::MAX));
         if let Some(nfs) = nfs {
@@ -197,7 +197,7 @@ impl Metrics {
     }
 }
 
-/// Raises a counter to a number that another one has counted.
+/// Raises a counter to `to`; never lowers it.
 fn raise(counter: &Counter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
@@ -211,7 +211,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The word of a result code in metrics.
+/// Returns the word of a result code in metrics.
 fn code_word(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -265,7 +265,7 @@ mod tests {
         assert!(text.contains("amalgam_calls_running 0") && text.contains("amalgam_projects_open 2"), "{text}");
     }
 
-    /// The names of metrics in a text: what stands before the labels or the range, or is in no function.
+    /// Returns all words in a text that begin with a prefix of this server's metrics.
     fn names_in(text: &str) -> std::collections::BTreeSet<String> {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let words = text.split(|letter: char| !is_name(letter));

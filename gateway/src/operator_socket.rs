@@ -20,7 +20,7 @@ use crate::gate::PROJECT_HEADER;
 use crate::project::ProjectName;
 use crate::projects::Projects;
 
-/// The only method: it writes a project into a directory that the operator names.
+/// The only method: it writes a backup of a project into a directory that the operator names.
 const BACK_UP: &str = "/amalgam.v1.TransferService/BackUpStore";
 /// Delay before a connection is accepted again after the kernel refused.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -42,13 +42,13 @@ pub async fn serve_operator(projects: Projects, socket: &Path) -> io::Result<()>
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of descriptors or memory: others give some back.
+                // Out of file descriptors or memory: connections that end release some.
                 warn!(%error, "no connection of the operator can be accepted at the moment");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        // The socket's mode keeps others out already.
+        // The mode of the socket keeps other users out already; this is a second check.
         if stream.peer_cred().is_ok_and(|peer| peer.uid() == user) {
             tokio::spawn(serve(projects.clone(), stream));
         }

@@ -15,7 +15,7 @@ use crate::status::forbidden;
 
 const PAGE_DEFAULT: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
-/// The longest name of an agent.
+/// Maximum length of the name of an agent, in bytes.
 const AGENT_BYTES_MAX: usize = 128;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -157,7 +157,7 @@ impl KeyService for OwnServices {
         let request = request.into_inner();
         let id = request.name.strip_prefix("keys/").unwrap_or(&request.name);
         let id: KeyId = id.parse().map_err(|why| invalid(format!("name: {why}")))?;
-        // First in memory: it holds even where the catalog cannot be written.
+        // First in memory, so that the key is refused even if the catalog cannot be written.
         self.keys.forget(&id);
         let record = self.catalog.revoke_key(&id, (self.now)()).await?;
         Ok(Response::new(v1::RevokeKeyResponse { key: Some(key_message(&record)) }))
@@ -169,7 +169,7 @@ impl KeyService for OwnServices {
     }
 }
 
-/// How many items of a page are wanted.
+/// Returns the page size for a request: the default for 0, else the requested size, at most [`PAGE_MAX`].
 pub(crate) fn page_size(asked: i32) -> Result<u32, Status> {
     match u32::try_from(asked) {
         Ok(0) => Ok(PAGE_DEFAULT),
@@ -178,7 +178,7 @@ pub(crate) fn page_size(asked: i32) -> Result<u32, Status> {
     }
 }
 
-/// Cuts a list that has one item more than a page, and returns the token of the next page; empty on the last one.
+/// Truncates a list that was read with one item more than a page, and returns the token of the next page; empty on the last page.
 pub(crate) fn next_token<T>(items: &mut Vec<T>, limit: u32, place: impl FnOnce(&T) -> ListPlace) -> String {
     let has_more = items.len() > limit as usize;
     items.truncate(limit as usize);
@@ -189,12 +189,12 @@ fn invalid(why: impl Into<String>) -> Status {
     Failure::new(Reason::Invalid, why).into_status()
 }
 
-/// The caller, whom the gate has put into the request.
+/// Returns the caller, whose identity the gate has put into the request.
 fn identity<T>(request: &Request<T>) -> Result<Identity, Status> {
     request.extensions().get::<Identity>().cloned().ok_or_else(|| Status::internal("the call did not pass the gate"))
 }
 
-/// The project that a request names, if its caller may use it.
+/// Returns the project that a request names, or refuses it if the caller may not use the project.
 fn reachable<T>(request: &Request<T>, name: &str) -> Result<ProjectName, Status> {
     let name = ProjectName::new(name.strip_prefix("projects/").unwrap_or(name)).map_err(invalid)?;
     match identity(request)?.reaches(&name) {

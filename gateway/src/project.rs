@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The longest name in bytes; with it a project's directory fits into one path component.
+/// Maximum length of a name in bytes, so that the directory of a project fits into one path component.
 const NAME_BYTES_MAX: usize = 63;
 
 /// The name of a project: 1 to 63 of `a-z`, `0-9` and `-`, beginning with a letter and not ending with a dash.
@@ -30,7 +30,7 @@ impl ProjectName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

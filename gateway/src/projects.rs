@@ -21,13 +21,13 @@ use schedule::{DueTimes, write_due};
 
 /// The name of the project that the local store is served as.
 pub const DEFAULT_PROJECT: &str = "default";
-/// A project without a call for so long is closed.
+/// Idle time after which a project is closed.
 const CLOSE_AFTER: Duration = Duration::from_secs(60);
-/// A project may be closed after so long if too many are open.
+/// Idle time after which a project may be closed if more than [`OPEN_MAX`] are open.
 const CLOSE_EARLY_AFTER: Duration = Duration::from_secs(1);
 /// The number of open projects above which idle ones are closed early.
 const OPEN_MAX: usize = 64;
-/// How often idle projects are looked for.
+/// Interval of the checks for idle projects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Opens the store in a home, with the clocks and the settings of this process.
@@ -62,7 +62,7 @@ pub enum ProjectError {
 enum Place {
     /// A directory with one home for each project.
     Data { projects: PathBuf, open_home: OpenHome },
-    /// One store, which something else opened.
+    /// One store, which another part of the process has opened.
     Local(Arc<OpenStore>),
 }
 
@@ -93,7 +93,7 @@ struct Slot {
 }
 
 impl Projects {
-    /// The projects in a directory.
+    /// Returns the projects below a directory, whose stores `open_home` opens.
     pub fn in_directory(catalog: Catalog, data: &Path, open_home: OpenHome) -> Self {
         let place = Place::Data { projects: data.join("projects"), open_home };
         Self {
@@ -108,15 +108,15 @@ impl Projects {
         }
     }
 
-    /// The projects of a cluster, which other nodes may serve, too. `open_home` opens their stores in it; the directory has files of
-    /// this node only.
+    /// Returns the projects of a cluster, which other nodes may serve at the same time. `open_home` opens their stores in it; the
+    /// directory holds only files of this node.
     pub fn in_cluster(catalog: Catalog, data: &Path, stores: ClusterStores, open_home: OpenHome) -> Self {
         let projects = Self::in_directory(catalog, data, open_home);
         projects.inner.cluster.get_or_init(|| stores);
         projects
     }
 
-    /// One project, `default`: a store that this process has open.
+    /// Returns one project, `default`, whose store this process already has open.
     pub fn local(catalog: Catalog, store: OpenStore) -> Self {
         let place = Place::Local(Arc::new(store));
         Self {
@@ -157,7 +157,7 @@ impl Projects {
         Ok(project)
     }
 
-    /// Finds a project, deleted ones too.
+    /// Finds a project, even a deleted one.
     pub async fn get(&self, name: &ProjectName) -> Result<Project, ProjectError> {
         match &self.inner.place {
             Place::Data { .. } => Ok(self.inner.catalog.project(name).await?),
@@ -166,7 +166,7 @@ impl Projects {
         }
     }
 
-    /// Lists projects by name, beginning after a name.
+    /// Lists projects by name, beginning after `after`; deleted ones only if `with_deleted` is set.
     pub async fn list(
         &self,
         after: Option<&ProjectName>,
@@ -180,7 +180,7 @@ impl Projects {
         }
     }
 
-    /// Deletes a project: its calls are refused from now on. Its files stay until it is purged.
+    /// Deletes a project. Its calls are refused from then on; its files stay.
     pub async fn delete(&self, name: &ProjectName, now: amalgam_engine::Time) -> Result<Project, ProjectError> {
         self.refuse_local()?;
         let project = self.inner.catalog.delete_project(name, now).await?;
@@ -200,13 +200,13 @@ impl Projects {
         Ok(project)
     }
 
-    /// Brings a deleted project back.
+    /// Restores a deleted project.
     pub async fn undelete(&self, name: &ProjectName) -> Result<Project, ProjectError> {
         self.refuse_local()?;
         Ok(self.inner.catalog.undelete_project(name).await?)
     }
 
-    /// Returns the store of a project, and opens it if needed.
+    /// Returns the store of a project, and opens it if it is closed.
     ///
     /// # Errors
     /// There is no such project, it was deleted, or its store cannot be opened.
@@ -221,7 +221,7 @@ impl Projects {
         if let Some(store) = open.filter(|store| !store.service().is_expelled()) {
             return Ok(store);
         }
-        // Asked before a slot is made: names of projects that do not exist take no memory.
+        // Asked before a slot is created, so that names of projects that do not exist take no memory.
         let project = self.inner.catalog.project(name).await?;
         if project.deleted.is_some() {
             return Err(ProjectError::Deleted(name.clone()));
@@ -232,14 +232,14 @@ impl Projects {
         match open {
             Some(store) if !store.service().is_expelled() => return Ok(store),
             Some(expelled) => {
-                // Its running calls can still read. It is closed when they have ended.
+                // Running calls can still read from it. It is closed when they have ended.
                 drop(slot.store.write().take());
                 let name = name.clone();
                 tokio::spawn(async move { close(&name, expelled).await });
             }
             None => {}
         }
-        // It may have been closed for good or deleted while this call waited.
+        // The server may have stopped, or the project may have been deleted, while this call waited for the lock.
         if self.inner.is_closed.load(Ordering::SeqCst) {
             return Err(ProjectError::Stopping);
         }
@@ -258,7 +258,7 @@ impl Projects {
         Ok(store)
     }
 
-    /// Returns the store of a project if it is open. Opens nothing.
+    /// Returns the store of a project if it is open. Does not open it.
     pub(crate) fn opened(&self, name: &ProjectName) -> Option<Arc<OpenStore>> {
         match &self.inner.place {
             Place::Local(store) => (name.as_str() == DEFAULT_PROJECT).then(|| Arc::clone(store)),
@@ -266,7 +266,7 @@ impl Projects {
         }
     }
 
-    /// The projects whose stores are open, with their stores.
+    /// Returns all projects whose stores are open, with their stores.
     pub(crate) fn all_opened(&self) -> Vec<(ProjectName, Arc<OpenStore>)> {
         match &self.inner.place {
             Place::Local(store) => {
@@ -279,7 +279,7 @@ impl Projects {
         }
     }
 
-    /// The store that is served as project `default`, if something else opened it.
+    /// Returns the store that is served as project `default`, or `None` on a server with a directory of projects.
     pub(crate) fn local_store(&self) -> Option<&Arc<OpenStore>> {
         match &self.inner.place {
             Place::Local(store) => Some(store),
@@ -287,17 +287,17 @@ impl Projects {
         }
     }
 
-    /// The counters of the NFS server, if one runs: only a local store has exports.
+    /// Returns the counters of the NFS server, or `None` if none runs: only a local store has exports.
     pub(crate) fn nfs_statistics(&self) -> Option<NfsStatistics> {
         self.local_store()?.service().nfs_statistics()
     }
 
-    /// The number of requests to the database and the bucket of the cluster, if the server is a node of one.
+    /// Returns the number of requests to the cluster's database and bucket, or `None` if the server is no node of a cluster.
     pub(crate) fn cluster_calls(&self) -> Option<CloudCalls> {
         self.inner.cluster.get().map(ClusterStores::calls)
     }
 
-    /// The directory with the projects, or that of the local store.
+    /// Returns the directory with the projects, or that of the local store.
     pub(crate) fn data_directory(&self) -> PathBuf {
         match &self.inner.place {
             Place::Data { projects, .. } => projects.clone(),
@@ -305,7 +305,7 @@ impl Projects {
         }
     }
 
-    /// The number of open projects.
+    /// Returns the number of open projects.
     pub fn open_count(&self) -> usize {
         match &self.inner.place {
             Place::Local(_) => 1,
@@ -313,7 +313,7 @@ impl Projects {
         }
     }
 
-    /// Closes idle projects, again and again.
+    /// Closes idle projects at an interval. Never completes.
     pub(crate) async fn keep_closing(&self) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -341,7 +341,7 @@ impl Projects {
             let Ok(_changing) = slot.changing.try_lock() else { continue };
             let store = {
                 let mut place = slot.store.write();
-                // A call that has just got the store holds it.
+                // A call that has just received the store holds a reference to it.
                 let is_free =
                     place.as_ref().is_some_and(|store| Arc::strong_count(store) == 1 && !store.idle_for().is_zero());
                 if is_free { place.take() } else { None }
@@ -356,9 +356,9 @@ impl Projects {
         }
     }
 
-    /// Gives calls time to finish, and closes all projects for good.
+    /// Waits at most `within` for running calls, and closes all projects for good.
     pub(crate) async fn close_all(&self, within: Duration) {
-        // A call that passed the gate before would open its project again.
+        // Without this, a call that passed the gate before could open its project again.
         self.inner.is_closed.store(true, Ordering::SeqCst);
         let slots: Vec<_> = self.inner.slots.lock().drain().collect();
         let mut closing = tokio::task::JoinSet::new();
@@ -392,7 +392,8 @@ impl Projects {
     }
 }
 
-/// Opens a store. One that was just closed is released after some moments, when the last thread that followed its log has ended.
+/// Opens a store, and retries while it is busy: a store that was just closed is released when the last thread that reads its log
+/// ends.
 async fn open_released(home: Home, open_home: OpenHome) -> amalgam_server::error::Result<Service> {
     const TRIES_MAX: u32 = 60;
     const TRY_EVERY: Duration = Duration::from_millis(50);
@@ -409,7 +410,7 @@ async fn open_released(home: Home, open_home: OpenHome) -> amalgam_server::error
     }
 }
 
-/// Closes a store that is in no slot any more. Waits until calls that still hold it have ended.
+/// Closes a store that was removed from its slot. Waits until the calls that still hold it have ended.
 async fn close(name: &ProjectName, mut store: Arc<OpenStore>) {
     const LOOK_EVERY: Duration = Duration::from_millis(10);
     const WARN_AFTER_LOOKS: u32 = 1_000;

@@ -1,8 +1,8 @@
-//! Which addresses of the network the server may call: those of the public internet, and networks that its operator allows.
+//! The addresses that the server may connect to: those of the public internet, and networks that its operator allows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns whether an address belongs to the public internet. Addresses that carry an IPv4 address count as that one.
+/// Returns whether an address belongs to the public internet. An IPv6 address that embeds an IPv4 address counts as that one.
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -21,7 +21,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_broadcast()
         || address.is_documentation()
         || address.is_multicast()
-        // This network, shared addresses of providers, protocol assignments, benchmarks, reserved.
+        // "This network", carrier-grade NAT, protocol assignments, benchmarks, reserved.
         || first == 0
         || (first == 100 && (64..128).contains(&second))
         || (first == 192 && second == 0 && third == 0)
@@ -32,13 +32,14 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let first = address.segments()[0];
-    // Only the global unicast block is public, without its parts for documentation and for protocols.
+    // Only the global unicast block is public, except its parts for documentation and for protocols.
     let is_global_unicast = first & 0xe000 == 0x2000;
     let is_special = first == 0x2001 && (address.segments()[1] < 0x200 || address.segments()[1] == 0xdb8);
     is_global_unicast && !is_special && first != 0x3fff
 }
 
-/// The IPv4 address that an IPv6 address leads to: mapped, translated (64:ff9b::/96) or tunnelled (6to4).
+/// Returns the IPv4 address that an IPv6 address embeds: mapped, compatible, translated (64:ff9b::/96) or 6to4. `None` for all
+/// others.
 fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let segments = address.segments();
     let of = |high: u16, low: u16| {

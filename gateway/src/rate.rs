@@ -9,10 +9,10 @@ use governor::{Quota, RateLimiter};
 
 use crate::key::KeyId;
 
-/// Idle keys are forgotten when so many are remembered.
+/// Number of remembered keys above which idle ones are dropped.
 const KEYS_REMEMBERED_MAX: usize = 10_000;
 
-/// What kind of call a limit counts.
+/// The class of a call. Each class has a limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallClass {
     /// Creating a sandbox.
@@ -61,7 +61,7 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// Limits with nothing used yet.
+    /// Returns limits of which no key has used anything yet.
     pub fn new(preset: RatePreset) -> Self {
         let limiter = |number| RateLimiter::keyed(Quota::per_minute(number));
         Self {
@@ -71,7 +71,7 @@ impl RateLimits {
         }
     }
 
-    /// Counts one call of a key.
+    /// Counts one call of a key against the limit of its class.
     ///
     /// # Errors
     /// The key has used its calls; the value is the time after which one more is allowed, for `Retry-After`.

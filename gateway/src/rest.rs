@@ -26,20 +26,20 @@ use route::{Found, NoRoute};
 
 /// The root of the REST API.
 pub(crate) const ROOT: &str = "/api/v1";
-/// The largest body of a request.
+/// Maximum size of the body of a request.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// How long the body of a request may take to arrive.
+/// Maximum time that the body of a request may take to arrive.
 const BODY_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
-/// A body of so many bytes is parsed on a thread that may block.
+/// Size from which the body of a request is parsed on a blocking thread.
 const LONG_BODY_BYTES: usize = 256 << 10;
-/// How long, and how much of, the rest of a refused body is read.
+/// Maximum time and size for which the rest of a refused body is read.
 const DISCARD_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
 const DISCARD_BYTES_MAX: usize = 64 << 20;
-/// The header that makes a retried call one that is done once.
+/// The header with the idempotency key of a call: retries with the same key run it once.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// The header of a subscriber that goes on where it ended.
+/// The header with the last event that a subscriber has received.
 const LAST_EVENT_ID: &str = "last-event-id";
-/// A refusal before the gate.
+/// A request that is refused before the gate: the error and its message.
 struct Refusal(ErrorCode, String);
 
 /// Answers a request below [`ROOT`].
@@ -60,7 +60,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Body>, peer: Peer) -> R
     };
     let (method, output) = (found.route.method.name, found.route.descriptor.output());
     let is_bare = found.route.is_bare();
-    // Nothing of a caller without a key is read. The gate refuses the call, and records that.
+    // The body of a caller without a valid key is not read. The gate refuses the call, and records that.
     if gate.authenticate(&head.headers).await.is_err() {
         let call = grpc_call(method, &head.headers, Bytes::new());
         return answer::unary(&output, is_bare, gate.call(call, peer).await).await;
@@ -76,7 +76,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Body>, peer: Peer) -> R
     }
 }
 
-/// The path of a request. A command whose caller wants events is a call of its own behind the same path.
+/// Returns the path of a request. If the client accepts server-sent events, `process/run` becomes `process/stream`.
 fn streamed<'a>(path: &'a str, headers: &HeaderMap) -> Cow<'a, str> {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match path.strip_suffix("/process/run") {
@@ -85,12 +85,12 @@ fn streamed<'a>(path: &'a str, headers: &HeaderMap) -> Cow<'a, str> {
     }
 }
 
-/// Takes `/projects/NAME` from the front of a path that goes on, and puts the name into a header.
+/// Removes `/projects/NAME` from the front of a path, and puts the name into the project header.
 fn in_project<'a>(path: &'a str, headers: &mut HeaderMap) -> Result<&'a str, Refusal> {
     let Some((name, rest)) = path.strip_prefix("/projects/").and_then(|rest| rest.split_once('/')) else {
         return Ok(path);
     };
-    // These are about the project itself.
+    // These paths are about the project itself.
     if matches!(rest, "usage" | "undelete" | "") {
         return Ok(path);
     }
@@ -128,7 +128,7 @@ async fn without_route(
     response
 }
 
-/// The answer to a request that never becomes a call. It counts for its key, and is in the audit log.
+/// Answers a request that never becomes a call. It counts against the rate limit of its key, and is in the audit log.
 async fn refused(
     gate: &Gate,
     method: &'static str,
@@ -142,7 +142,7 @@ async fn refused(
     }
 }
 
-/// Makes the gRPC call of a REST request.
+/// Builds the gRPC call of a REST request from its query, body, path and headers.
 async fn grpc_request(found: &Found, head: &http::request::Parts, body: Body) -> Result<Request<Body>, Refusal> {
     let invalid = |message: String| Refusal(ErrorCode::INVALID_ARGUMENT, message);
     let input = found.route.descriptor.input();
@@ -163,7 +163,7 @@ async fn grpc_request(found: &Found, head: &http::request::Parts, body: Body) ->
         }
         check_types(&input, &given).map_err(invalid)?;
         for (name, value) in given {
-            // A field of the query under its other name would win.
+            // A field of the query under its other name would take precedence.
             if let Some(field) = input.get_field_by_json_name(&name).or_else(|| input.get_field_by_name(&name)) {
                 all.remove(field.name());
                 all.remove(field.json_name());
@@ -183,7 +183,7 @@ async fn grpc_request(found: &Found, head: &http::request::Parts, body: Body) ->
     Ok(grpc_call(found.route.method.name, &head.headers, framed(&message)))
 }
 
-/// Parses a body. Large ones take long, and others wait meanwhile.
+/// Parses a body as JSON. A large one is parsed on a blocking thread, so that other requests do not wait for it.
 async fn parsed(bytes: Bytes) -> Result<Value, String> {
     let is_short = bytes.len() < LONG_BODY_BYTES;
     let parse = move || serde_json::from_slice(&bytes).map_err(|error| error.to_string());
@@ -193,7 +193,7 @@ async fn parsed(bytes: Bytes) -> Result<Value, String> {
     }
 }
 
-/// Refuses a body that is compressed: a small one could become a very large one.
+/// Refuses a compressed body: a small one could expand to a very large one.
 fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
     if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
@@ -202,7 +202,7 @@ fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal(ErrorCode::UNSUPPORTED_MEDIA, "content-encoding: send the body as it is, not compressed".to_owned()))
 }
 
-/// The fields that headers stand for.
+/// Returns the fields of a request message that its headers set: `request_id`, `etag` and `after`.
 fn header_fields(headers: &HeaderMap) -> Result<Vec<(&'static str, String)>, Refusal> {
     let mut fields = Vec::new();
     let text = |name: &str, value: &HeaderValue| {
@@ -241,7 +241,7 @@ async fn collected(headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal
     }
 }
 
-/// Reads the rest of a body for a moment: many clients read the answer only after they have sent everything.
+/// Reads and discards the rest of a body for a short time: many clients read the response only after they have sent everything.
 async fn discard(mut body: Body) {
     let reading = async {
         let mut read = 0;
@@ -255,7 +255,7 @@ async fn discard(mut body: Body) {
     let _ = tokio::time::timeout(DISCARD_WITHIN, reading).await;
 }
 
-/// The pairs of a query.
+/// Parses a URL query into pairs of names and values, percent-decoded.
 fn pairs(query: &str) -> Result<Vec<(String, String)>, String> {
     let decoded = |text: &str| {
         let text = text.replace('+', " ");
@@ -269,22 +269,22 @@ fn pairs(query: &str) -> Result<Vec<(String, String)>, String> {
     query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
 }
 
-/// The document that describes the REST API.
+/// Returns the OpenAPI document as a response.
 pub(crate) fn openapi_answer() -> Response<Body> {
     json_answer(StatusCode::OK, openapi::document())
 }
 
-/// The answer to a request for something that is not there.
+/// Answers a request for a path that does not exist.
 pub(crate) async fn not_found(gate: &Gate, headers: &HeaderMap, peer: Peer, message: &str) -> Response<Body> {
     refused(gate, UNKNOWN_METHOD, headers, peer, Refusal(ErrorCode::UNIMPLEMENTED, message.to_owned())).await
 }
 
-/// The answer to a request that no caller may make.
+/// Builds the response to a request that is forbidden for every caller.
 pub(crate) fn forbidden(headers: &HeaderMap, message: &str) -> Response<Body> {
     error_of(ErrorCode::FORBIDDEN, message, headers)
 }
 
-/// The answer to a request that was refused.
+/// Builds the error response of a request that was refused.
 pub(crate) fn failed(status: &tonic::Status, headers: &HeaderMap) -> Response<Body> {
     answer::error_answer(status, headers)
 }

@@ -1,4 +1,4 @@
-//! The sandboxes of the server: started beside a workspace, watched, expired, found again after a restart.
+//! The sandboxes of the server: started in a workspace, watched, ended when they expire, and taken over after a restart.
 
 mod access;
 mod activity;
@@ -57,9 +57,9 @@ use ticket::Tickets;
 pub use websocket::TerminalTimes;
 use workspace::StoreCalls;
 
-/// The end of a sandbox is announced so long before.
+/// Time before its expiry at which a sandbox is announced as expiring.
 const WARNING: Duration = Duration::from_secs(300);
-/// Sandboxes that are created at the same time.
+/// Maximum number of sandboxes that are created at the same time.
 const CREATIONS_MAX: usize = 10;
 
 /// How sandboxes are started.
@@ -71,21 +71,21 @@ pub struct SandboxOptions {
     pub agent: PathBuf,
     /// The runtimes; the first one that has the template of a sandbox starts it.
     pub runtimes: Vec<RuntimeChoice>,
-    /// How sandboxes get at the files of their workspaces.
+    /// How sandboxes access the files of their workspaces.
     pub workspace_access: AccessSetting,
     /// Whether a sandbox of the local runtime may have the network of the host.
     pub allows_host_network: bool,
-    /// Whether Landlock restricts writes of sandboxes that outlive the server, too.
+    /// Whether Landlock also restricts writes of sandboxes that outlive the server.
     pub has_strict_landlock: bool,
-    /// Sandboxes of one key at a time.
+    /// Maximum number of sandboxes of one key at a time.
     pub per_key_max: usize,
-    /// Sandboxes of the server at a time.
+    /// Maximum number of sandboxes of the server at a time.
     pub total_max: usize,
-    /// How often expired sandboxes are looked for.
+    /// Maximum interval of the checks for expired sandboxes.
     pub expiry_interval: Duration,
-    /// When silent WebSockets of terminals are closed.
+    /// When idle WebSockets of terminals are closed.
     pub terminal_times: TerminalTimes,
-    /// A connection to a port of a sandbox ends when nothing goes through it for so long.
+    /// Idle time after which a connection to a port of a sandbox, or of a sandbox to a host, is closed.
     pub port_idle_max: Duration,
     /// The domain below which each URL of a port has a host name of its own. Without one ports are paths of the server.
     pub port_domain: Option<String>,
@@ -96,7 +96,7 @@ pub struct SandboxOptions {
 }
 
 impl SandboxOptions {
-    /// The default limits, with sandboxes in a directory.
+    /// Returns the default options for sandboxes in `directory`.
     pub fn new(directory: PathBuf, agent: PathBuf) -> Self {
         Self {
             directory,
@@ -126,7 +126,7 @@ pub(crate) struct Sandboxes {
 struct Inner {
     catalog: Catalog,
     projects: Projects,
-    /// Nothing on a server without sandboxes.
+    /// `None` on a server without sandboxes.
     parts: Option<Parts>,
     now: fn() -> Time,
     /// Whether clients reach the server by TLS.
@@ -136,9 +136,9 @@ struct Inner {
     living: Mutex<HashMap<String, Living>>,
     tickets: Mutex<Tickets>,
     port_tokens: Mutex<PortTokens>,
-    /// A sandbox has a new time of its end.
+    /// Notified when the expiry time of a sandbox changes.
     expiry_changed: tokio::sync::Notify,
-    /// The number of events so far; those who watch sandboxes look at the catalog when it changes.
+    /// The number of events so far. Watch streams read the catalog when it changes.
     events: tokio::sync::watch::Sender<u64>,
 }
 
@@ -146,11 +146,11 @@ struct Parts {
     options: SandboxOptions,
     runtimes: Vec<RuntimeSlot>,
     creations: Semaphore,
-    /// Held while sandboxes are counted and one more is written down.
+    /// Held while sandboxes are counted and the record of a new one is written.
     reserving: tokio::sync::Mutex<()>,
 }
 
-/// A sandbox that this process has started.
+/// A running sandbox to which this process has a link.
 #[derive(Clone)]
 struct Living {
     link: Link,
@@ -203,27 +203,27 @@ impl Sandboxes {
         (self.inner.now)()
     }
 
-    /// The domain for host names of ports.
+    /// Returns the domain below which ports have host names of their own, or `None` if ports are paths of the server.
     pub(crate) fn port_domain(&self) -> Option<&str> {
         self.inner.parts.as_ref()?.options.port_domain.as_deref()
     }
 
-    /// The directory of a sandbox.
+    /// Returns the directory of a sandbox.
     fn directory(&self, id: &str) -> Result<PathBuf, Status> {
         Ok(self.parts()?.options.directory.join(id))
     }
 
-    /// Finds a sandbox of a project.
+    /// Returns the record of a sandbox of a project, or fails if there is none.
     async fn find(&self, project: &ProjectName, id: &str) -> Result<SandboxRecord, Status> {
         let found = self.inner.catalog.sandbox(id).await?;
-        // The same whether it does not exist or is in another project.
+        // The error does not say whether the sandbox is in another project.
         found.filter(|record| record.project == *project).ok_or_else(|| {
             let message = format!("there is no sandbox {} in project {project}", id.escape_debug());
             Failure::new(Reason::SandboxNotFound, message).with("sandboxId", id).into_status()
         })
     }
 
-    /// The channel to a running sandbox of a project.
+    /// Returns the link to a running sandbox of a project, or fails if it does not run.
     async fn running(&self, project: &ProjectName, id: &str) -> Result<Living, Status> {
         let record = self.find(project, id).await?;
         let living = self.inner.living.lock().get(id).cloned();
@@ -237,8 +237,8 @@ impl Sandboxes {
         Ok(StoreCalls::new(self.inner.projects.open(&record.project).await?, &record.agent))
     }
 
-    /// Ends the processes of a sandbox, commits its workspace and takes the mount away. A workspace that is deleted next is committed,
-    /// too: so it comes back whole.
+    /// Ends the processes of a sandbox, commits its workspace and unmounts it. A workspace that is deleted next is committed, too,
+    /// so that an undelete restores all its files.
     async fn end(&self, record: &SandboxRecord, why: &str) -> Result<(), Status> {
         let parts = self.parts()?;
         let living = self.inner.living.lock().remove(&record.id);
@@ -251,7 +251,7 @@ impl Sandboxes {
         if let Some(living) = &living {
             living.link.close(why);
         }
-        // What the next server would need: output, and variables that may be secret.
+        // Only the next server would need these: output, and variables that may be secret.
         let directory = self.directory(&record.id)?;
         let _ = std::fs::remove_dir_all(directory.join(creation::OUTPUT));
         let _ = std::fs::remove_file(directory.join(recovery::VARIABLES));
@@ -277,7 +277,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Ends a sandbox; its record stays.
+    /// Ends a sandbox and keeps its record, so that it can be started again.
     async fn stop(&self, record: &SandboxRecord, why: &str) -> Result<(), Status> {
         let catalog = &self.inner.catalog;
         if !catalog.set_sandbox_state(&record.id, SandboxState::Stopping, why, self.now()).await? {
@@ -286,7 +286,7 @@ impl Sandboxes {
         let directory = self.directory(&record.id)?;
         let envs = recovery::read_variables(&directory).unwrap_or_default();
         self.end(record, why).await?;
-        // Kept with the record: the sandbox can be started again.
+        // Kept with the record, because the sandbox can be started again.
         if let Err(error) = recovery::write_variables(&directory, &envs) {
             warn!(sandbox = record.id, %error, "the variables of a stopped sandbox are not kept");
         }
@@ -295,7 +295,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Ends a sandbox and forgets it.
+    /// Ends a sandbox and deletes its record. `keep` says whether its workspace and its home stay.
     pub(crate) async fn delete(&self, project: &ProjectName, id: &str, keep: Keep) -> Result<(), Status> {
         let record = self.find(project, id).await?;
         let catalog = &self.inner.catalog;
@@ -320,13 +320,13 @@ impl Sandboxes {
         catalog.remove_sandbox(id).await?;
         self.announce(events::DELETED, &SandboxRecord { state: SandboxState::Stopped, ..record }).await;
         let directory = self.directory(id)?;
-        // A mount that is still there is no part of the directory; a failure leaves files of no use.
+        // A mount that is still there is not removed with the directory; a failure leaves only files of no use.
         let _ = tokio::task::spawn_blocking(move || remove_files(&directory)).await;
         info!(sandbox = id, "sandbox deleted");
         Ok(())
     }
 
-    /// Marks a sandbox whose processes have ended although nobody ended it.
+    /// Waits until the processes of a sandbox end. Marks the sandbox as failed unless the server ended it.
     async fn watch(&self, id: String, runtime: String, handle: String) {
         let Some(slot) = self.parts().ok().and_then(|parts| parts.slot(&runtime)) else { return };
         slot.runtime.ended(&handle).await;
@@ -349,7 +349,7 @@ impl Sandboxes {
         }
     }
 
-    /// Warns of the end of sandboxes, at least five minutes ahead.
+    /// Announces that sandboxes expire soon, at least five minutes ahead.
     async fn warn_expiring(&self, interval: Duration) {
         let ahead = i64::try_from((WARNING + interval).as_nanos()).unwrap_or(i64::MAX);
         let soon = self.inner.catalog.expiring_sandboxes(Time(self.now().0.saturating_add(ahead))).await;
@@ -363,7 +363,7 @@ impl Sandboxes {
         }
     }
 
-    /// Ends expired sandboxes, again and again.
+    /// Ends expired sandboxes at an interval. Never completes on a server with sandboxes.
     pub(crate) async fn keep_expiring(&self) {
         let Some(parts) = &self.inner.parts else { return };
         loop {
@@ -383,7 +383,7 @@ impl Sandboxes {
         }
     }
 
-    /// Ends all sandboxes before the server ends: it shows them their workspaces.
+    /// Ends all sandboxes before the server ends, because the server provides their mounts.
     pub(crate) async fn stop_all(&self) {
         self.end_watchers();
         let ids: Vec<_> = self.inner.living.lock().keys().cloned().collect();
@@ -397,8 +397,8 @@ impl Sandboxes {
         }
     }
 
-    /// Takes back what the runtimes changed on the machine, unless something is mounted there. Called after the stores were
-    /// closed, with their mounts.
+    /// Lets the runtimes undo their changes to the machine, unless a mount still uses them. Called after the stores were closed,
+    /// with their mounts.
     pub(crate) fn release_all(&self) {
         if let Some(parts) = &self.inner.parts
             && self.inner.living.lock().is_empty()
@@ -410,23 +410,23 @@ impl Sandboxes {
     }
 }
 
-/// Whether the workspace was made for the sandbox.
+/// Returns whether the workspace was created for the sandbox.
 fn owns_workspace(record: &SandboxRecord) -> bool {
     record.config.get("ownsWorkspace").and_then(serde_json::Value::as_bool).unwrap_or(false)
 }
 
-/// What the creator of a sandbox noted about it.
+/// Returns the metadata that the creator of a sandbox gave it.
 fn metadata_of(record: &SandboxRecord) -> HashMap<String, String> {
     serde_json::from_value(record.config["metadata"].clone()).unwrap_or_default()
 }
 
-/// The hosts that a sandbox may reach.
+/// Returns the hosts that a sandbox may reach; empty if it has no allow-list.
 fn allowed_hosts_of(record: &SandboxRecord) -> Vec<HostRule> {
     let named = record.config["allowedHosts"].as_array().map(Vec::as_slice).unwrap_or_default();
     named.iter().filter_map(|rule| rule.as_str()?.parse().ok()).collect()
 }
 
-/// Removes the directory of a sandbox; never what is mounted in it.
+/// Removes the directory of a sandbox, but no mount in it.
 fn remove_files(directory: &std::path::Path) {
     for part in [creation::LINK, creation::FILES, creation::OUTPUT] {
         let _ = std::fs::remove_dir_all(directory.join(part));
@@ -439,7 +439,7 @@ fn remove_files(directory: &std::path::Path) {
     let _ = std::fs::remove_dir(directory);
 }
 
-/// An error of a runtime or a link as a status.
+/// Converts an error of a runtime or a link to a status.
 fn sandbox_status(error: &SandboxError) -> Status {
     let reason = match error {
         SandboxError::NotIsolated { .. } => Reason::NotIsolated,
@@ -453,7 +453,7 @@ fn sandbox_status(error: &SandboxError) -> Status {
         SandboxError::PortClosed(_) => Reason::PortUnreachable,
         SandboxError::CommandFailed(_) => Reason::CommandFailed,
         SandboxError::Io { .. } => {
-            // Its words name paths of the host.
+            // The message names paths of the host.
             warn!(%error, "a sandbox failed");
             return Failure::new(Reason::Fault, "the server could not do this; its log says why").into_status();
         }

@@ -1,10 +1,10 @@
-//! The descriptors of the API, for everything that works on any message.
+//! The descriptors of the API, for code that handles any message.
 
 use std::sync::OnceLock;
 
 use prost_reflect::DescriptorPool;
 
-/// The descriptors of all services and messages of the API.
+/// Returns the descriptors of all services and messages of the API.
 pub(crate) fn schema() -> &'static DescriptorPool {
     static POOL: OnceLock<DescriptorPool> = OnceLock::new();
     POOL.get_or_init(|| {

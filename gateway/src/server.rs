@@ -1,4 +1,4 @@
-//! The server: its parts put together, started, and ended.
+//! The server: assembles its parts, starts them, and stops them.
 
 use std::future::Future;
 use std::io;
@@ -35,33 +35,33 @@ use crate::tls::{Tls, TlsFiles};
 use crate::webhook_service::Webhooks;
 use crate::webhooks::{Dispatcher, WebhookOptions};
 
-/// How long running calls may take to finish when the server stops.
+/// Maximum time that running calls may take to finish when the server stops.
 const FINISH_WITHIN: Duration = Duration::from_secs(30);
 
-/// How a server listens and whom it lets in.
+/// How a server listens, and which callers it accepts.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The address.
     pub listen: SocketAddr,
-    /// The address for e2b clients, if they are served. TLS and keys are those of the other address.
+    /// The address for e2b clients; `None` if they are not served. It uses the TLS files and keys of the other address.
     pub e2b: Option<SocketAddr>,
     /// The files for TLS; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
-    /// A proxy before the server does TLS, so that the address need not be on loopback.
+    /// Whether a proxy in front of the server terminates TLS, so that the address need not be on loopback.
     pub is_behind_tls_proxy: bool,
     /// Whether calls need a key.
     pub authentication: Authentication,
     /// Whether `/metrics` is answered without a key.
     pub metrics_open: bool,
-    /// The file of the audit log; without one nothing is logged.
+    /// The file of the audit log; `None` for no audit log.
     pub audit_log: Option<PathBuf>,
     /// How many calls a key may make.
     pub rates: RatePreset,
     /// How events are sent to webhooks.
     pub webhooks: WebhookOptions,
-    /// How sandboxes are started; without it there are none.
+    /// How sandboxes are started; `None` for a server without sandboxes.
     pub sandboxes: Option<SandboxOptions>,
-    /// Whether each call has a span of the gateway, which continues the trace that its caller names.
+    /// Whether each call has a span, which continues the trace of the caller.
     pub has_traces: bool,
 }
 
@@ -128,7 +128,7 @@ impl Server {
                 return Err(ServerError::NotEncrypted(address));
             }
         }
-        // One provider for the process; a second call finds the first one's.
+        // One provider for the whole process; a second installation fails, and the first one stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let tls = options.tls.map(Tls::open).transpose().map_err(ServerError::Tls)?;
         let audit =
@@ -174,12 +174,12 @@ impl Server {
         Ok(Self { address, front, listener, e2b, tls, keys, projects, dispatcher, sandboxes, stop, now })
     }
 
-    /// The address that the server listens on.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address for e2b clients, if they are served.
+    /// Returns the address for e2b clients, or `None` if they are not served.
     pub fn e2b_address(&self) -> Option<SocketAddr> {
         self.e2b.as_ref().and_then(|listener| listener.local_addr().ok())
     }
@@ -228,10 +228,10 @@ impl Server {
             ended.await;
             info!("stopping");
             stop.send_replace(true);
-            // Deliveries that are due would open projects again. They stay queued.
+            // Due deliveries would open projects again. They stay queued.
             dispatching.abort();
             sandboxes.stop_all().await;
-            // Subscriptions would go on for ever.
+            // Subscriptions never end by themselves.
             projects.close_all(FINISH_WITHIN).await;
             sandboxes.release_all();
         };
@@ -241,7 +241,7 @@ impl Server {
     }
 }
 
-/// The services of the server itself. Calls of optional services that are missing are not implemented.
+/// Returns the routes of the server's own services. Calls of a service that is `None` are not implemented.
 pub(crate) async fn own_routes(
     own: OwnServices,
     system: SystemCalls,

@@ -9,7 +9,7 @@ use crate::catalog::CatalogError;
 use crate::identity::AuthError;
 use crate::projects::ProjectError;
 
-/// The header with the seconds after which a refused call may be tried again.
+/// The header with the seconds after which a refused call may be retried.
 pub(crate) const RETRY_AFTER: &str = "retry-after";
 
 impl From<AuthError> for Status {
@@ -46,7 +46,7 @@ impl From<ProjectError> for Status {
         let reason = match error {
             ProjectError::Catalog(error) => return error.into(),
             ProjectError::Store { ref project, ref source } => {
-                // Its words name paths of the host.
+                // The message of the error names paths of the host.
                 tracing::warn!(%project, %error, "a project cannot be opened");
                 let message = match source.reason() {
                     Reason::Unsupported => {
@@ -64,23 +64,23 @@ impl From<ProjectError> for Status {
     }
 }
 
-/// The failure of the catalog. A caller tries again if its database cannot be reached now.
+/// Converts a failure of the catalog to a status. The caller may retry if the database cannot be reached now.
 fn unreachable_or_fault(error: &CatalogError) -> Status {
     let reason = if error.is_unreachable() { Reason::Busy } else { Reason::Fault };
     Failure::new(reason, error.to_string()).into_status()
 }
 
-/// The refusal of a call whose key does not permit it.
+/// Returns the status for a call that the key does not permit.
 pub(crate) fn forbidden(message: impl Into<String>) -> Status {
     Failure::new(Reason::Forbidden, message).into_status()
 }
 
-/// The refusal of a call while the server stops.
+/// Returns the status for a call while the server stops.
 pub(crate) fn stopping() -> Status {
     Failure::new(Reason::Busy, "the server is stopping; try again").into_status()
 }
 
-/// The refusal of a key that has used its calls.
+/// Returns the status for a call of a key that has used its calls, with the time after which it may be retried.
 pub(crate) fn rate_limited(wait: Duration) -> Status {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     let message = format!("this key has used its calls; try again in {seconds} s");
@@ -89,7 +89,7 @@ pub(crate) fn rate_limited(wait: Duration) -> Status {
     status
 }
 
-/// The refusal of a call that took longer than its caller allowed.
+/// Returns the status for a call whose deadline has passed.
 pub(crate) fn deadline_exceeded() -> Status {
     Status::new(Code::DeadlineExceeded, "the deadline of the call has passed")
 }

@@ -1,4 +1,4 @@
-//! The calls about the server as a whole: statistics, and the removal of what sandboxes left behind.
+//! The calls about the server as a whole: statistics, and the removal of leftovers of sandboxes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::identity::Identity;
 use crate::projects::Projects;
 use crate::sandboxes::Sandboxes;
 
-/// The first look at the processors is so long.
+/// Duration of the first measurement of CPU usage, which has no earlier one to compare with.
 const CPU_LOOK: Duration = Duration::from_millis(100);
 const PROJECTS_PAGE: u32 = 1_000;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Answers the calls about the server.
+/// Implements the calls about the server.
 #[derive(Clone)]
 pub(crate) struct SystemCalls {
     projects: Projects,
@@ -36,7 +36,7 @@ impl SystemCalls {
         Self { projects, sandboxes, now, started: now(), processors: Arc::default() }
     }
 
-    /// How busy the processors were since the last call, from 0 to 100.
+    /// Returns the CPU usage of the machine since the last call, from 0 to 100 percent.
     async fn cpu_usage(&self) -> f64 {
         let before = *self.processors.lock();
         let before = match before {
@@ -52,7 +52,7 @@ impl SystemCalls {
         before.zip(now).map_or(0.0, |(before, now)| before.usage_until(now))
     }
 
-    /// Collects the stores of all projects. Returns how many, and the bytes that came free.
+    /// Collects garbage in the stores of all projects. Returns the number of collected stores, and the bytes that were freed.
     async fn collect_stores(&self) -> Result<(i64, u64), Status> {
         let (mut after, mut collected, mut freed) = (None, 0, 0);
         loop {
@@ -62,7 +62,7 @@ impl SystemCalls {
                 let done = tokio::task::spawn_blocking(move || store.service().collect()).await;
                 match done.map_err(|_| Status::internal("a bug in the server; its log says more"))? {
                     Ok(bytes) => (collected, freed) = (collected + 1, freed + bytes),
-                    // One that is being collected, or that other nodes have open.
+                    // The store is being collected already, or other nodes have it open.
                     Err(error) if error.reason() == Reason::Busy => {}
                     Err(error) => warn!(project = %project.name, %error, "a store was not collected"),
                 }
@@ -115,7 +115,7 @@ impl SystemService for SystemCalls {
     }
 }
 
-/// The times of all processors since the machine was started, in ticks.
+/// The CPU times of the machine since its start, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CpuTimes {
     busy: u64,
@@ -127,7 +127,7 @@ impl CpuTimes {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Reads the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+    /// Parses the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         let times: Option<Vec<u64>> = line.split_whitespace().take(8).map(|word| word.parse().ok()).collect();

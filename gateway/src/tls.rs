@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
-/// How often the files are looked at.
+/// Interval of the checks for changed files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The files of a TLS listener.
@@ -25,7 +25,7 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The private key, as PEM.
     pub key: PathBuf,
-    /// The authorities whose clients are let in, as PEM. Without them any client is.
+    /// The authorities of client certificates, as PEM. `None` accepts clients without a certificate.
     pub client_authorities: Option<PathBuf>,
 }
 
@@ -37,19 +37,19 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files, and returns the TLS configuration of a listener.
     pub(crate) fn open(files: TlsFiles) -> io::Result<Self> {
         let config = read(&files)?;
         Ok(Self { files, config: Arc::new(RwLock::new(Arc::new(config))) })
     }
 
-    /// Does the handshake with a client.
+    /// Performs the TLS handshake with a client.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.config.read());
         TlsAcceptor::from(config).accept(stream).await
     }
 
-    /// Reads the files again whenever they change. Files that cannot be used leave everything as it is.
+    /// Reloads the files whenever they change. Files that cannot be used leave the old configuration in place. Never completes.
     pub(crate) async fn keep_reloading(&self) {
         let mut known = self.stamps();
         loop {

@@ -9,10 +9,10 @@ use tracing::field::Empty;
 use tracing::{Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-/// The header with the trace of the caller.
+/// The header with the trace context of the caller.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
-/// The span of a call.
+/// Creates the span of a call, as a child of the trace that the caller sent.
 pub(crate) fn span(method: &'static str, headers: &HeaderMap) -> Span {
     let (service, name) = method.rsplit_once('/').unwrap_or(("", method));
     let span = info_span!(
@@ -30,19 +30,19 @@ pub(crate) fn span(method: &'static str, headers: &HeaderMap) -> Span {
     );
     let parent = headers.get(TRACEPARENT).and_then(|value| parse(value.to_str().ok()?));
     if let Some(parent) = parent {
-        // A span that is not sampled has no parent to set.
+        // A span that is not sampled cannot have a parent.
         let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(parent));
     }
     span
 }
 
-/// Records the result of a call.
+/// Records the result of a call in its span. Does nothing for a disabled span.
 pub(crate) fn record_end(span: &Span, code: Code, request_id: &str, agent: &str, project: &str) {
     if span.is_disabled() {
         return;
     }
     span.record("rpc.grpc.status_code", i64::from(code as i32));
-    // Refusals are no failures of the server.
+    // Refusals are no errors of the server.
     if matches!(code, Code::Internal | Code::DataLoss | Code::Unknown | Code::Unavailable) {
         span.record("otel.status_code", "ERROR");
     }
@@ -51,7 +51,7 @@ pub(crate) fn record_end(span: &Span, code: Code, request_id: &str, agent: &str,
     span.record("amalgam.project", project);
 }
 
-/// Reads a `traceparent`: version, trace, span and flags, in hex.
+/// Parses a `traceparent`: version, trace id, span id and flags, in hex. Returns `None` if it is malformed.
 fn parse(text: &str) -> Option<SpanContext> {
     let mut parts = text.trim().split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

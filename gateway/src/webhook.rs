@@ -1,4 +1,4 @@
-//! Webhooks as values: the id, the address, the secret, and what became of each delivery.
+//! Webhooks as values: the id, the URL, the secret, and the state of each delivery.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,17 +11,17 @@ use http::Uri;
 use crate::project::ProjectName;
 
 const ID_BYTES: usize = 10;
-/// The longest address.
+/// Maximum length of a URL, in bytes.
 const URL_BYTES_MAX: usize = 2_048;
-/// The most kinds and the most workspaces that one webhook names.
+/// Maximum number of kinds, and of workspaces, in the filter of one webhook.
 const FILTERS_MAX: usize = 100;
-/// The start of a secret whose rest is base64, as Standard Webhooks has it.
+/// Prefix of a secret in base64, as defined by Standard Webhooks.
 const SECRET_PREFIX: &str = "whsec_";
 const SECRET_BYTES: usize = 32;
 const SECRET_LENGTHS: std::ops::RangeInclusive<usize> = 16..=128;
-/// The event of a test.
+/// The kind of a test event.
 pub(crate) const TEST_KIND: &str = "webhook.test";
-/// The event that tells that others were trimmed before they could be sent.
+/// The kind of the event that reports that other events were trimmed before they could be sent.
 pub(crate) const LOST_KIND: &str = "events.lost";
 
 /// The name of a webhook: 16 characters of `a-z` and `2-7`.
@@ -29,14 +29,14 @@ pub(crate) const LOST_KIND: &str = "events.lost";
 pub struct WebhookId(String);
 
 impl WebhookId {
-    /// Makes an id from the system's random source.
+    /// Generates an id from the system's random source.
     pub(crate) fn generate() -> Result<Self, getrandom::Error> {
         let mut random = [0; ID_BYTES];
         getrandom::fill(&mut random)?;
         Ok(Self(BASE32_NOPAD.encode(&random).to_ascii_lowercase()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,7 +60,7 @@ impl FromStr for WebhookId {
     }
 }
 
-/// A webhook to be made.
+/// The parameters of a new webhook.
 #[derive(Clone, Debug)]
 pub struct NewWebhook {
     /// The project whose events are sent.
@@ -71,7 +71,7 @@ pub struct NewWebhook {
     pub kinds: Vec<String>,
     /// Workspaces, as `workspaces/{workspace}`; empty for all.
     pub workspaces: Vec<String>,
-    /// The secret; a new one is made without it.
+    /// The secret; `None` to generate one.
     pub secret: Option<String>,
 }
 
@@ -106,27 +106,27 @@ pub struct Webhook {
     pub kinds: Vec<String>,
     /// Workspaces; empty for all.
     pub workspaces: Vec<String>,
-    /// Signs deliveries.
+    /// The secret that signs deliveries.
     pub(crate) secret: String,
     /// When it was made.
     pub created: Time,
-    /// The position up to which deliveries were queued; nothing before the server has seen the webhook.
+    /// The position up to which deliveries were queued; `None` before the server has processed the webhook.
     pub position: Option<u64>,
 }
 
-/// What became of a delivery.
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryState {
     /// It is queued.
     Pending,
-    /// The receiver took it.
+    /// The receiver accepted it.
     Delivered,
-    /// All tries failed.
+    /// All attempts failed.
     Failed,
 }
 
 impl DeliveryState {
-    /// The word in the catalog and in answers.
+    /// Returns the word of the state in the catalog and in responses.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -145,36 +145,36 @@ impl DeliveryState {
 pub struct Delivery {
     /// Its number among those of the webhook.
     pub number: i64,
-    /// The position of the event; nothing for a test and for events of sandboxes.
+    /// The position of the event; `None` for a test and for events of sandboxes.
     pub position: Option<u64>,
     /// The kind of the event.
     pub kind: String,
-    /// What became of it.
+    /// Its state.
     pub state: DeliveryState,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
     /// The HTTP status of the last answer; 0 without one.
     pub status: u16,
-    /// Why the last try failed.
+    /// Why the last attempt failed.
     pub error: String,
     /// When it was queued.
     pub created: Time,
-    /// When it was tried last.
+    /// When it was last attempted.
     pub attempted: Option<Time>,
-    /// When it is tried next.
+    /// When it is attempted next.
     pub next: Option<Time>,
     /// The event as JSON, if the log of the project does not have it.
     pub(crate) event: Option<String>,
 }
 
-/// Makes a secret from the system's random source.
+/// Generates a secret from the system's random source.
 pub(crate) fn new_secret() -> Result<String, getrandom::Error> {
     let mut random = [0; SECRET_BYTES];
     getrandom::fill(&mut random)?;
     Ok(format!("{SECRET_PREFIX}{}", BASE64.encode(&random)))
 }
 
-/// Returns the bytes with which Standard Webhooks signs: the decoded rest of `whsec_...`, or the text itself.
+/// Returns the key with which Standard Webhooks signs: the decoded rest of `whsec_...`, or the text itself.
 ///
 /// # Errors
 /// The secret is too short, too long, or not base64 behind its prefix.
@@ -188,10 +188,10 @@ pub(crate) fn signing_key(secret: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Reads the address of a receiver.
+/// Parses and checks the URL of a receiver.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// Says which rule the URL breaks.
 pub(crate) fn parse_url(text: &str) -> Result<Uri, String> {
     if text.len() > URL_BYTES_MAX {
         return Err(format!("longer than {URL_BYTES_MAX} bytes"));

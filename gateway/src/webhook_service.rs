@@ -15,7 +15,7 @@ use crate::webhooks::Dispatcher;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Answers the calls about webhooks.
+/// Implements the calls about webhooks.
 #[derive(Clone)]
 pub(crate) struct Webhooks {
     pub(crate) catalog: Catalog,
@@ -79,7 +79,7 @@ impl WebhookService for Webhooks {
             token => token.parse().map_err(|_| invalid("page_token: not one of this call's"))?,
         };
         let limit = page_size(request.page_size)?;
-        // There must be a webhook, though it may have no delivery.
+        // Fails if the webhook does not exist; one without deliveries has an empty list.
         self.catalog.webhook(&id).await?;
         let found = self.catalog.list_deliveries(&id, before, limit, request.failed).await?;
         let is_full = found.len() == limit as usize;
@@ -104,7 +104,7 @@ fn id_of(name: &str) -> Result<WebhookId, Status> {
     name.strip_prefix("webhooks/").unwrap_or(name).parse().map_err(|why: String| invalid(format!("name: {why}")))
 }
 
-/// The project that a request names, by its field or by its header.
+/// Returns the project that a request names, by its field or by its header; `default` if it names none.
 fn project_of<T>(request: &Request<T>, field: &str) -> Result<ProjectName, Status> {
     let header = request.metadata().get(PROJECT_HEADER).and_then(|value| value.to_str().ok());
     let name = if field.is_empty() { header.unwrap_or(DEFAULT_PROJECT) } else { field };

@@ -1,4 +1,4 @@
-//! Sends events to webhooks: for each webhook one task, which follows the events of its project from a cursor in the catalog.
+//! Sends events to webhooks: each webhook has a task, which follows the events of its project from a cursor in the catalog.
 //!
 //! A delivery is a row in the catalog with the position of its event, queued in the same transaction that moves the cursor. So a server that
 //! is killed sends an event twice at worst, with the same id, and never skips one. Deliveries of a webhook are made one after another.
@@ -25,11 +25,11 @@ use sender::Sender;
 pub use sender::WebhookOptions;
 use signature::{MessageHead, signed_headers};
 
-/// How often the catalog is asked for new webhooks, tests and replays that another process queued.
+/// Interval of the checks for webhooks, tests and replays that another process queued.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay before a webhook is served again whose project or catalog failed.
+/// Delay before a webhook is served again after its project or the catalog failed.
 const FAILURE_DELAY: Duration = Duration::from_secs(5);
-/// The longest text about a failure that the catalog keeps.
+/// Maximum length of an error message that the catalog keeps, in bytes.
 const ERROR_BYTES_MAX: usize = 500;
 
 /// Why a webhook cannot be served at the moment.
@@ -58,12 +58,12 @@ impl Dispatcher {
         Self { catalog, projects, sender: Arc::new(Sender::new(options)), now, wake: Arc::default() }
     }
 
-    /// Lets the dispatcher look at the catalog at once.
+    /// Wakes the dispatcher, so that it reads the catalog at once.
     pub(crate) fn wake(&self) {
         self.wake.notify_waiters();
     }
 
-    /// Serves all webhooks until the future is dropped; in a cluster, while this node is the one that does.
+    /// Serves all webhooks until the future is dropped; in a cluster, only while this node is the leader.
     pub(crate) async fn run(&self) {
         loop {
             let mut leadership = self.catalog.lead().await;
@@ -105,7 +105,7 @@ impl Dispatcher {
         let _ = tokio::time::timeout(at_most, self.wake.notified()).await;
     }
 
-    /// Serves one webhook for ever.
+    /// Serves one webhook until the task is aborted.
     async fn serve(&self, webhook: Webhook) {
         let mut work =
             Work { dispatcher: self.clone(), position: webhook.position, webhook, events: None, is_new: true };
@@ -118,7 +118,7 @@ impl Dispatcher {
         }
     }
 
-    /// Tries a delivery, and records what came of it.
+    /// Attempts a delivery, and records the result.
     async fn attempt(&self, webhook: &Webhook, delivery: &Delivery) -> Result<(), DispatchError> {
         let tried = match self.payload(webhook, delivery).await? {
             Some((id, body)) => self.send(webhook, &id, &delivery.kind, &body).await,
@@ -141,7 +141,7 @@ impl Dispatcher {
         Ok(self.catalog.record_attempt(&webhook.id, delivery.number, &attempt).await?)
     }
 
-    /// The id and the body of a delivery; nothing if the log does not have the event any more.
+    /// Returns the id and the body of a delivery, or `None` if the log does not have the event any more.
     async fn payload(
         &self,
         webhook: &Webhook,
@@ -201,26 +201,26 @@ impl Dispatcher {
     }
 }
 
-/// The events of a webhook's project, while it is open.
+/// The event stream of a webhook's project, while the project is open.
 struct Followed {
     events: EventStream,
     /// Completes when the project is closed.
     closed: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// A webhook that is served.
+/// The state of the task that serves a webhook.
 struct Work {
     dispatcher: Dispatcher,
     webhook: Webhook,
     /// The position up to which deliveries were queued.
     position: Option<u64>,
     events: Option<Followed>,
-    /// Whether the log was not looked at since the start: then it may have events, though its project is closed.
+    /// Whether the log was not read since the start: then it may have new events, even if its project is closed.
     is_new: bool,
 }
 
 impl Work {
-    /// Makes a delivery, queues one, or waits for a reason to do so.
+    /// Makes a delivery, queues one, or waits for new work.
     async fn step(&mut self) -> Result<(), DispatchError> {
         let dispatcher = self.dispatcher.clone();
         if let Some(delivery) = dispatcher.catalog.first_pending(&self.webhook.id).await? {
@@ -240,7 +240,7 @@ impl Work {
         self.queue_next().await
     }
 
-    /// Opens the events of the project. A project that is closed has no new ones, unless another node has it open.
+    /// Opens the event stream of the project. A closed project has no new events, unless another node has it open.
     async fn follow(&mut self) -> Result<(), DispatchError> {
         let projects = &self.dispatcher.projects;
         let opened = match self.is_new || self.dispatcher.catalog.is_shared() {
@@ -275,7 +275,7 @@ impl Work {
         Ok(())
     }
 
-    /// Goes on behind events that the log does not have any more, and tells the receiver that they are lost.
+    /// Skips events that the log does not have any more, and queues an event that reports the loss to the receiver.
     async fn skip_lost(&mut self, store: &OpenStore) -> Result<(), DispatchError> {
         let position = store.events("first", EventFilter::default())?.position();
         let webhook = &self.webhook.id;
@@ -297,7 +297,7 @@ impl Work {
             () = self.dispatcher.pause(CHECK_INTERVAL) => return Ok(()),
         };
         let next = match next {
-            // The log was trimmed: the next look finds where it begins.
+            // The log was trimmed. The next call of `follow` finds where it begins.
             Err(failure) if failure.reason() == Reason::OutOfRange => {
                 (self.events, self.is_new) = (None, true);
                 return Ok(());
@@ -317,7 +317,7 @@ impl Work {
     }
 }
 
-/// The body of a delivery: `type` as Standard Webhooks has it, `event` beside it for receivers that look for that.
+/// Builds the body of a delivery. It has the kind as `type`, as in Standard Webhooks, and also as `event`.
 fn body(kind: &str, time: Time, data: &Value) -> Vec<u8> {
     let timestamp = crate::audit::timestamp(time);
     json!({"type": kind, "event": kind, "timestamp": timestamp, "data": data}).to_string().into_bytes()
@@ -327,7 +327,7 @@ fn later(time: Time, delay: Duration) -> Time {
     Time(time.0.saturating_add(i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX)))
 }
 
-/// Runs something that reads from the disk.
+/// Runs a function that reads from the disk on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> amalgam_server::error::Result<T> + Send + 'static,
 ) -> Result<T, DispatchError> {

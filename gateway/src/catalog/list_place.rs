@@ -7,7 +7,7 @@ use amalgam_engine::Time;
 
 use super::microseconds;
 
-/// The longest id in a token.
+/// Maximum length of an id in a token, in bytes.
 const ID_BYTES_MAX: usize = 64;
 
 /// A place behind an item of a list by time of creation. It stays valid when the item is deleted.
@@ -19,12 +19,12 @@ pub struct ListPlace {
 }
 
 impl ListPlace {
-    /// The beginning of a list.
+    /// Returns the place before the first item of a list.
     pub fn first() -> Self {
         Self { created: i64::MIN, id: String::new() }
     }
 
-    /// The place behind an item.
+    /// Returns the place directly behind an item.
     pub fn behind(created: Time, id: impl fmt::Display) -> Self {
         Self { created: microseconds(created), id: id.to_string() }
     }
@@ -39,7 +39,7 @@ impl fmt::Display for ListPlace {
 impl FromStr for ListPlace {
     type Err = String;
 
-    /// Reads a page token; an empty one is the beginning.
+    /// Parses a page token; an empty one is the beginning of the list.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(Self::first());

@@ -14,11 +14,11 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Any, AnyConnection, AnyPool, Connection as _, Either, Execute, Executor, SqlStr};
 use tokio::time::error::Elapsed;
 
-/// A call that gets no connection for so long fails.
+/// Maximum time that a call waits for a connection before it fails.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A statement of PostgreSQL without an answer after this time fails: its server may be gone without a word.
+/// Maximum time that a PostgreSQL statement may take: the server may disappear without closing the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time for the check of a connection that was idle.
+/// Maximum time that the check of an idle connection may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECTIONS_MAX: u32 = 8;
 const IS_STANDBY: &str = "SELECT pg_is_in_recovery() AS is_standby";
@@ -74,12 +74,12 @@ impl CatalogPool {
         self.is_shared
     }
 
-    /// Whether a connection was found broken after this time.
+    /// Returns whether a connection was found broken after `time`.
     pub(super) fn has_failed_since(&self, time: Instant) -> bool {
         self.failed.lock().is_some_and(|failed| failed > time)
     }
 
-    /// Returns a connection. Its user limits the time of its statements with [`CatalogPool::within`].
+    /// Returns a connection. The caller limits the time of its statements with [`CatalogPool::within`].
     pub(super) async fn acquire(&self) -> sqlx::Result<PoolConnection<Any>> {
         let acquired = self.pool.acquire().await;
         if acquired.as_ref().is_err_and(is_connection_failure) {
@@ -88,7 +88,7 @@ impl CatalogPool {
         acquired
     }
 
-    /// Runs statements for as long as an answer may take. SQLite has its own limit, and works as long as it needs.
+    /// Waits for the result of statements, at most [`ANSWER_TIMEOUT`] for PostgreSQL. SQLite has its own time limit for locks.
     pub(super) async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, Elapsed> {
         match self.is_shared {
             true => tokio::time::timeout(ANSWER_TIMEOUT, work).await,
@@ -96,7 +96,8 @@ impl CatalogPool {
         }
     }
 
-    /// Gives a connection back. One without an answer does not go back: the next call would wait for the same answer.
+    /// Unwraps the result of statements. A connection whose statement timed out is closed: the next call would read the late
+    /// answer.
     pub(super) fn take_answer<T, E: From<sqlx::Error>>(
         &self,
         connection: PoolConnection<Any>,
@@ -109,7 +110,7 @@ impl CatalogPool {
         })
     }
 
-    /// Notes a connection that broke.
+    /// Records the time of the failure if the result says that a connection broke, and passes the result on.
     fn noting<T>(&self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
         if answer.as_ref().is_err_and(is_connection_failure) {
             *self.failed.lock() = Some(Instant::now());
@@ -127,7 +128,7 @@ impl CatalogPool {
     }
 }
 
-/// Every statement has a limit of time. The rows of a statement are read before the first one is returned.
+/// Runs each statement within a time limit. All rows are read before the first one is returned.
 impl<'p> Executor<'p> for &'_ CatalogPool {
     type Database = Any;
 
@@ -170,7 +171,7 @@ impl<'p> Executor<'p> for &'_ CatalogPool {
     }
 }
 
-/// Prepares a new connection, and refuses one to a standby: its answers may be old, and it takes no writes.
+/// Applies the settings to a new connection, and refuses a standby server: its answers may be old, and it takes no writes.
 async fn prepare(connection: &mut AnyConnection, settings: &'static str, is_shared: bool) -> sqlx::Result<()> {
     use sqlx::Row as _;
 
@@ -185,7 +186,8 @@ fn broken(why: &'static str) -> sqlx::Error {
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
-/// Whether a connection is of no more use, or there was none: the server stops, starts, is a standby, or cannot be reached.
+/// Returns whether an error means that a connection cannot be used or made: the server stops, starts, is a standby, or is
+/// unreachable.
 pub(super) fn is_connection_failure(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed | sqlx::Error::PoolTimedOut => true,

@@ -1,4 +1,4 @@
-//! The newest events of sandboxes in the catalog, for those who watch them.
+//! The newest events of sandboxes in the catalog, for clients that watch sandboxes.
 
 use amalgam_engine::Time;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Row as _};
 use super::{Catalog, CatalogError, Result, microseconds, time_of};
 use crate::project::ProjectName;
 
-/// The events that are kept, over all projects.
+/// Maximum number of events that the catalog keeps, over all projects.
 const KEPT: i64 = 20_000;
 
 /// An event of a sandbox.
@@ -16,13 +16,13 @@ const KEPT: i64 = 20_000;
 pub(crate) struct SandboxEventRow {
     pub(crate) position: i64,
     pub(crate) kind: String,
-    /// The sandbox at that time.
+    /// The sandbox at the time of the event.
     pub(crate) sandbox: Value,
     pub(crate) time: Time,
 }
 
 impl Catalog {
-    /// Adds an event, and drops the oldest ones beyond those that are kept.
+    /// Adds an event, and deletes the oldest ones beyond [`KEPT`].
     pub(crate) async fn add_sandbox_event(
         &self,
         project: &ProjectName,
@@ -56,7 +56,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The positions of the oldest and of the newest event that are kept; 1 and 0 if there is none.
+    /// Returns the positions of the oldest and the newest event in the catalog, or 1 and 0 if there is none.
     pub(crate) async fn sandbox_event_range(&self) -> Result<(i64, i64)> {
         let row = sqlx::query(
             "SELECT COALESCE(MIN(position), 1) AS first, COALESCE(MAX(position), 0) AS last FROM sandbox_events",
@@ -66,7 +66,7 @@ impl Catalog {
         Ok((row.try_get("first")?, row.try_get("last")?))
     }
 
-    /// The events of a project after a position, up to another one.
+    /// Returns at most `limit` events of a project, from the position after `after` up to `until`, oldest first.
     pub(crate) async fn sandbox_events(
         &self,
         project: &ProjectName,

@@ -22,11 +22,11 @@ pub struct SandboxRecord {
     pub state: SandboxState,
     /// Why it is in its state.
     pub reason: String,
-    /// What it was started from.
+    /// The template it was started from.
     pub template: String,
-    /// What started it.
+    /// The name of the runtime that started it.
     pub runtime: String,
-    /// How the runtime finds its processes.
+    /// The handle by which the runtime finds its processes.
     pub handle: String,
     /// Its workspace.
     pub workspace: String,
@@ -34,22 +34,22 @@ pub struct SandboxRecord {
     pub key_id: String,
     /// The actor of its operations.
     pub agent: String,
-    /// What its agent registers with next.
+    /// The hash of the secret with which its agent registers next.
     pub credential: SecretHash,
-    /// Limits, network and what enforces the limits.
+    /// Limits, network, the mechanism that enforces each limit, and other settings.
     pub config: Value,
     /// When it was created.
     pub created: Time,
-    /// When it is ended.
+    /// When it expires.
     pub expires: Time,
 }
 
-/// Which sandboxes are listed.
+/// Filter for the list of sandboxes.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxFilter {
     /// Only those in this state.
     pub state: Option<SandboxState>,
-    /// Only those whose names begin so.
+    /// Only those whose names have this prefix; empty for all.
     pub name_prefix: String,
 }
 
@@ -81,13 +81,13 @@ impl Catalog {
         Ok(())
     }
 
-    /// Finds a sandbox.
+    /// Finds a sandbox by its id. Returns `None` if there is none.
     pub async fn sandbox(&self, id: &str) -> Result<Option<SandboxRecord>> {
         let row = sqlx::query("SELECT * FROM sandboxes WHERE id = $1").bind(id).fetch_optional(&self.pool).await?;
         row.as_ref().map(sandbox_of).transpose()
     }
 
-    /// Lists the sandboxes of a project, newest first, and counts them.
+    /// Returns one page of the sandboxes of a project, newest first, and the number of all that match the filter.
     pub async fn list_sandboxes(
         &self,
         project: &ProjectName,
@@ -120,7 +120,7 @@ impl Catalog {
         Ok((found?, counted.try_get("found")?))
     }
 
-    /// All sandboxes of all projects that may have processes.
+    /// Returns the sandboxes of all projects that may have processes.
     pub async fn living_sandboxes(&self) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query("SELECT * FROM sandboxes WHERE state IN ('starting', 'running', 'stopping')")
             .fetch_all(&self.pool)
@@ -128,19 +128,19 @@ impl Catalog {
         rows.iter().map(sandbox_of).collect()
     }
 
-    /// The sandboxes of all projects that have ended.
+    /// Returns the sandboxes of all projects that are stopped or failed.
     pub async fn ended_sandboxes(&self) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query("SELECT * FROM sandboxes WHERE state IN ('stopped', 'error')").fetch_all(&self.pool);
         rows.await?.iter().map(sandbox_of).collect()
     }
 
-    /// The ids of all sandboxes.
+    /// Returns the ids of all sandboxes.
     pub async fn sandbox_ids(&self) -> Result<Vec<String>> {
         let rows = sqlx::query("SELECT id FROM sandboxes").fetch_all(&self.pool).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
-    /// The workspaces of the sandboxes of a project, in all states.
+    /// Returns the workspaces of the sandboxes of a project, in all states.
     pub async fn sandbox_workspaces(&self, project: &ProjectName) -> Result<Vec<String>> {
         let rows = sqlx::query("SELECT workspace FROM sandboxes WHERE project = $1")
             .bind(project.as_str())
@@ -149,7 +149,7 @@ impl Catalog {
         rows.iter().map(|row| Ok(row.try_get("workspace")?)).collect()
     }
 
-    /// The number of sandboxes of each project in each state.
+    /// Counts the sandboxes of each project in each state.
     pub async fn count_sandboxes(&self) -> Result<Vec<(ProjectName, SandboxState, i64)>> {
         let rows = sqlx::query("SELECT project, state, COUNT(*) AS found FROM sandboxes GROUP BY project, state")
             .fetch_all(&self.pool)
@@ -163,7 +163,7 @@ impl Catalog {
         rows.iter().map(count).collect()
     }
 
-    /// The running sandboxes whose time was up at a time.
+    /// Returns the running sandboxes that have expired at the time `now`.
     pub async fn expired_sandboxes(&self, now: Time) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query("SELECT * FROM sandboxes WHERE state = 'running' AND expires_at <= $1")
             .bind(microseconds(now))
@@ -172,7 +172,7 @@ impl Catalog {
         rows.iter().map(sandbox_of).collect()
     }
 
-    /// When the next running sandbox is ended.
+    /// Returns when the next running sandbox expires, or `None` if none runs.
     pub async fn next_sandbox_expiry(&self) -> Result<Option<Time>> {
         let row = sqlx::query("SELECT MIN(expires_at) AS next FROM sandboxes WHERE state = 'running'")
             .fetch_one(&self.pool)
@@ -180,7 +180,7 @@ impl Catalog {
         Ok(row.try_get::<Option<i64>, _>("next")?.map(time_of))
     }
 
-    /// The running sandboxes whose time is up at a time, and of whose end nobody was warned.
+    /// Returns the running sandboxes that expire by `until` and for whose expiry time no warning was sent yet.
     pub async fn expiring_sandboxes(&self, until: Time) -> Result<Vec<SandboxRecord>> {
         let rows = sqlx::query(
             "SELECT * FROM sandboxes WHERE state = 'running' AND expires_at <= $1 AND (warned_of IS NULL OR warned_of <> expires_at)",
@@ -191,7 +191,7 @@ impl Catalog {
         rows.iter().map(sandbox_of).collect()
     }
 
-    /// Writes down that the end of a sandbox was warned of.
+    /// Records that a warning was sent for the expiry time `of`.
     pub async fn set_sandbox_warned(&self, id: &str, of: Time) -> Result<()> {
         sqlx::query("UPDATE sandboxes SET warned_of = $1 WHERE id = $2")
             .bind(microseconds(of))
@@ -201,7 +201,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the state of a sandbox. Returns whether it was in a state that may become this one.
+    /// Changes the state of a sandbox. Returns `false`, and changes nothing, if its present state does not permit the new one.
     pub async fn set_sandbox_state(&self, id: &str, state: SandboxState, reason: &str, now: Time) -> Result<bool> {
         let mut before =
             SandboxState::ALL.into_iter().filter(|before| before.may_become(state)).map(SandboxState::word);
@@ -222,7 +222,7 @@ impl Catalog {
         Ok(changed.rows_affected() > 0)
     }
 
-    /// Writes down the processes and the configuration of a sandbox.
+    /// Stores the handle of the processes and the configuration of a sandbox.
     pub async fn set_sandbox_handle(&self, id: &str, handle: &str, config: &Value) -> Result<()> {
         sqlx::query("UPDATE sandboxes SET handle = $1, config_json = $2 WHERE id = $3")
             .bind(handle)
@@ -233,7 +233,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Writes down what the agent of a sandbox registers with next.
+    /// Stores the hash of the secret with which the agent of a sandbox registers next.
     pub async fn set_sandbox_credential(&self, id: &str, credential: &SecretHash) -> Result<()> {
         sqlx::query("UPDATE sandboxes SET credential = $1 WHERE id = $2")
             .bind(credential.as_hex())
@@ -243,7 +243,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Sets when a sandbox is ended.
+    /// Sets when a sandbox expires.
     pub async fn set_sandbox_expiry(&self, id: &str, expires: Time) -> Result<()> {
         sqlx::query("UPDATE sandboxes SET expires_at = $1 WHERE id = $2")
             .bind(microseconds(expires))
@@ -253,7 +253,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Forgets a sandbox.
+    /// Deletes the record of a sandbox.
     pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
         sqlx::query("DELETE FROM sandboxes WHERE id = $1").bind(id).execute(&self.pool).await?;
         Ok(())

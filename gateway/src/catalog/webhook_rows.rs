@@ -10,17 +10,17 @@ use super::{Catalog, CatalogError, ListPlace, Result, SandboxRecord, microsecond
 use crate::project::ProjectName;
 use crate::webhook::{Delivery, DeliveryState, NewWebhook, Webhook, WebhookId, new_secret};
 
-/// Finished deliveries that are kept for each webhook.
+/// Number of the newest deliveries that are kept for each webhook. Pending ones are always kept.
 const KEPT: i64 = 1_000;
 
-/// A query of webhooks.
+/// A `SELECT` of webhooks, completed by the rest of the statement.
 macro_rules! webhooks {
     ($rest:literal) => {
         concat!("SELECT id, project, url, secret, kinds, workspaces, created_at, position FROM webhooks ", $rest)
     };
 }
 
-/// A query of deliveries.
+/// A `SELECT` of deliveries, completed by the rest of the statement.
 macro_rules! deliveries {
     ($rest:literal) => {
         concat!(
@@ -30,7 +30,7 @@ macro_rules! deliveries {
     };
 }
 
-/// The result of one try.
+/// The result of one attempt to deliver an event.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) state: DeliveryState,
@@ -42,7 +42,8 @@ pub(crate) struct Attempt {
 }
 
 impl Catalog {
-    /// Makes a webhook, and returns it with its secret. Its events begin after a position; without one, with those of its creation.
+    /// Creates a webhook, and returns it with its secret. Its first event is the one after `position`; without a position, the
+    /// first one after its creation.
     pub async fn create_webhook(
         &self,
         new: &NewWebhook,
@@ -107,7 +108,7 @@ impl Catalog {
         Ok(webhook)
     }
 
-    /// Records the position up to which events were looked at.
+    /// Records the position up to which the events of a project were processed.
     pub(crate) async fn set_webhook_position(&self, id: &WebhookId, position: u64) -> Result<()> {
         sqlx::query("UPDATE webhooks SET position = $1 WHERE id = $2")
             .bind(number(position))
@@ -117,12 +118,12 @@ impl Catalog {
         Ok(())
     }
 
-    /// Queues the delivery of an event and moves the position of the webhook there, both or none.
+    /// Queues the delivery of an event and moves the position of the webhook there, in one transaction.
     pub(crate) async fn queue_event(&self, id: &WebhookId, position: u64, kind: &str, now: Time) -> Result<Delivery> {
         self.queue(id, Some(position), kind, None, now).await
     }
 
-    /// Queues a test.
+    /// Queues a delivery of a test event.
     ///
     /// # Errors
     /// [`CatalogError::NoWebhook`] if there is none of the id.
@@ -130,7 +131,7 @@ impl Catalog {
         self.queue(id, None, crate::webhook::TEST_KIND, None, now).await
     }
 
-    /// Queues an event of a sandbox for all webhooks of its project that want it. It has one id for all of them.
+    /// Queues an event of a sandbox for all webhooks of its project whose filters match. The event has one id for all of them.
     pub(crate) async fn queue_sandbox_event(
         &self,
         kind: &str,
@@ -198,7 +199,7 @@ impl Catalog {
         rows.fetch_all(&self.pool).await?.iter().map(delivery_of).collect()
     }
 
-    /// The pending delivery of a webhook that is due first.
+    /// Returns the pending delivery of a webhook that is due first, or `None` if none is pending.
     pub(crate) async fn first_pending(&self, id: &WebhookId) -> Result<Option<Delivery>> {
         let row =
             sqlx::query(deliveries!("WHERE webhook_id = $1 AND state = 'pending' ORDER BY next_at, number LIMIT 1"))
@@ -206,7 +207,7 @@ impl Catalog {
         row.fetch_optional(&self.pool).await?.as_ref().map(delivery_of).transpose()
     }
 
-    /// Records a try.
+    /// Records the result of an attempt.
     pub(crate) async fn record_attempt(&self, id: &WebhookId, number: i64, attempt: &Attempt) -> Result<()> {
         sqlx::query(
             "UPDATE deliveries SET state = $1, attempts = $2, status = $3, error = $4, attempted_at = $5, next_at = $6 \
@@ -225,7 +226,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Queues a delivery again, as if it had not been tried.
+    /// Queues a delivery again, with its number of attempts set to zero.
     ///
     /// # Errors
     /// [`CatalogError::NoDelivery`] if there is none of the number.
@@ -285,7 +286,7 @@ fn delivery_of(row: &AnyRow) -> Result<Delivery> {
     })
 }
 
-/// Adds a delivery and returns its number.
+/// Adds a delivery, deletes old finished ones, and returns the number of the new one.
 async fn queue_in(
     connection: &mut AnyConnection,
     id: &WebhookId,

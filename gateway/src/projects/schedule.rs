@@ -1,7 +1,7 @@
 //! Opens closed projects in which work is due: a scheduled publish, an update of a follower, the daily collection.
 //!
-//! A project that is closed leaves a file in its home that says when it has to be opened again. So a server that starts need not open
-//! all projects to find out. A project without a file was never closed properly, and is opened.
+//! A project that is closed leaves a file in its home with the time at which it has to be opened again. So a server that starts
+//! need not open all projects to find out. A project without the file was not closed properly, and is opened.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,23 +14,23 @@ use tracing::warn;
 use super::{OPEN_MAX, Place, Projects};
 use crate::project::ProjectName;
 
-/// The file in the home of a closed project: nanoseconds since 1970, or `never`.
+/// The file in the home of a closed project: the due time in nanoseconds since 1970, or `never`.
 const DUE_FILE: &str = "due";
 const NEVER: &str = "never";
-/// How often due projects are looked for.
+/// Interval of the checks for due projects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// The most projects that are opened at one look, so that calls are not held up.
+/// Maximum number of projects that one check opens, so that calls are not delayed.
 const OPENINGS_MAX: usize = 4;
-/// A project that was just closed, or that cannot be opened, is not opened for work before this time has passed.
+/// Minimum delay before a project that was just closed, or that could not be opened, is opened for scheduled work.
 const REOPEN_AFTER_NANOSECONDS: i64 = 60 * 1_000_000_000;
 const PAGE: u32 = 1_000;
 
-/// When closed projects have to be opened.
+/// The times at which closed projects have to be opened.
 #[derive(Default)]
 pub(super) struct DueTimes(Mutex<HashMap<ProjectName, Time>>);
 
 impl DueTimes {
-    /// A project was closed.
+    /// Records when a closed project is due: in its home, and in memory at the earliest a minute after `now`. `None` means never.
     pub(super) fn closed(&self, name: &ProjectName, home: &Path, due: Option<Time>, now: Time) {
         write_due(home, due);
         if let Some(due) = due {
@@ -38,7 +38,7 @@ impl DueTimes {
         }
     }
 
-    /// A project is open, and does its work by itself.
+    /// Removes a project from the schedule: it is open and does its work by itself, or it was deleted.
     pub(super) fn forget(&self, name: &ProjectName) {
         self.0.lock().remove(name);
     }
@@ -47,7 +47,7 @@ impl DueTimes {
         self.0.lock().insert(name, time);
     }
 
-    /// The projects that are due, the longest due first.
+    /// Removes and returns at most `limit` projects that are due, the longest due first.
     fn take_due(&self, now: Time, limit: usize) -> Vec<ProjectName> {
         let mut all = self.0.lock();
         let mut due: Vec<_> = all.iter().map(|(name, time)| (*time, name)).filter(|(time, _)| *time <= now).collect();
@@ -61,10 +61,10 @@ impl DueTimes {
 }
 
 impl Projects {
-    /// Opens closed projects when work is due in them, again and again.
+    /// Opens closed projects when work is due in them. Returns at once for a local store.
     pub(crate) async fn keep_scheduling(&self, now: fn() -> Time) {
         if matches!(self.inner.place, Place::Local(_)) {
-            // The process that has the store does its work.
+            // The process that has opened the store does its scheduled work.
             return;
         }
         self.read_due_times(now()).await;
@@ -74,7 +74,7 @@ impl Projects {
         }
     }
 
-    /// Reads when each closed project is due.
+    /// Reads the due times of all closed projects.
     async fn read_due_times(&self, now: Time) {
         let Place::Data { projects, .. } = &self.inner.place else { return };
         let mut after = None;
@@ -88,7 +88,7 @@ impl Projects {
                     self.inner.slots.lock().get(&project.name).is_some_and(|slot| slot.store.read().is_some());
                 let due = match read_due(&projects.join(&project.directory)) {
                     Ok(due) => due,
-                    // Another node may have it open, and knows.
+                    // Another node may have the project open, and does its work.
                     Err(()) if self.inner.cluster.get().is_some() => None,
                     Err(()) => Some(now),
                 };
@@ -118,16 +118,16 @@ impl Projects {
     }
 }
 
-/// Writes down when a closed project has to be opened again.
+/// Writes the time at which a closed project has to be opened again into its home; `None` means never.
 pub(super) fn write_due(home: &Path, due: Option<Time>) {
     let text = due.map_or_else(|| NEVER.to_owned(), |time| time.0.to_string());
-    // Without the file the project is opened when the server starts, and finds out.
+    // Without the file, the project is opened when the server starts.
     if let Err(error) = std::fs::write(home.join(DUE_FILE), text) {
         warn!(%error, "when a project is due was not written");
     }
 }
 
-/// Reads when a closed project has to be opened again; an error if nothing says so.
+/// Reads the time at which a closed project has to be opened again; `None` means never. Fails if the file is missing or malformed.
 fn read_due(home: &Path) -> Result<Option<Time>, ()> {
     let text = std::fs::read_to_string(home.join(DUE_FILE)).map_err(|_| ())?;
     match text.trim() {

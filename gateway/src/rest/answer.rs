@@ -21,11 +21,11 @@ use crate::gate::REQUEST_ID_HEADER;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The bytes before each message of a gRPC stream: a flag and the length.
 const FRAME_HEADER_BYTES: usize = 5;
-/// The largest message that is read.
+/// Maximum size of a message that is read.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Messages that wait for a slow reader.
+/// Maximum number of messages that are queued for a slow client.
 const QUEUE: usize = 8;
-/// How often an idle stream of events is kept alive.
+/// Interval of keep-alive comments on an idle stream of events.
 const KEEP_ALIVE: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// The form of a stream of messages.
@@ -40,7 +40,7 @@ pub(crate) enum StreamForm {
 }
 
 impl StreamForm {
-    /// The form that a request asks for.
+    /// Returns the form that the `Accept` header of a request selects.
     pub(crate) fn of(headers: &HeaderMap, output: &MessageDescriptor) -> Self {
         let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let has_data = output.get_field_by_name("data").is_some_and(|field| matches!(field.kind(), Kind::Bytes));
@@ -66,12 +66,12 @@ impl StreamForm {
             Self::Lines => format!("{value}\n").into(),
             Self::Events => {
                 let id = id.map_or(String::new(), |id| format!("id: {id}\n"));
-                // Events of commands have names.
+                // Only events of commands have an SSE event name.
                 let name = value.get("commandId").and(value.get("type")).and_then(Value::as_str);
                 let name = name.map_or(String::new(), |name| format!("event: {name}\n"));
                 format!("{id}{name}data: {value}\n\n").into()
             }
-            // Encoded by the JSON form of messages.
+            // The field `data` is base64 in the JSON form of messages.
             Self::Raw => {
                 let text = value.get("data").and_then(Value::as_str).unwrap_or_default();
                 BASE64.decode(text.as_bytes()).unwrap_or_default().into()
@@ -88,7 +88,7 @@ impl StreamForm {
     }
 }
 
-/// A JSON answer.
+/// Builds a response with a JSON body.
 pub(crate) fn json_answer(status: StatusCode, value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::new(Full::new(Bytes::from(format!("{value}\n")))));
     *response.status_mut() = status;
@@ -96,7 +96,7 @@ pub(crate) fn json_answer(status: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-/// The body and the HTTP status of an error.
+/// Returns the error code and the JSON body for a failed status.
 fn error_body(status: &Status, request_id: &str) -> (ErrorCode, Value) {
     let failure = Failure::of_status(status);
     let code = error_code(status.code(), failure.as_ref().map(|failure| failure.reason));
@@ -108,7 +108,7 @@ fn error_body(status: &Status, request_id: &str) -> (ErrorCode, Value) {
     (code, code.body(status.message(), &Value::Object(details), request_id))
 }
 
-/// The answer of a call that failed.
+/// Builds the error response of a call that failed.
 pub(crate) fn error_answer(status: &Status, headers: &HeaderMap) -> Response<Body> {
     let request_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (code, body) = error_body(status, request_id);
@@ -125,14 +125,14 @@ pub(crate) fn error_answer(status: &Status, headers: &HeaderMap) -> Response<Bod
     response
 }
 
-/// Copies the id of the request.
+/// Copies the id of the request into other headers.
 pub(crate) fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     if let Some(id) = from.get(REQUEST_ID_HEADER) {
         to.insert(REQUEST_ID_HEADER, id.clone());
     }
 }
 
-/// The number of an error.
+/// Maps a gRPC code and a reason to an error code of the REST API. The reason takes precedence.
 fn error_code(code: Code, reason: Option<Reason>) -> ErrorCode {
     match reason {
         Some(Reason::KeyExpired) => return ErrorCode::KEY_EXPIRED,
@@ -155,9 +155,9 @@ fn error_code(code: Code, reason: Option<Reason>) -> ErrorCode {
         Some(Reason::CommandNotFound) => return ErrorCode::COMMAND_NOT_FOUND,
         Some(Reason::PtyNotFound) => return ErrorCode::PTY_NOT_FOUND,
         Some(Reason::PtyLimit) => return ErrorCode::PTY_LIMIT_EXCEEDED,
-        // The path exists, and the state does not permit it.
+        // The path exists, but the state does not permit the call.
         Some(Reason::Unsupported) => return ErrorCode::NOT_POSSIBLE,
-        // The bytes that the caller sent, not those of the store.
+        // The bytes that the caller sent are damaged, not those of the store.
         Some(Reason::DamagedStream) => return ErrorCode::INVALID_ARGUMENT,
         _ => {}
     }
@@ -192,7 +192,7 @@ impl Messages {
         Self { body, buffer: BytesMut::new(), trailers: None }
     }
 
-    /// The next message; nothing at the end of a stream that went well.
+    /// Returns the next message, or `None` at the end of a stream that succeeded.
     ///
     /// # Errors
     /// The status with which the stream ended.
@@ -235,7 +235,7 @@ impl Messages {
     }
 }
 
-/// The answer of a call with one message. `is_bare` leaves out the one field around a resource.
+/// Converts the response of a call with one message. `is_bare` leaves out the field around the resource.
 pub(crate) async fn unary(output: &MessageDescriptor, is_bare: bool, response: Response<Body>) -> Response<Body> {
     let (head, body) = response.into_parts();
     match one_message(&head.headers, body).await.and_then(|bytes| decode(output, bytes)) {
@@ -254,14 +254,14 @@ pub(crate) async fn unary(output: &MessageDescriptor, is_bare: bool, response: R
     }
 }
 
-/// The only message of a response.
+/// Returns the only message of a gRPC response.
 pub(crate) async fn one_message(headers: &HeaderMap, body: Body) -> Result<Bytes, Status> {
     if let Some(status) = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok) {
         return Err(status);
     }
     let mut messages = Messages::new(body);
     let first = messages.next().await?.ok_or_else(|| Status::internal("the answer is empty"))?;
-    // The result comes after the message.
+    // The trailers with the result come after the message.
     messages.next().await?;
     Ok(first)
 }
@@ -271,7 +271,7 @@ fn decode(output: &MessageDescriptor, bytes: Bytes) -> Result<Value, Status> {
     to_json(&message).map_err(Status::internal)
 }
 
-/// The etag of the one resource in an answer, for the header.
+/// Returns the etag of the only resource in a response for the `ETag` header, or `None` if there is no etag or more than one.
 fn etag_of(value: &Value) -> Option<HeaderValue> {
     let Value::Object(fields) = value else { return None };
     let mut resources = fields.values().filter_map(|field| field.get("etag")?.as_str()).filter(|etag| !etag.is_empty());
@@ -279,14 +279,14 @@ fn etag_of(value: &Value) -> Option<HeaderValue> {
     if resources.next().is_some() { None } else { HeaderValue::from_str(&format!("\"{etag}\"")).ok() }
 }
 
-/// The answer of a call with many messages.
+/// Converts the response of a call with a stream of messages.
 pub(crate) async fn stream(output: &MessageDescriptor, response: Response<Body>, form: StreamForm) -> Response<Body> {
     let (head, body) = response.into_parts();
     if let Some(status) = Status::from_header_map(&head.headers).filter(|status| status.code() != Code::Ok) {
         return error_answer(&status, &head.headers);
     }
     let mut messages = Messages::new(body);
-    // A call that fails at once gets an HTTP status of its own. A watch may have no message for long.
+    // A call that fails at once gets an HTTP status of its own. A subscription may have no message for a long time.
     let first = match form {
         StreamForm::Lines | StreamForm::Raw => match messages.next().await {
             Ok(first) => first,
@@ -318,7 +318,7 @@ pub(crate) async fn stream(output: &MessageDescriptor, response: Response<Body>,
             let text = match bytes.and_then(|bytes| bytes.map(|bytes| decode(&output, bytes)).transpose()) {
                 Ok(Some(value)) => form.message(&value, position_of(&value)),
                 Ok(None) => return,
-                // The client notices that bytes are missing.
+                // The connection breaks, so that the client notices that bytes are missing.
                 Err(status) if form == StreamForm::Raw => return drop(send.send(Err(status)).await),
                 Err(status) => {
                     is_over = true;
@@ -337,13 +337,13 @@ pub(crate) async fn stream(output: &MessageDescriptor, response: Response<Body>,
     answer
 }
 
-/// The position of an event, from which a subscriber can go on.
+/// Returns the position of an event, after which a subscriber can resume. `None` for messages without a position.
 fn position_of(value: &Value) -> Option<String> {
     let of_operation = || value.get("operation")?.get("sequence")?.as_u64().map(|sequence| sequence.to_string());
     value.get("position").and_then(Value::as_str).map(str::to_owned).or_else(of_operation)
 }
 
-/// The answer with an error that no call made. The headers have the id of the request.
+/// Builds an error response that does not come from a call. `headers` hold the id of the request.
 pub(crate) fn error_of(code: ErrorCode, message: &str, headers: &HeaderMap) -> Response<Body> {
     let status = StatusCode::from_u16(code.http_status).unwrap_or(StatusCode::NOT_FOUND);
     let request_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -28,20 +28,20 @@ const READ: &str = "amalgam.v1.FileService/ReadFile";
 const STAT: &str = "amalgam.v1.FileService/StatFile";
 const WRITE: &str = "amalgam.v1.FileService/WriteFile";
 const REMOVE: &str = "amalgam.v1.FileService/RemoveFile";
-/// The header with the BLAKE3 digest of a body, in hex. A body with another one changes nothing.
+/// The header with the BLAKE3 digest of a body, in hex. A write whose body has another digest is refused.
 const DIGEST: &str = "amalgam-digest";
-/// The most bytes in one message.
+/// Maximum number of bytes of file data in one message.
 const PIECE_BYTES: usize = 1 << 20;
-/// Messages that wait for a slow reader.
+/// Maximum number of messages that are queued for a slow client.
 const QUEUE: usize = 4;
 
-/// The file that a request is about.
+/// The file that a request names.
 pub(crate) struct FilePlace {
     workspace: String,
     path: String,
 }
 
-/// Finds the file that a path below the API's root names.
+/// Returns the file that a path below the API's root names, or `None` if it names none.
 pub(crate) fn place(path: &str) -> Option<FilePlace> {
     let (workspace, file) = path.strip_prefix("/workspaces/")?.split_once("/files/")?;
     if workspace.contains('/') {
@@ -52,7 +52,7 @@ pub(crate) fn place(path: &str) -> Option<FilePlace> {
     Some(FilePlace { workspace: format!("workspaces/{workspace}"), path: escape(&bytes) })
 }
 
-/// What the query of a request may say.
+/// The query parameters of a request.
 #[derive(Default)]
 struct Query {
     revision: String,
@@ -103,7 +103,7 @@ async fn read(gate: &Gate, place: FilePlace, query: Query, head: &Parts, peer: P
     let range = head.headers.get(RANGE).and_then(|value| parse_range(value.to_str().ok()?));
     let (mut offset, mut length) = range.unwrap_or_default();
     if offset.is_none() && length.is_some() {
-        // The last bytes of a file, whose size is not known yet.
+        // A suffix range: the offset depends on the size of the file, which is not known yet.
         match file_stat(gate, &place, &query, head, peer).await {
             Ok(file) => offset = Some(file.size.saturating_sub(length.take().unwrap_or_default())),
             Err(response) => return *response,
@@ -152,7 +152,7 @@ async fn read(gate: &Gate, place: FilePlace, query: Query, head: &Parts, peer: P
     with_headers(status, headers, streamed(first.data, messages))
 }
 
-/// The bytes of a file as they arrive. An error cuts the connection, so that the client notices that bytes are missing.
+/// Streams the data of a file as it arrives. An error breaks the connection, so that the client notices that bytes are missing.
 fn streamed(first: Bytes, mut messages: Messages) -> Body {
     let (send, receive) = mpsc::channel::<Result<Frame<Bytes>, Status>>(QUEUE);
     tokio::spawn(async move {
@@ -229,7 +229,7 @@ async fn write(gate: &Gate, place: FilePlace, query: &Query, head: &Parts, body:
             let mut data = match body.frame().await {
                 None => break,
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                // The call ends without its last message, and changes nothing.
+                // The call ends without its last message, so that it changes nothing.
                 Some(Err(error)) => return drop(send.send(Err(error)).await),
             };
             while !data.is_empty() {
@@ -288,7 +288,7 @@ fn file_headers(file: &v1::FileStat) -> HeaderMap {
     insert(&mut headers, &CONTENT_TYPE, media_type);
     insert(&mut headers, &ETAG, &format!("\"{}\"", file.etag));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // A page of the workspace must not run as a page of this server.
+    // An HTML file of the workspace must not run as a page of this server.
     headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     headers.insert(HeaderName::from_static("content-security-policy"), HeaderValue::from_static("sandbox"));
     if let Some(time) = file.modify_time.as_ref().and_then(|time| u64::try_from(time.seconds).ok()) {
@@ -323,8 +323,8 @@ fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
         .any(|one| matches!(one.trim(), "*") || one.trim().trim_start_matches("W/").trim_matches('"') == etag)
 }
 
-/// The first byte and the number of bytes of a range; only a number of bytes for the end of a file. Several ranges are not
-/// understood, and then the whole file is sent, as HTTP permits.
+/// Parses a range into its first byte and its length; a suffix range has a length only. Returns `None` for several ranges or a
+/// malformed one: then the whole file is sent, as HTTP permits.
 fn parse_range(text: &str) -> Option<(Option<u64>, Option<u64>)> {
     let range = text.strip_prefix("bytes=")?;
     let (first, last) = range.split_once('-').filter(|(_, last)| !last.contains(','))?;

@@ -11,7 +11,7 @@ use tonic::body::Body;
 use crate::gate::{PROJECT_HEADER, REQUEST_ID_HEADER};
 use crate::trace::TRACEPARENT;
 
-/// Headers that go on to the gate.
+/// Headers of a REST request that are copied to its gRPC call.
 const PASSED_ON: [HeaderName; 8] = [
     HeaderName::from_static(ACTOR_HEADER),
     AUTHORIZATION,
@@ -23,11 +23,11 @@ const PASSED_ON: [HeaderName; 8] = [
     HeaderName::from_static(TRACEPARENT),
 ];
 
-/// A call of a method, `package.Service/Method`, with the headers of a REST request.
+/// Builds a gRPC call of a method, `package.Service/Method`, with the headers of a REST request.
 pub(crate) fn grpc_call(method: &str, headers: &HeaderMap, bytes: Bytes) -> Request<Body> {
     let mut request = Request::new(Body::new(Full::new(bytes)));
     *request.method_mut() = Verb::POST;
-    // Names of methods are paths of URLs.
+    // Names of methods are valid URL paths.
     *request.uri_mut() = format!("/{method}").parse().unwrap_or_default();
     let to = request.headers_mut();
     to.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -40,7 +40,7 @@ pub(crate) fn grpc_call(method: &str, headers: &HeaderMap, bytes: Bytes) -> Requ
     request
 }
 
-/// A message as it is in a gRPC stream: a flag, the length, the bytes.
+/// Encodes a message as a frame of a gRPC stream: a flag, the length and the bytes.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(5 + length);

@@ -7,15 +7,15 @@ use data_encoding::BASE64;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage as _, SerializeOptions};
 use serde_json::{Map, Value};
 
-/// Fields of type `bytes` with these names hold bytes, which JSON has in base64. All others hold text or paths.
+/// Fields of type `bytes` with these names hold binary data, which is base64 in JSON. All others hold text or paths.
 const BINARY: [&str; 6] = ["data", "content", "token", "have", "value", "digest"];
 
-/// Whether a field holds text in the form of bytes.
+/// Returns whether a field of type `bytes` holds text.
 pub(crate) fn is_text(field: &FieldDescriptor) -> bool {
     matches!(field.kind(), Kind::Bytes) && !BINARY.contains(&field.name())
 }
 
-/// The JSON of a message. All fields are there, those with default values too.
+/// Converts a message to JSON. Fields with default values are included.
 pub(crate) fn to_json(message: &DynamicMessage) -> Result<Value, String> {
     let options = SerializeOptions::new().stringify_64_bit_integers(false).skip_default_fields(false);
     let mut value = message
@@ -25,7 +25,7 @@ pub(crate) fn to_json(message: &DynamicMessage) -> Result<Value, String> {
     Ok(value)
 }
 
-/// The message of a JSON object.
+/// Converts a JSON object to a message.
 ///
 /// # Errors
 /// Says which field is unknown or wrong.
@@ -47,8 +47,8 @@ pub(crate) fn from_json(descriptor: &MessageDescriptor, mut value: Value) -> Res
     DynamicMessage::deserialize(descriptor.clone(), value).map_err(|error| error.to_string())
 }
 
-/// Refuses values that protobuf's mapping takes and the OpenAPI document does not describe: numbers in quotes, numbers of enum values,
-/// and nulls for anything but a message.
+/// Refuses values that protobuf's JSON mapping accepts but the OpenAPI document does not describe: numbers in quotes, numbers of
+/// enum values, and nulls for anything but a message.
 ///
 /// # Errors
 /// Says which field is wrong.
@@ -81,7 +81,7 @@ pub(crate) fn check_types(descriptor: &MessageDescriptor, object: &Map<String, V
 fn check_value(field: &FieldDescriptor, value: &Value) -> Result<(), String> {
     let is_right = match (field.kind(), value) {
         (Kind::Message(inner), Value::Object(object)) => return check_types(&inner, object),
-        // Times and durations are texts.
+        // Times and durations are strings.
         (Kind::Message(inner), Value::String(_)) => inner.package_name() == "google.protobuf",
         (Kind::Message(_), Value::Null) => true,
         (Kind::Bool, Value::Bool(_)) | (Kind::String | Kind::Bytes | Kind::Enum(_), Value::String(_)) => true,
@@ -99,7 +99,7 @@ fn check_value(field: &FieldDescriptor, value: &Value) -> Result<(), String> {
     }
 }
 
-/// The type of a value, in words.
+/// Returns the type of a JSON value in words, for error messages.
 fn word(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -111,7 +111,7 @@ fn word(value: &Value) -> &'static str {
     }
 }
 
-/// The first field that an object has under both of its names.
+/// Returns the first field that an object has under both of its names, or `None` if there is none.
 pub(crate) fn given_twice(descriptor: &MessageDescriptor, object: &Map<String, Value>) -> Option<String> {
     let is_twice = |field: &FieldDescriptor| {
         field.name() != field.json_name() && object.contains_key(field.name()) && object.contains_key(field.json_name())
@@ -119,7 +119,7 @@ pub(crate) fn given_twice(descriptor: &MessageDescriptor, object: &Map<String, V
     descriptor.fields().find(is_twice).map(|field| field.json_name().to_owned())
 }
 
-/// Replaces the strings of all text fields.
+/// Replaces the strings of all text fields of a message, at every depth. A string for which `replace` returns `None` stays.
 fn convert(descriptor: &MessageDescriptor, value: &mut Value, replace: &dyn Fn(&str) -> Option<String>) {
     let Value::Object(object) = value else { return };
     // Messages with a JSON form of their own have no fields in it.
@@ -148,7 +148,7 @@ fn convert(descriptor: &MessageDescriptor, value: &mut Value, replace: &dyn Fn(&
     }
 }
 
-/// The value of a field, under its JSON name or its own.
+/// Returns the value of a field, under its JSON name or its protobuf name.
 fn field_value<'a>(object: &'a mut Map<String, Value>, field: &FieldDescriptor) -> Option<&'a mut Value> {
     let name = if object.contains_key(field.json_name()) { field.json_name() } else { field.name() };
     object.get_mut(name)
@@ -161,7 +161,7 @@ fn each(value: &mut Value, change: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Text of bytes.
+/// Escapes bytes as text: bytes that are not UTF-8 become `\xHH`, and backslashes are doubled.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -171,7 +171,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text; nothing if it has a backslash that begins nothing.
+/// Decodes text of [`escape`] to bytes. Returns `None` if a backslash begins no valid escape sequence.
 pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -197,7 +197,7 @@ pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The message that the query of a URL describes: `a=1&a=2&b.c=x`.
+/// Builds the JSON object that the query of a URL describes, for example `a=1&a=2&b.c=x`.
 ///
 /// # Errors
 /// Says which field is unknown or wrong.
@@ -212,7 +212,7 @@ pub(crate) fn object_of_query(
     Ok(root)
 }
 
-/// Sets a field of a JSON object, named by a path with dots, to a text.
+/// Sets a field of a JSON object, named by a path with dots, from text. A value for a list is appended.
 ///
 /// # Errors
 /// Says why the field cannot have that value.
@@ -229,7 +229,7 @@ pub(crate) fn set(descriptor: &MessageDescriptor, root: &mut Value, name: &str, 
         let Value::Object(fields) = object else { return Err(unknown()) };
         let key = field.json_name().to_owned();
         if field.name() != key {
-            // The same field under its other name would win.
+            // The same field under its other name would take precedence.
             fields.remove(field.name());
         }
         if words.peek().is_some() {
@@ -257,7 +257,7 @@ fn scalar(field: &FieldDescriptor, text: &str) -> Option<Value> {
             _ => None,
         },
         Kind::Message(message) if message.package_name() != "google.protobuf" => None,
-        // Protobuf's mapping takes numbers as strings.
+        // Protobuf's JSON mapping accepts numbers as strings.
         _ => Some(Value::String(text.to_owned())),
     }
 }

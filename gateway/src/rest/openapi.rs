@@ -12,10 +12,10 @@ use crate::error_code::ErrorCode;
 use crate::key::Scope;
 use crate::method::Access;
 
-/// How deep the fields of a query are described.
+/// Maximum depth of nested fields that are described as query parameters.
 const QUERY_DEPTH_MAX: usize = 2;
 
-/// The document.
+/// Returns the OpenAPI document, which is built on the first call.
 pub(crate) fn document() -> &'static Value {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     DOCUMENT.get_or_init(build)
@@ -65,7 +65,7 @@ fn place(route: &Route) -> String {
     route.parts.iter().map(part).collect()
 }
 
-/// The name of a path parameter: the field without the message around it, because templates of paths know no dots.
+/// Returns the name of a path parameter: the last part of a field's path, because path templates cannot have dots.
 fn parameter_name(field: &str) -> &str {
     field.rsplit('.').next().unwrap_or(field)
 }
@@ -178,7 +178,7 @@ fn add_schema(message: &MessageDescriptor, schemas: &mut Map<String, Value>) {
     if schemas.contains_key(&name) {
         return;
     }
-    // Messages can hold themselves.
+    // A placeholder first: messages can contain themselves.
     schemas.insert(name.clone(), Value::Null);
     let mut properties = Map::new();
     for field in message.fields() {
@@ -259,7 +259,7 @@ fn error_schema() -> Value {
     })
 }
 
-/// The comment before a definition in its file.
+/// Returns the comment before a definition in its `.proto` file, in one line; empty if there is none.
 fn comment(path: &[i32], file: &prost_reflect::FileDescriptor) -> String {
     let info = file.file_descriptor_proto().source_code_info.as_ref();
     let location = info.and_then(|info| info.location.iter().find(|location| location.path == path));
@@ -267,7 +267,7 @@ fn comment(path: &[i32], file: &prost_reflect::FileDescriptor) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// The first sentence of a comment.
+/// Returns the first sentence of a comment, without its full stop.
 fn summary(comment: &str) -> &str {
     comment.split_once(". ").map_or(comment, |(first, _)| first).trim_end_matches('.')
 }

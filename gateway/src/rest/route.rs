@@ -13,9 +13,9 @@ use crate::schema::schema;
 /// One part of a route's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Must be this word.
+    /// A fixed word.
     Word(&'static str),
-    /// Becomes the value of a field of the request, behind a prefix.
+    /// The value of a field of the request, with a prefix added.
     Field {
         /// The path of the field in the request, with dots.
         field: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// Whether the answer is the resource itself, without the field around it: so sandboxes are elsewhere, too.
+    /// Returns whether the response is the sandbox itself, without the field around it.
     pub(crate) fn is_bare(&self) -> bool {
         let output = self.descriptor.output();
         let mut fields = output.fields();
@@ -46,13 +46,13 @@ impl Route {
     }
 }
 
-/// A route that fits a request, with the values of the fields in its path.
+/// A route that matches a request, with the values of the fields in its path.
 pub(crate) struct Found {
     pub(crate) route: &'static Route,
     pub(crate) fields: Vec<(&'static str, String)>,
 }
 
-/// Why no route fits.
+/// Why no route matches a request.
 pub(crate) enum NoRoute {
     /// There is no such path.
     NotFound,
@@ -62,7 +62,7 @@ pub(crate) enum NoRoute {
     Malformed,
 }
 
-/// All routes.
+/// Returns all routes, which are built on the first call.
 pub(crate) fn routes() -> &'static [Route] {
     static ROUTES: OnceLock<Vec<Route>> = OnceLock::new();
     ROUTES.get_or_init(|| {
@@ -84,7 +84,7 @@ pub(crate) fn routes() -> &'static [Route] {
     })
 }
 
-/// Finds the route of a request. `path` is what follows the API's root or the project's name.
+/// Finds the route of a request. `path` is the part behind the API's root or the name of the project.
 pub(crate) fn find(verb: &Verb, path: &str) -> Result<Found, NoRoute> {
     let words: Result<Vec<_>, _> = path
         .split('/')
@@ -100,7 +100,7 @@ pub(crate) fn find(verb: &Verb, path: &str) -> Result<Found, NoRoute> {
             others.push(route.verb.clone());
             continue;
         }
-        // `operations/undo` is a route of its own, and also fits `operations/{name}`.
+        // The route with the fewest fields wins: `operations/undo` also matches `operations/{name}`.
         if best.as_ref().is_none_or(|best| best.fields.len() > fields.len()) {
             best = Some(Found { route, fields });
         }

@@ -1,4 +1,4 @@
-//! How a sandbox gets at the files of its workspace and its home: by a FUSE mount, or by a checkout into a real directory.
+//! How a sandbox accesses the files of its workspace and its home: by a FUSE mount, or by a checkout into a real directory.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ use super::{SandboxOptions, sandbox_status};
 use crate::catalog::SandboxRecord;
 
 const DEVICE: &str = "/dev/fuse";
-/// The program that mounts for users without the capability.
+/// The program that mounts for users without `CAP_SYS_ADMIN`.
 const HELPER: &str = "fusermount3";
 const SETTINGS: &str = "/etc/fuse.conf";
 /// The number of the capability that mounting needs.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Which access the operator wants sandboxes to have.
+/// The operator's setting for the access of sandboxes to their files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessSetting {
-    /// A mount where the machine permits it, else a checkout.
+    /// A mount where the machine permits it, otherwise a checkout.
     #[default]
     Auto,
     /// Always a mount.
@@ -45,17 +45,17 @@ impl FromStr for AccessSetting {
     }
 }
 
-/// How a sandbox gets at its files.
+/// How a sandbox accesses its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// The server mounts workspace and home.
     Fuse,
-    /// Workspace and home are directories, which are captured.
+    /// Workspace and home are real directories, which the server captures.
     Checkout,
 }
 
 impl Access {
-    /// The word in the API.
+    /// Returns the word of the access in the API.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Fuse => "fuse",
@@ -63,7 +63,7 @@ impl Access {
         }
     }
 
-    /// What a fork of a running sandbox costs, in words.
+    /// Returns a text for the API that says how much a fork of a running sandbox costs.
     pub(super) fn fork_cost(self) -> &'static str {
         match self {
             Self::Fuse => "nothing is copied; the cost does not depend on the size of the workspace",
@@ -71,7 +71,7 @@ impl Access {
         }
     }
 
-    /// The access of a sandbox, as it was written down.
+    /// Returns the access in the record of a sandbox.
     pub(super) fn of_record(record: &SandboxRecord) -> Self {
         match record.config["provider"].as_str() {
             Some("checkout") => Self::Checkout,
@@ -79,12 +79,12 @@ impl Access {
         }
     }
 
-    /// Chooses the access of a sandbox.
+    /// Chooses the access of a new sandbox.
     pub(super) fn choose(options: &SandboxOptions, choice: &Choice<'_>, is_read_only: bool) -> Result<Self, Status> {
         let has_root = choice.root.is_some();
         match options.workspace_access {
             AccessSetting::Fuse => Ok(Self::Fuse),
-            // The root directory of a template is a mount, too.
+            // The root directory of such a template is a mount, too.
             AccessSetting::Auto if has_root => Ok(Self::Fuse),
             AccessSetting::Auto => {
                 let is_mounted_later = !is_read_only && choice.slot.carries_mounts(options);
@@ -106,7 +106,7 @@ impl Access {
         }
     }
 
-    /// Says what enforces the limit of the disk: a checkout has none.
+    /// Corrects the disk limit for a checkout, whose size nothing limits. Refuses an explicit limit, unless best effort is enough.
     pub(super) fn enforce_disk(self, limits: &Limits, enforced: &mut [Enforced]) -> Result<(), Status> {
         if self == Self::Fuse {
             return Ok(());
@@ -120,7 +120,7 @@ impl Access {
     }
 }
 
-/// What this machine and this process have of what a mount needs.
+/// The parts of FUSE support that this machine and this process have.
 struct FuseSupport {
     /// Why the device cannot be opened.
     device_error: Option<io::Error>,
@@ -128,9 +128,10 @@ struct FuseSupport {
     can_mount: bool,
     /// Whether the program that mounts for users is installed.
     has_helper: bool,
-    /// Whether programs that this process starts get no rights by their set-user-ID bit, as the helper needs.
+    /// Whether `no_new_privs` keeps programs that this process starts from gaining rights by their set-user-ID bit, which the
+    /// helper needs.
     no_new_privileges: bool,
-    /// Whether users may let other users into their mounts.
+    /// Whether users may let other users access their mounts.
     allows_others: bool,
 }
 
@@ -148,7 +149,8 @@ impl FuseSupport {
         }
     }
 
-    /// Why a mount is not possible; `None` if it is. `needs_others`: whether processes of other users have to enter it.
+    /// Returns why a mount is not possible, or `None` if it is. `needs_others` says whether processes of other users have to access
+    /// it.
     fn problem(&self, needs_others: bool) -> Option<String> {
         if let Some(error) = &self.device_error {
             return Some(format!("{DEVICE} cannot be opened: {error}"));
@@ -168,14 +170,14 @@ impl FuseSupport {
     }
 }
 
-/// Whether the status of a process names a capability as an effective one.
+/// Returns whether the text of `/proc/PID/status` has a capability in the effective set.
 fn has_capability(status: &str, number: u32) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     bits.is_some_and(|bits| (bits >> number) & 1 == 1)
 }
 
-/// Whether the status of a process says that it and its children cannot gain privileges.
+/// Returns whether the text of `/proc/PID/status` says that the process and its children cannot gain privileges.
 fn has_no_new_privileges(status: &str) -> bool {
     status.lines().find_map(|line| line.strip_prefix("NoNewPrivs:")).is_some_and(|value| value.trim() == "1")
 }

@@ -1,4 +1,4 @@
-//! Finds out when nothing has gone through a connection for too long.
+//! Detects connections that are idle for too long.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// When bytes went through a connection last. Cheap to clone.
+/// The time of the last bytes of a connection. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Activity(Arc<Mutex<Instant>>);
 
@@ -23,7 +23,7 @@ impl Activity {
         *self.0.lock() = Instant::now();
     }
 
-    /// Completes when no byte went through for so long.
+    /// Completes when the connection was idle for `longest`.
     pub(super) async fn idle(&self, longest: Duration) {
         loop {
             let end = *self.0.lock() + longest;
@@ -35,7 +35,7 @@ impl Activity {
     }
 }
 
-/// A connection whose activity is noted.
+/// A connection that records its activity.
 pub(super) struct Watched<S> {
     pub(super) inner: S,
     pub(super) activity: Activity,

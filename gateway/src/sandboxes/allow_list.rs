@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Ports of a rule that names none: those of the web.
+/// Ports of a rule without a port: those of HTTP and HTTPS.
 const PORTS_DEFAULT: [u16; 2] = [80, 443];
-/// The longest name of a host.
+/// Maximum length of a host name, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
 /// One or more hosts: `pypi.org`, `*.example.org` (all names below it, not the name itself), `*` (all hosts), each with `:PORT` or without.
@@ -18,13 +18,13 @@ pub struct HostRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hosts {
     All,
-    /// All names that end so; it begins with a dot.
+    /// All names with this suffix, which begins with a dot.
     Below(String),
     One(String),
 }
 
 impl HostRule {
-    /// Whether a host may be reached at a port.
+    /// Returns whether the rule permits connections to a host at a port.
     pub fn permits(&self, host: &str, port: u16) -> bool {
         let host = normal(host);
         let is_host = match &self.hosts {
@@ -35,7 +35,7 @@ impl HostRule {
         is_host && self.port.map_or(PORTS_DEFAULT.contains(&port), |only| only == port)
     }
 
-    /// Whether a rule permits everything that another one permits.
+    /// Returns whether the rule permits everything that another one permits.
     pub fn covers(&self, other: &Self) -> bool {
         let has_hosts = match (&self.hosts, &other.hosts) {
             (Hosts::All, _) => true,
@@ -49,13 +49,13 @@ impl HostRule {
             (None, Some(port)) => PORTS_DEFAULT.contains(&port),
             _ => false,
         };
-        // The operator's `*` is about hosts: it leaves the port to the one who names a host.
+        // A `*` without a port in the operator's setting limits neither the hosts nor the ports of other rules.
         let is_everything = self.hosts == Hosts::All && self.port.is_none();
         has_hosts && (has_port || is_everything)
     }
 }
 
-/// A name in the form in which names are compared.
+/// Returns a host name in the form in which names are compared: in lower case, without a final dot.
 fn normal(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
@@ -78,7 +78,7 @@ impl FromStr for HostRule {
             name.len() <= NAME_BYTES_MAX && name.split('.').all(is_label)
         };
         if name == "*." {
-            // Without its dot it would be the rule for all hosts.
+            // Without its final dot it would be the rule for all hosts.
             return Err(wrong());
         }
         let name = normal(name);

@@ -24,9 +24,9 @@ use super::workspace::{Direct, StoreCalls};
 use super::{Sandboxes, creation};
 use crate::catalog::SandboxRecord;
 
-/// The permissions of a new directory. The one above it keeps other users of the host out.
+/// The permissions of a new directory. Its parent directory keeps other users of the host out.
 const MODE: u32 = 0o755;
-/// Changes that a mount left are committed with this message before files are written to a directory.
+/// Commit message for changes that a mount left, before files are checked out.
 const BEFORE_CHECKOUT: &str = "before a checkout";
 /// The message of a commit before a fork.
 const BEFORE_FORK: &str = "before a fork";
@@ -36,7 +36,7 @@ impl StoreCalls {
         DirectoryServiceClient::new(self.direct())
     }
 
-    /// The directory that belongs to a workspace.
+    /// Returns the directory that is attached to a workspace, or `None` if there is none.
     async fn directory_of(&self, workspace: &str) -> Result<Option<v1::Directory>, Status> {
         let mut message = v1::ListDirectoriesRequest::default();
         loop {
@@ -51,7 +51,7 @@ impl StoreCalls {
         }
     }
 
-    /// Writes the files of a workspace into an empty directory, which belongs to the workspace afterwards.
+    /// Checks out the files of a workspace into an empty directory, and attaches the directory to the workspace.
     async fn check_out(&self, workspace: &str, path: &Path) -> Result<(), Status> {
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         if self.head(workspace).await?.is_empty() {
@@ -72,7 +72,7 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Commits the files of a directory. Returns whether all of them were read.
+    /// Commits the files of a directory. Returns whether all of them could be read.
     async fn capture(&self, directory: &str, why: &str) -> Result<bool, Status> {
         let (name, message) = (directory.to_owned(), why.to_owned());
         let message = v1::CaptureDirectoryRequest { name, message, ..v1::CaptureDirectoryRequest::default() };
@@ -85,7 +85,7 @@ impl StoreCalls {
         Err(Status::internal("a capture without a result"))
     }
 
-    /// Commits the files of a directory, and removes it. One with files that were not read stays, and still belongs to its workspace.
+    /// Commits the files of a directory, and removes it. A directory with files that could not be read stays attached.
     async fn put_away(&self, directory: &v1::Directory, path: PathBuf, why: &str) -> Result<(), Status> {
         if !self.capture(&directory.name, why).await? {
             let message = "files of the workspace cannot be read; they stay in its directory on the server's host";
@@ -97,7 +97,7 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Tells the store that the directory of a workspace was moved.
+    /// Attaches the directory of a workspace again after it was moved to `path`.
     async fn attach_again(&self, workspace: &str, path: &Path) -> Result<(), Status> {
         let workspace_id = workspace.strip_prefix("workspaces/").unwrap_or(workspace).to_owned();
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
@@ -105,13 +105,14 @@ impl StoreCalls {
         self.directories().attach_directory(self.request(message)).await.map(drop)
     }
 
-    /// Whether the server died while it wrote a directory. A checkout into it removes what was written, and nothing else.
+    /// Returns whether the server died during the checkout of a directory. Another checkout into it removes only the files of the
+    /// first one.
     async fn is_unfinished(&self, directory: &v1::Directory) -> Result<bool, Status> {
         Ok(directory.snapshot.is_empty() && !self.head(&directory.workspace).await?.is_empty())
     }
 }
 
-/// Removes a directory with everything in it.
+/// Removes a directory with all its files. Logs a failure.
 async fn remove(path: PathBuf) {
     let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
     if let Ok(Err(error)) = removed {
@@ -119,13 +120,13 @@ async fn remove(path: PathBuf) {
     }
 }
 
-/// Where a directory of the store is.
+/// Returns whether a directory of the store is at a path of the host.
 fn is_at(directory: &v1::Directory, path: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| path.as_os_str().as_bytes() == directory.path)
 }
 
 impl Sandboxes {
-    /// Writes the workspace of a sandbox and its home into directories.
+    /// Checks out the workspace of a sandbox and its home into directories.
     pub(super) async fn check_out_all(
         &self,
         calls: &StoreCalls,
@@ -142,7 +143,7 @@ impl Sandboxes {
             let path = directory.join(part);
             match calls.directory_of(&workspace).await? {
                 Some(found) if is_at(&found, &path) => {
-                    // Its last end could not put it away. One that was not written to its end is written anew.
+                    // The last end of the sandbox could not remove it. An unfinished checkout is repeated.
                     if !calls.is_unfinished(&found).await? {
                         continue;
                     }
@@ -155,7 +156,7 @@ impl Sandboxes {
                             format!("{workspace} has a directory on the server's host; fork it, and use the fork");
                         return Err(Failure::new(Reason::AlreadyExists, message).into_status());
                     }
-                    // That of a sandbox that has ended, or that never began.
+                    // The directory of a sandbox that has ended, or that never started.
                     if calls.is_unfinished(&found).await? {
                         std::fs::rename(&place, &path).map_err(failed)?;
                     } else if let Err(status) = calls.put_away(&found, place.clone(), BEFORE_CHECKOUT).await {
@@ -165,7 +166,7 @@ impl Sandboxes {
                         continue;
                     }
                 }
-                // A mount may have left changes.
+                // A mount may have left uncommitted changes.
                 None => calls.commit(&workspace, BEFORE_CHECKOUT).await?,
             }
             prepare(&path, owner).map_err(failed)?;
@@ -182,7 +183,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Commits the workspace of a sandbox and its home, and removes their directories. What cannot be captured stays.
+    /// Commits the workspace of a sandbox and its home, and removes their directories. A directory that cannot be captured stays.
     pub(super) async fn put_away_all(&self, calls: &StoreCalls, record: &SandboxRecord, why: &str) {
         let Ok(directory) = self.directory(&record.id) else { return };
         for (place, workspace, part) in mounts_of(record) {
@@ -202,7 +203,7 @@ impl Sandboxes {
         }
     }
 
-    /// Removes the directories of a sandbox whose workspaces were deleted.
+    /// Removes those directories of a sandbox whose workspaces were deleted.
     pub(super) async fn remove_checkouts(&self, record: &SandboxRecord, parts: &[&str]) {
         let Ok(directory) = self.directory(&record.id) else { return };
         if Access::of_record(record) == Access::Checkout {
@@ -213,7 +214,7 @@ impl Sandboxes {
     }
 }
 
-/// Commits the files of a running sandbox before a fork, which begins with snapshots.
+/// Commits the files of a running sandbox with checkouts, because a fork begins with snapshots.
 pub(super) async fn commit_for_fork(calls: &StoreCalls, record: &SandboxRecord) -> Result<(), Status> {
     if Access::of_record(record) == Access::Checkout {
         for (_, workspace, _) in mounts_of(record) {
@@ -223,7 +224,8 @@ pub(super) async fn commit_for_fork(calls: &StoreCalls, record: &SandboxRecord) 
     Ok(())
 }
 
-/// Makes a directory that the user of a sandbox may write to. Files without an owner in the tree get the owner of their directory.
+/// Creates a directory that the user of a sandbox may write to. Files without an owner in the tree get the owner of their
+/// directory.
 fn prepare(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     std::fs::create_dir_all(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;

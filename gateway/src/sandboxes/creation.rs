@@ -1,4 +1,4 @@
-//! Starting sandboxes: checks, the workspace, the runtime, the registration of the agent.
+//! Starts sandboxes: checks, the workspace, the runtime, the registration of the agent.
 
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -27,29 +27,31 @@ use crate::catalog::SandboxRecord;
 use crate::identity::Identity;
 use crate::project::ProjectName;
 
-/// The mount of the workspace, the directory of the socket, and that of the runtime, below the directory of a sandbox.
+/// The mount point of the workspace, below the directory of a sandbox.
 pub(super) const WORKSPACE: &str = "workspace";
-/// The mount of the home.
+/// The mount point of the home.
 pub(super) const HOME: &str = "home";
+/// The directory with the socket of the agent.
 pub(super) const LINK: &str = "link";
-/// The mount of the root directory of a template.
+/// The mount point of the root directory of a template.
 pub(super) const ROOT: &str = "root";
+/// The directory for files of the runtime.
 pub(super) const FILES: &str = "files";
-/// The directory with the output of commands, for the next server.
+/// The directory with the output of commands, which the next server reads.
 pub(super) const OUTPUT: &str = "output";
-/// How long a creation waits for others.
+/// Maximum time that a creation waits for others.
 const QUEUE_WITHIN: Duration = Duration::from_secs(30);
-/// How long an agent may take to register.
+/// Maximum time that an agent may take to register.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// An agent without a server ends its sandbox after so long.
+/// Time without a server after which an agent ends its sandbox.
 const ORPHANED_AFTER: Duration = Duration::from_secs(120);
 pub(super) const LIFETIME_DEFAULT_SECONDS: i64 = 3_600;
 pub(super) const LIFETIME_SECONDS_MAX: i64 = 86_400;
 const NAME_BYTES_MAX: usize = 128;
 pub(super) const NANOSECONDS: i64 = 1_000_000_000;
 
-/// A sandbox to be started, checked.
+/// The checked parameters of a sandbox that will be started.
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) template: String,
@@ -64,21 +66,21 @@ pub(super) struct Plan {
     /// The snapshot or workspace whose contents the home gets; empty for none.
     pub(super) home_from: String,
     pub(super) metadata: HashMap<String, String>,
-    /// The hosts that it may reach.
+    /// The hosts that the sandbox may reach.
     pub(super) allowed_hosts: Vec<HostRule>,
 }
 
-/// Where the workspace comes from.
+/// The origin of the workspace of a sandbox.
 pub(super) enum Source {
-    /// An existing one.
+    /// An existing workspace.
     Existing(String),
-    /// A new one, with the contents of a state or none.
+    /// A new workspace, with the contents of a snapshot or another workspace; `from` is empty for none.
     New { from: String },
-    /// One that was forked for the sandbox.
+    /// A workspace that was forked for the sandbox.
     Forked(String),
 }
 
-/// Who starts a sandbox, and where.
+/// The caller that starts a sandbox, and the project of the sandbox.
 #[derive(Clone)]
 pub(super) struct Owner {
     pub(super) project: ProjectName,
@@ -97,7 +99,7 @@ fn invalid(why: impl Into<String>) -> Status {
 }
 
 impl Plan {
-    /// Checks a request.
+    /// Checks a request, and returns the parameters of its sandbox.
     pub(super) fn of_request(request: v1::CreateSandboxRequest) -> Result<Self, Status> {
         if request.name.len() > NAME_BYTES_MAX || request.name.chars().any(char::is_control) {
             return Err(invalid("name: at most 128 bytes, without control characters"));
@@ -142,7 +144,7 @@ impl Plan {
     }
 }
 
-/// Checks the hosts that a sandbox may reach.
+/// Parses and checks the hosts that a sandbox may reach.
 fn allowed_hosts(words: &[String], network: Network) -> Result<Vec<HostRule>, Status> {
     const HOSTS_MAX: usize = 64;
     if words.len() > HOSTS_MAX {
@@ -155,7 +157,7 @@ fn allowed_hosts(words: &[String], network: Network) -> Result<Vec<HostRule>, St
     words.iter().map(rule).collect()
 }
 
-/// Adds the variables by which programs find the proxy. Those of the caller stay.
+/// Adds the environment variables by which programs find the proxy. Variables of the caller take precedence.
 fn add_proxy(envs: &mut HashMap<String, String>) {
     let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
     let local = "localhost,127.0.0.1,::1".to_owned();
@@ -166,7 +168,7 @@ fn add_proxy(envs: &mut HashMap<String, String>) {
     }
 }
 
-/// Checks names of environment variables.
+/// Checks the names and values of environment variables.
 pub(super) fn check_envs(envs: &HashMap<String, String>) -> Result<(), Status> {
     let is_wrong = |name: &str, value: &str| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
     match envs.iter().find(|(name, value)| is_wrong(name, value)) {
@@ -175,7 +177,7 @@ pub(super) fn check_envs(envs: &HashMap<String, String>) -> Result<(), Status> {
     }
 }
 
-/// Checks secrets: their names become names of variables and files.
+/// Checks secrets, whose names become names of variables and files.
 pub(super) fn check_secrets(secrets: HashMap<String, String>) -> Result<Secrets, Status> {
     const SECRETS_MAX: usize = 64;
     const SECRET_BYTES_MAX: usize = 64 << 10;
@@ -218,11 +220,11 @@ fn limits(resources: &v1::ResourceConfig, is_best_effort: bool) -> Result<Limits
 }
 
 impl Sandboxes {
-    /// Starts a sandbox. What was made is taken away if it does not start.
+    /// Starts a sandbox, and counts the creation in the metrics. Everything that was created is removed if it does not start.
     pub(super) async fn start(&self, owner: &Owner, plan: Plan) -> Result<SandboxRecord, Status> {
         let begin = Instant::now();
         let started = self.start_checked(owner, plan).await;
-        // What the caller did wrong is no failure of the server.
+        // A wrong request is no failure of the server.
         let is_failure = started.as_ref().is_err_and(|status| {
             !matches!(Failure::of_status(status).map(|failure| failure.reason), Some(reason) if is_refusal(reason))
         });
@@ -272,7 +274,7 @@ impl Sandboxes {
         }
     }
 
-    /// Writes the record of a sandbox that is about to be started. Counts it against the limits.
+    /// Writes the record of a sandbox that is about to start, if the limits permit one more. Creates its workspace if needed.
     async fn reserve(
         &self,
         parts: &Parts,
@@ -300,8 +302,8 @@ impl Sandboxes {
         let limits: Vec<_> =
             enforced.iter().map(|one| json!({"limit": one.limit, "value": one.value, "by": one.by})).collect();
         let outlives_server = match access {
-            // The root directory of a template ends with the server that shows it. A sandbox that may only read its workspace sees the
-            // mount itself, read-only.
+            // The root directory of a template ends with the server that mounts it. A read-only sandbox sees the mount itself,
+            // read-only.
             Access::Fuse => choice.root.is_none() && !plan.is_read_only && choice.slot.carries_mounts(&parts.options),
             Access::Checkout => true,
         };
@@ -340,12 +342,12 @@ impl Sandboxes {
         Ok(record)
     }
 
-    /// Calls to the store of a project, as the one who owns the sandbox.
+    /// Returns a client of the store of a project that makes its calls as the owner of the sandbox.
     pub(super) async fn calls_of(&self, owner: &Owner) -> Result<StoreCalls, Status> {
         Ok(StoreCalls::new(self.inner.projects.open(&owner.project).await?, &owner.agent))
     }
 
-    /// Mounts the workspace, starts the processes, and waits for the agent.
+    /// Mounts or checks out the workspace, starts the processes, and waits for the agent.
     pub(super) async fn begin(&self, slot: &RuntimeSlot, record: &SandboxRecord, plan: Plan) -> Result<(), Status> {
         let runtime = &slot.runtime;
         let directory = self.directory(&record.id)?;
@@ -394,7 +396,7 @@ impl Sandboxes {
         let living =
             Living { link: link.clone(), handle: started.handle.clone(), envs: plan.envs, limits: plan.limits };
         self.inner.living.lock().insert(record.id.clone(), living);
-        // One that an earlier version of the server started has no home in its record.
+        // A sandbox that an earlier version of the server started has no home in its record.
         let mut config = record.config.clone();
         config["home"] = home_name(&record.workspace).into();
         catalog.set_sandbox_handle(&record.id, &started.handle, &config).await?;
@@ -402,7 +404,7 @@ impl Sandboxes {
             ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
             () = runtime.ended(&started.handle) => false,
         };
-        // The secret is good once, and was used.
+        // The secret is valid once, and was used.
         let _ = std::fs::remove_file(directory.join(LINK).join("secret"));
         if !ready {
             let said = runtime.last_words(&started.handle, &directory.join(FILES)).await;
@@ -411,7 +413,7 @@ impl Sandboxes {
             return Err(sandbox_status(&SandboxError::NotStarted(message)));
         }
         if is_mounted_later {
-            // The agent runs, so the sandbox has its empty directories: an earlier mount would be taken in their place, read-only.
+            // The agent runs, so the sandbox has its empty directories. An earlier mount would replace them, read-only.
             self.show_all(&calls, runtime.as_ref(), record, disk_bytes).await?;
             let places = [MountPlace::Workspace, MountPlace::Home];
             if !places.into_iter().all(|place| runtime.sees_mount(&started.handle, place)) {
@@ -426,19 +428,19 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Writes down slow parts of a start.
+    /// Returns a callback that writes the slow steps of a start into the log of the sandbox.
     fn progress(&self, id: &str) -> Progress {
         let (sandboxes, id) = (self.clone(), id.to_owned());
         Progress(std::sync::Arc::new(move |what| sandboxes.note(&id, what)))
     }
 
-    /// Waits for the end of a sandbox that nobody ends.
+    /// Starts a task that notices when the processes of a sandbox end by themselves.
     pub(super) fn spawn_watch(&self, record: &SandboxRecord, handle: String) {
         let (sandboxes, id, runtime) = (self.clone(), record.id.clone(), record.runtime.clone());
         tokio::spawn(async move { sandboxes.watch(id, runtime, handle).await });
     }
 
-    /// Listens for the agent of a sandbox, which registers with the secret of this hash.
+    /// Listens for the agent of a sandbox, which registers with the secret of the hash `credential`.
     pub(super) fn listen(
         &self,
         record: &SandboxRecord,
@@ -468,7 +470,8 @@ impl Sandboxes {
         })
     }
 
-    /// Copies the workspace and the home of a running sandbox, and starts a sandbox on each copy.
+    /// Forks the workspace and the home of a running sandbox, and starts a sandbox on each fork. If one does not start, all are
+    /// deleted.
     pub(super) async fn fork(
         &self,
         owner: &Owner,
@@ -505,7 +508,7 @@ impl Sandboxes {
             match self.start(owner, plan).await {
                 Ok(record) => started.push(record),
                 Err(status) => {
-                    // It may be gone with its sandbox already.
+                    // It may have been deleted with its sandbox.
                     drop_places(&calls, &workspace).await;
                     failed = Some(status);
                     break;
@@ -527,7 +530,7 @@ impl Sandboxes {
 /// Forks the workspace of a sandbox and its home. Returns the names of the new workspaces.
 async fn fork_places(calls: &StoreCalls, record: &SandboxRecord, count: i32) -> Result<Vec<String>, Status> {
     let ids: Vec<_> = (0..count).map(|_| Ok(workspace_id(&new_sandbox_id()?))).collect::<Result<_, Status>>()?;
-    // A home without a workspace is swept, so the workspaces come first.
+    // A home without a workspace is swept, so the workspaces are forked first.
     commit_for_fork(calls, record).await?;
     let forked = calls.fork(&record.workspace, ids.clone()).await?;
     if has_home(record)
@@ -541,13 +544,13 @@ async fn fork_places(calls: &StoreCalls, record: &SandboxRecord, count: i32) -> 
     Ok(forked)
 }
 
-/// Deletes a forked workspace and its home. They may be gone with their sandbox already.
+/// Deletes a forked workspace and its home. They may have been deleted with their sandbox.
 async fn drop_places(calls: &StoreCalls, workspace: &str) {
     log_failed_clean_up("home", workspace, calls.delete_home(workspace).await);
     log_failed_clean_up("workspace", workspace, calls.delete(workspace).await);
 }
 
-/// Logs that something which a failed fork made was not deleted. What is gone already is no failure.
+/// Logs that a resource of a failed fork was not deleted. One that does not exist any more is no failure.
 fn log_failed_clean_up(kind: &'static str, name: &str, deleted: Result<(), Status>) {
     if let Err(status) = deleted
         && status.code() != Code::NotFound
@@ -556,7 +559,7 @@ fn log_failed_clean_up(kind: &'static str, name: &str, deleted: Result<(), Statu
     }
 }
 
-/// Whether a reason says that the caller asked for something that there is not.
+/// Returns whether a reason means that the request was wrong or a limit was reached, not that the server failed.
 fn is_refusal(reason: Reason) -> bool {
     matches!(
         reason,
@@ -569,7 +572,7 @@ fn is_refusal(reason: Reason) -> bool {
     )
 }
 
-/// The name of a workspace that is made for a sandbox.
+/// Returns the id of the workspace that is created for a sandbox.
 fn workspace_id(id: &str) -> String {
     format!("sandboxes/{id}")
 }
@@ -587,7 +590,7 @@ fn make_directories(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Milliseconds since 1970, for the times of output.
+/// Returns the milliseconds since 1970, for the times of output.
 fn now_ms_of_process() -> i64 {
     #[allow(clippy::disallowed_methods, reason = "times of output are for people and decide nothing")]
     let now = std::time::SystemTime::now();

@@ -1,5 +1,5 @@
-//! Events of sandboxes, for webhooks and for those who watch sandboxes. They are queued in the catalog, like those of the log, so that
-//! a restart loses none.
+//! Events of sandboxes, for webhooks and for clients that watch sandboxes. They are queued in the catalog, like those of the
+//! operation log, so that a restart loses none.
 
 use amalgam_sandbox::Link;
 use serde_json::{Value, json};
@@ -10,25 +10,25 @@ use super::watch::stored;
 use crate::audit::timestamp;
 use crate::catalog::SandboxRecord;
 
-/// Its processes are being started.
+/// The processes of the sandbox are being started.
 pub(super) const STARTING: &str = "sandbox.starting";
-/// It can be used; the event has all of it.
+/// The sandbox can be used.
 pub(super) const CREATED: &str = "sandbox.created";
-/// Its agent has registered.
+/// The agent of the sandbox has registered.
 pub(super) const RUNNING: &str = "sandbox.running";
-/// Its time is up in five minutes.
+/// The sandbox expires in about five minutes.
 pub(super) const EXPIRING: &str = "sandbox.expiring";
-/// Its time is up.
+/// The sandbox has expired.
 pub(super) const EXPIRED: &str = "sandbox.expired";
-/// It was ended and forgotten.
+/// The sandbox was ended, and its record deleted.
 pub(super) const DELETED: &str = "sandbox.deleted";
-/// It did not start, or its processes are gone.
+/// The sandbox did not start, or its processes ended by themselves.
 pub(super) const ERROR: &str = "sandbox.error";
 const CONNECTED: &str = "agent.connected";
 const DISCONNECTED: &str = "agent.disconnected";
 
 impl Sandboxes {
-    /// Queues an event for the webhooks of the sandbox's project, and tells those who watch its sandboxes.
+    /// Queues an event for the webhooks of the sandbox's project, and wakes the watch streams.
     pub(super) async fn announce(&self, kind: &str, record: &SandboxRecord) {
         let (catalog, data, now) = (&self.inner.catalog, data(record), self.now());
         let stored = stored(record, &data);
@@ -40,7 +40,7 @@ impl Sandboxes {
         }
     }
 
-    /// Queues an event for a sandbox as the catalog has it now.
+    /// Queues an event with the present record of a sandbox.
     pub(super) async fn announce_now(&self, kind: &str, id: &str) {
         match self.inner.catalog.sandbox(id).await {
             Ok(Some(record)) => self.announce(kind, &record).await,
@@ -49,7 +49,7 @@ impl Sandboxes {
         }
     }
 
-    /// Tells when the agent of a sandbox comes and goes, until the sandbox ends.
+    /// Announces each connect and disconnect of the agent of a sandbox, until the sandbox ends.
     pub(super) async fn announce_agent(&self, id: String, link: Link) {
         let mut changes = link.connection_changes();
         loop {

@@ -1,7 +1,7 @@
 //! The home of a sandbox: a hidden workspace with its home directory and its `/tmp`, beside the workspace that it works in.
 //!
-//! Its name follows from that of the workspace, so the next sandbox in the workspace finds it. It is committed by forks only, and removed
-//! with its sandbox or when its workspace is gone.
+//! Its name is derived from that of the workspace, so the next sandbox in the workspace finds it. It is committed by forks only,
+//! and deleted with its sandbox or when its workspace does not exist any more.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -20,34 +20,34 @@ use super::{Sandboxes, creation};
 use crate::catalog::SandboxRecord;
 use crate::project::ProjectName;
 
-/// Names of homes begin so. The dot hides them from lists.
+/// Prefix of the names of homes. The dot hides them from lists.
 const PREFIX: &str = ".homes/";
 const WORKSPACES: &str = "workspaces/";
-/// The longest name of a workspace.
+/// Maximum length of the name of a workspace, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 /// The actor that deletes homes without a workspace.
 const SWEEPER: &str = "amalgam";
 
-/// What stays of a sandbox that is deleted.
+/// The parts of a deleted sandbox that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Nothing that was made for it.
+    /// Nothing that was created for it.
     Nothing,
-    /// The workspace; the home goes.
+    /// The workspace, but not the home.
     Workspace,
     /// The workspace, and the home for the next sandbox in it.
     WorkspaceAndHome,
 }
 
 impl Keep {
-    /// What a caller asks for.
+    /// Returns the parts that a request wants to keep.
     pub(crate) fn of_request(keep_workspace: bool) -> Self {
         if keep_workspace { Self::WorkspaceAndHome } else { Self::Nothing }
     }
 }
 
-/// The id of the home of a workspace, without `workspaces/`.
+/// Returns the id of the home of a workspace, without `workspaces/`. A name that would be too long is replaced by its hash.
 pub(super) fn home_id(workspace: &str) -> String {
     let id = workspace.strip_prefix(WORKSPACES).unwrap_or(workspace);
     match PREFIX.len() + id.len() <= NAME_BYTES_MAX {
@@ -56,17 +56,17 @@ pub(super) fn home_id(workspace: &str) -> String {
     }
 }
 
-/// The name of the home of a workspace, `workspaces/{workspace}`.
+/// Returns the name of the home of a workspace, with `workspaces/`.
 pub(super) fn home_name(workspace: &str) -> String {
     format!("{WORKSPACES}{}", home_id(workspace))
 }
 
-/// Whether a sandbox has its home in a workspace. One that an earlier version of the server started has it in memory.
+/// Returns whether the home of a sandbox is a workspace. A sandbox that an earlier version of the server started has it in memory.
 pub(super) fn has_home(record: &SandboxRecord) -> bool {
     record.config["home"].is_string()
 }
 
-/// The mounts of a sandbox: where it sees them, what is mounted, and the directory of the sandbox's own where it is mounted.
+/// Returns the mounts of a sandbox: the place inside the sandbox, the workspace, and the mount point below the sandbox's directory.
 pub(super) fn mounts_of(record: &SandboxRecord) -> Vec<(MountPlace, String, &'static str)> {
     let mut mounts = vec![(MountPlace::Workspace, record.workspace.clone(), creation::WORKSPACE)];
     if has_home(record) {
@@ -76,8 +76,8 @@ pub(super) fn mounts_of(record: &SandboxRecord) -> Vec<(MountPlace, String, &'st
 }
 
 impl StoreCalls {
-    /// Makes the home of a workspace, with the contents of a snapshot or a workspace if one is named. Without one, a home that is there
-    /// already stays as it is.
+    /// Creates the home of a workspace, with the contents of the snapshot or the workspace `from`. If `from` is empty, an existing
+    /// home is kept.
     pub(super) async fn ensure_home(&self, workspace: &str, from: &str) -> Result<(), Status> {
         match self.create(&home_id(workspace), from).await {
             Err(status) if from.is_empty() && is_there(&status) => Ok(()),
@@ -85,7 +85,7 @@ impl StoreCalls {
         }
     }
 
-    /// Deletes the home of a workspace, if there is one.
+    /// Deletes the home of a workspace. A home that does not exist is no error.
     pub(super) async fn delete_home(&self, workspace: &str) -> Result<(), Status> {
         match self.discard(&home_name(workspace)).await {
             Err(status) if status.code() == Code::NotFound => Ok(()),
@@ -99,7 +99,7 @@ fn is_there(status: &Status) -> bool {
 }
 
 impl Sandboxes {
-    /// Shows a sandbox its workspace and its home: by mounts, or by checkouts.
+    /// Makes the workspace and the home of a sandbox available to it, by mounts or by checkouts.
     pub(super) async fn show_all(
         &self,
         calls: &StoreCalls,
@@ -136,7 +136,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Deletes homes whose workspaces are gone, in the stores that are open. Returns how many.
+    /// Deletes homes whose workspaces do not exist any more, in all open stores. Returns the number of deleted homes.
     pub(super) async fn sweep_homes(&self) -> Result<i64, Status> {
         let mut deleted = 0;
         for (project, store) in self.inner.projects.all_opened() {
@@ -150,7 +150,7 @@ impl Sandboxes {
         if homes.is_empty() {
             return Ok(0);
         }
-        // Read after the list: a sandbox has its record before its home.
+        // Read after the list, because a sandbox gets its record before its home.
         let used: Vec<_> = self.inner.catalog.sandbox_workspaces(project).await?;
         let mut deleted = 0;
         for home in homes {
@@ -172,7 +172,7 @@ impl Sandboxes {
     }
 }
 
-/// Makes the directory for temporary files. The sandbox may have put anything in its place: nothing is followed, changed or replaced.
+/// Creates the directory for temporary files. Anything that the sandbox may have put in its place is left alone and not followed.
 pub(super) fn make_temporary_directory(home: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(home.join(TEMPORARY_DIRECTORY)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

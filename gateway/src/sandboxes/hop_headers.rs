@@ -1,4 +1,4 @@
-//! Headers of HTTP that are about one connection, and end at a proxy.
+//! Hop-by-hop headers of HTTP, which a proxy does not forward.
 
 use http::HeaderMap;
 use http::header::{
@@ -6,7 +6,7 @@ use http::header::{
     UPGRADE,
 };
 
-/// Headers about one connection, beside those that `Connection` names.
+/// Hop-by-hop headers, beside those that `Connection` names.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -19,7 +19,8 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Headers without those about one connection. Of two lengths of a body neither is kept: the library that sends it tells its own.
+/// Returns the headers without hop-by-hop ones. `Content-Length` beside `Transfer-Encoding` is removed, too: the HTTP library sets
+/// its own.
 pub(super) fn without_hops(headers: &HeaderMap) -> HeaderMap {
     let mut kept = headers.clone();
     for value in headers.get_all(CONNECTION) {

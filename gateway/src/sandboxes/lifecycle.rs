@@ -17,7 +17,7 @@ use crate::project::ProjectName;
 
 const METADATA_MAX: usize = 64;
 const METADATA_BYTES_MAX: usize = 16 << 10;
-/// Expired sandboxes are not looked for more often.
+/// Minimum interval of the checks for expired sandboxes.
 const EXPIRY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub(super) const PAUSED: &str = "paused; the workspace was committed and kept";
 
@@ -25,7 +25,7 @@ fn invalid(why: impl Into<String>) -> Status {
     Failure::new(Reason::Invalid, why).into_status()
 }
 
-/// Checks notes about a sandbox.
+/// Checks the number and the size of the metadata of a sandbox.
 pub(super) fn check_metadata(metadata: &HashMap<String, String>) -> Result<(), Status> {
     let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
     if metadata.len() > METADATA_MAX || bytes > METADATA_BYTES_MAX {
@@ -38,7 +38,7 @@ pub(super) fn check_metadata(metadata: &HashMap<String, String>) -> Result<(), S
 }
 
 impl Sandboxes {
-    /// All sandboxes that may have processes, if one more may be started.
+    /// Returns all sandboxes that may have processes. Fails if the limits do not permit one more.
     pub(super) async fn others(&self, parts: &Parts, owner: &Owner) -> Result<Vec<SandboxRecord>, Status> {
         let others = self.inner.catalog.living_sandboxes().await?;
         let of_key = others.iter().filter(|other| other.key_id == owner.key_id).count();
@@ -50,7 +50,7 @@ impl Sandboxes {
         Ok(others)
     }
 
-    /// How long until expired sandboxes are looked for again.
+    /// Returns the time until the next check for expired sandboxes, at most `interval`.
     pub(super) async fn until_expiry(&self, interval: Duration) -> Duration {
         let next = self.inner.catalog.next_sandbox_expiry().await.ok().flatten();
         let left = next.map_or(interval, |next| {
@@ -59,7 +59,7 @@ impl Sandboxes {
         left.clamp(EXPIRY_INTERVAL_MIN.min(interval), interval)
     }
 
-    /// Sets when a running sandbox is ended.
+    /// Sets the expiry time of a running sandbox to `seconds` from now.
     pub(super) async fn set_timeout(
         &self,
         project: &ProjectName,
@@ -76,7 +76,7 @@ impl Sandboxes {
         self.find(project, id).await
     }
 
-    /// Ends a running sandbox in a way that it can be started again.
+    /// Ends a running sandbox and keeps its record, so that it can be resumed.
     pub(super) async fn pause(&self, project: &ProjectName, id: &str) -> Result<SandboxRecord, Status> {
         self.running(project, id).await?;
         let record = self.find(project, id).await?;
@@ -103,7 +103,7 @@ impl Sandboxes {
             Failure::new(Reason::Unsupported, message).into_status()
         })?;
         slot.probe().await?;
-        // A server that has started since shares the directory of the mounts only now.
+        // After a restart the server has not yet shared the directory of the mounts. This call does so.
         slot.carries_mounts(&parts.options);
         let record = self.reserve_again(parts, owner, &request.id, lifetime_seconds).await?;
         let plan = Plan {
@@ -135,7 +135,7 @@ impl Sandboxes {
         Ok(record)
     }
 
-    /// Writes down that a stopped sandbox is about to be started. Counts it against the limits.
+    /// Marks a stopped sandbox as starting, if the limits permit one more.
     async fn reserve_again(
         &self,
         parts: &Parts,

@@ -8,15 +8,15 @@ use tonic::Status;
 
 use super::Sandboxes;
 
-/// The file in the directory of a sandbox.
+/// The log file in the directory of a sandbox.
 pub(super) const FILE: &str = "sandbox.log";
 const TAIL_DEFAULT: usize = 100;
 const TAIL_MAX: usize = 10_000;
-/// A log that is longer takes no more lines.
+/// Size in bytes above which no more lines are added to a log.
 const LOG_BYTES_MAX: u64 = 4 << 20;
 
 impl Sandboxes {
-    /// Adds a line to the log of a sandbox.
+    /// Appends a line to the log of a sandbox, unless the log is full.
     pub(super) fn note(&self, id: &str, what: &str) {
         let Ok(directory) = self.directory(id) else { return };
         let path = directory.join(FILE);
@@ -30,7 +30,7 @@ impl Sandboxes {
         }
     }
 
-    /// Reads the log of a sandbox.
+    /// Reads the last lines of the log of a sandbox.
     pub(super) fn read_log(&self, request: &v1::GetSandboxLogsRequest) -> Result<v1::GetSandboxLogsResponse, Status> {
         let path = self.directory(&request.id)?.join(FILE);
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -44,7 +44,7 @@ impl Sandboxes {
     }
 }
 
-/// The last lines of a log between two times, and whether there are more.
+/// Returns the last `tail` lines of a log between two times, and whether lines before them were left out.
 fn last_lines(text: &str, tail: usize, since: Option<Time>, until: Option<Time>) -> (String, bool) {
     let is_meant = |line: &&str| {
         let time = line.split(' ').next().and_then(|time| time.parse::<prost_types::Timestamp>().ok());

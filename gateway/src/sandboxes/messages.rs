@@ -1,4 +1,4 @@
-//! Sandboxes, commands and their events as messages.
+//! Converts sandboxes, commands and their events to messages of the API.
 
 use amalgam_engine::Time;
 use amalgam_proto::{timestamp, v1};
@@ -53,7 +53,7 @@ fn time(milliseconds: i64) -> Time {
     Time(milliseconds.saturating_mul(NANOSECONDS_IN_MILLISECOND))
 }
 
-/// What a sandbox uses; nothing is known before the agent has measured.
+/// Builds the message with the usage of a sandbox. All values are zero before the agent has measured.
 #[allow(clippy::cast_precision_loss, reason = "a percentage needs few digits")]
 pub(super) fn stats_message(id: &str, living: &Living, usage: Option<Usage>) -> v1::GetSandboxStatsResponse {
     let updated_at = usage.map(|usage| timestamp(time(usage.at_ms)));
@@ -98,7 +98,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// The end of a command.
+    /// Returns the event for the end of a command.
     pub(super) fn of_end(command_id: &str, end: CommandEnd, next_offset: u64, now: Time) -> Self {
         let kind = if end.error.is_some() { "error" } else { "exit" };
         let message = match end.error {

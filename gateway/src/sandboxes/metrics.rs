@@ -1,4 +1,4 @@
-//! Figures of sandboxes for Prometheus.
+//! Prometheus metrics of sandboxes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::Sandboxes;
 
-/// The upper bounds of the buckets of creations, in seconds.
+/// The upper bounds of the histogram of creation times, in seconds.
 const SECONDS: [f64; 10] = [0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -21,7 +21,7 @@ struct StateLabels {
     state: &'static str,
 }
 
-/// Figures of sandboxes. Cheap to clone.
+/// Metrics of sandboxes. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct SandboxMetrics {
     states: Family<StateLabels, Gauge>,
@@ -50,7 +50,7 @@ impl SandboxMetrics {
         }
     }
 
-    /// Adds the figures to those of the server.
+    /// Registers the metrics.
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("sandbox_total", "Sandboxes by state", self.states.clone());
         // The encoder appends `_total` to counters.
@@ -78,12 +78,12 @@ impl SandboxMetrics {
         );
     }
 
-    /// A sandbox tried to reach a host that it may not reach.
+    /// Counts a refused connection of a sandbox to a host that it may not reach.
     pub(super) fn connection_refused(&self) {
         self.connections_refused.inc();
     }
 
-    /// A creation ended.
+    /// Counts a creation that succeeded or failed, and the duration of one that succeeded.
     pub(crate) fn created(&self, is_success: bool, took: Duration) {
         self.creations.inc();
         match is_success {
@@ -96,12 +96,12 @@ impl SandboxMetrics {
 }
 
 impl Sandboxes {
-    /// The figures. Those of the present moment are as [`Sandboxes::measure`] found them.
+    /// Returns the metrics. [`Sandboxes::measure`] updates the gauges.
     pub(crate) fn metrics(&self) -> &SandboxMetrics {
         &self.inner.metrics
     }
 
-    /// Counts sandboxes and agents as they are now.
+    /// Updates the gauges: sandboxes by state, disconnected agents and connections to ports.
     pub(crate) async fn measure(&self) {
         if self.inner.parts.is_none() {
             return;

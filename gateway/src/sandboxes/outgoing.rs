@@ -31,24 +31,24 @@ use super::{Sandboxes, allowed_hosts_of};
 use crate::catalog::SandboxRecord;
 use crate::public_address::is_public;
 
-/// How long a program in a sandbox may take to send the head of a request.
+/// Maximum time that a program in a sandbox may take to send the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// How long a name may take to be resolved, and one address to accept a connection.
+/// Maximum time that resolving a name may take, and then connecting to one address.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(10);
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Addresses of a name that are tried.
+/// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 4;
-/// The head of a message, and what is read of a body at once.
+/// Maximum size of the head of a message, and of the buffer for its body.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Bytes of one direction of a connection that are under way in the server.
+/// Size of the buffer for each direction of a tunnel, in bytes.
 const COPY_BYTES: usize = 16 << 10;
-/// Refusals that are written down, in so long a time.
+/// Maximum number of refusals that are logged within [`LINES_WINDOW`].
 const LINES_MAX: u32 = 20;
 const LINES_WINDOW: Duration = Duration::from_secs(10);
-/// The longest name of a host in a log.
+/// Maximum length of a host name in a log.
 const LOGGED_BYTES_MAX: usize = 253;
 
-/// What a sandbox may reach.
+/// The outgoing proxy of one sandbox, with its allow-list.
 struct Outgoing {
     sandboxes: Sandboxes,
     sandbox: String,
@@ -59,27 +59,27 @@ struct Outgoing {
     lines: Mutex<(Instant, u32)>,
 }
 
-/// Why a connection is not made.
+/// Why the proxy refuses a request.
 enum Refused {
-    /// The request is none for a proxy.
+    /// The request is no proxy request.
     Malformed(&'static str),
-    /// The allow-list does not have the host.
+    /// The host is not in the allow-list.
     NotAllowed(String, u16),
-    /// The name leads to an address that is not public.
+    /// The name resolves to an address that is not public.
     NotPublic(String, u16, IpAddr),
-    /// The name leads nowhere, or nothing answers there.
+    /// The name does not resolve, or no address accepts a connection.
     Unreachable(String, u16, String),
 }
 
 impl Sandboxes {
-    /// What answers connections of a sandbox to the proxy; nothing if the sandbox has no allow-list.
+    /// Returns the handler for connections of a sandbox to the proxy, or `None` if the sandbox has no allow-list.
     pub(super) fn outgoing(&self, record: &SandboxRecord) -> Option<OnOutgoing> {
         let options = &self.inner.parts.as_ref()?.options;
         let mut rules = allowed_hosts_of(record);
         if rules.is_empty() {
             return None;
         }
-        // The operator may have changed the setting since.
+        // The operator may have changed the setting since the sandbox was created.
         rules.retain(|rule| options.hosts.iter().any(|hosts| hosts.covers(rule)));
         let outgoing = Arc::new(Outgoing {
             sandboxes: self.clone(),
@@ -95,7 +95,7 @@ impl Sandboxes {
 }
 
 impl Outgoing {
-    /// Answers the requests of one connection.
+    /// Serves the requests of one connection.
     async fn serve(self: Arc<Self>, stream: LinkStream) {
         let service = service_fn(move |request: Request<Incoming>| {
             let outgoing = Arc::clone(&self);
@@ -116,7 +116,7 @@ impl Outgoing {
         answered.unwrap_or_else(|refused| self.refuse(&refused))
     }
 
-    /// Answers `CONNECT`: bytes go both ways from then on.
+    /// Answers `CONNECT`: connects to the host, and copies bytes in both directions.
     async fn tunnel(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let authority = request.uri().authority().cloned();
         let authority = authority.ok_or(Refused::Malformed("CONNECT needs a host and a port"))?;
@@ -129,7 +129,7 @@ impl Outgoing {
             let activity = host.activity.clone();
             let mut client = TokioIo::new(client);
             tokio::select! {
-                // One of the two ended it.
+                // One of the two sides has closed the connection.
                 _ = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut host, COPY_BYTES, COPY_BYTES) => {}
                 () = activity.idle(idle_max) => debug!("a connection of a sandbox was idle for too long"),
             }
@@ -137,7 +137,7 @@ impl Outgoing {
         Ok(Response::new(Body::empty()))
     }
 
-    /// Answers a request for an `http://` URL.
+    /// Forwards a request for an `http://` URL.
     async fn forward(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         const FORM: &str = "this is a proxy: it takes CONNECT, and requests with a whole http:// URL";
         let (mut head, body) = request.into_parts();
@@ -178,7 +178,7 @@ impl Outgoing {
         Ok(answer)
     }
 
-    /// Connects to a host of the allow-list.
+    /// Connects to a host of the allow-list, at an address that was checked.
     async fn dial(&self, host: &str, port: u16) -> Result<Watched<TcpStream>, Refused> {
         let name = host.trim_start_matches('[').trim_end_matches(']');
         if !self.rules.iter().any(|rule| rule.permits(name, port)) {
@@ -200,7 +200,7 @@ impl Outgoing {
         }
         for address in allowed {
             if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
-                // Small messages go at once.
+                // Without Nagle's algorithm, small messages are sent at once.
                 let _ = stream.set_nodelay(true);
                 return Ok(Watched { inner: stream, activity: Activity::new() });
             }
@@ -208,7 +208,7 @@ impl Outgoing {
         Err(unreachable("it accepts no connection"))
     }
 
-    /// The answer to a refused request. Refusals by the allow-list are counted and written down.
+    /// Builds the response to a refused request. Refusals by the allow-list are counted and logged.
     fn refuse(&self, refused: &Refused) -> Response<Body> {
         let (status, message, is_policy) = match refused {
             Refused::Malformed(why) => (StatusCode::BAD_REQUEST, (*why).to_owned(), false),
@@ -238,7 +238,7 @@ impl Outgoing {
         response
     }
 
-    /// Whether one more refusal is written down now.
+    /// Counts a refusal, and returns whether it may be logged: at most [`LINES_MAX`] within [`LINES_WINDOW`].
     fn has_line(&self) -> bool {
         let mut lines = self.lines.lock();
         if lines.0.elapsed() > LINES_WINDOW {
@@ -249,12 +249,12 @@ impl Outgoing {
     }
 }
 
-/// A name of a host for logs.
+/// Returns a host name for logs: escaped and truncated.
 fn logged(host: &str) -> String {
     host.escape_debug().take(LOGGED_BYTES_MAX).collect()
 }
 
-/// The header for a host, without a name and a password.
+/// Returns the `Host` header for an authority, without user name and password. `None` if it is no valid header value.
 fn host_header(authority: &Authority) -> Option<HeaderValue> {
     let host = authority.as_str().rsplit('@').next()?;
     HeaderValue::from_str(host).ok()

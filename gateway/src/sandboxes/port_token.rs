@@ -1,7 +1,7 @@
-//! Tokens in URLs of ports: its holder reaches one port of one sandbox, without a key, until it expires. Browsers and most programs
-//! cannot send a header with a key.
+//! Tokens in URLs of ports: the holder of a token reaches one port of one sandbox without a key, until the token expires. Browsers
+//! and most programs cannot send a header with a key.
 //!
-//! A token is as good as the key that asked for it: it ends when the key is revoked or expires, and with the server.
+//! A token is valid as long as the key that requested it: it ends when the key is revoked or expires, and with the server.
 
 use std::collections::HashMap;
 
@@ -15,25 +15,25 @@ use super::Sandboxes;
 use crate::identity::Identity;
 use crate::project::ProjectName;
 
-/// Paths below this one begin with a token.
+/// Prefix of paths that begin with a token.
 pub(super) const TOKENS: &str = "/ports/";
-/// Random bits of a token. Its text fits into a label of a host name.
+/// Number of random bits of a token. Its text fits into a label of a host name.
 const TOKEN_BITS: usize = 160;
-/// The characters of a token.
+/// Number of characters of a token.
 const TOKEN_CHARACTERS: usize = TOKEN_BITS / 5;
-/// Tokens of one sandbox that are kept. One that is too much displaces the oldest one.
+/// Maximum number of tokens of one sandbox. A further one displaces the one that expires first.
 const PER_SANDBOX_MAX: usize = 64;
 
 /// The tokens of a server, by the hash of their text.
 #[derive(Default)]
 pub(super) struct PortTokens(HashMap<String, PortToken>);
 
-/// What a token opens.
+/// The port that a token opens.
 #[derive(Clone)]
 pub(super) struct PortToken {
     pub(super) sandbox: String,
     pub(super) port: u16,
-    /// Who asked for it, and the project of the sandbox.
+    /// The caller that requested the token, and the project of the sandbox.
     pub(super) holder: (Identity, ProjectName),
     pub(super) expires: Time,
 }
@@ -55,13 +55,13 @@ impl PortTokens {
     }
 }
 
-/// Whether a text has the form of a token.
+/// Returns whether a text has the form of a token.
 pub(super) fn is_token(text: &str) -> bool {
     text.len() == TOKEN_CHARACTERS && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
 }
 
 impl Sandboxes {
-    /// Makes a token.
+    /// Creates a token, and returns its text.
     pub(super) fn new_port_token(&self, token: PortToken) -> Result<String, Status> {
         let mut random = [0; TOKEN_BITS / 8];
         getrandom::fill(&mut random).map_err(|error| Status::internal(error.to_string()))?;
@@ -70,14 +70,14 @@ impl Sandboxes {
         Ok(text)
     }
 
-    /// What a token opens.
+    /// Returns the port that a token opens, or fails if the token is unknown or has expired.
     pub(super) fn find_port_token(&self, text: &str) -> Result<PortToken, Status> {
         let found = self.inner.port_tokens.lock().find(text, self.now());
         let message = "the URL of the port has expired, or is of an earlier run of the server; ask for a new one";
         found.ok_or_else(|| Failure::new(Reason::Unauthenticated, message).into_status())
     }
 
-    /// What stands behind the scheme in the URL of a token: a host name of its own, or the host of the server and a path.
+    /// Returns the URL of a token without its scheme: a host name of its own, or the host of the server and a path.
     pub(super) fn port_host(&self, token: &str, server: Option<&str>) -> String {
         match (self.port_domain(), server) {
             (Some(domain), _) if domain.contains(':') => format!("{token}.{domain}"),
@@ -90,7 +90,7 @@ impl Sandboxes {
         }
     }
 
-    /// Forgets the tokens of a sandbox.
+    /// Removes all tokens of a sandbox.
     pub(super) fn forget_port_tokens(&self, sandbox: &str) {
         self.inner.port_tokens.lock().0.retain(|_, token| token.sandbox != sandbox);
     }

@@ -1,8 +1,8 @@
-//! Ports of sandboxes over HTTP: a request below the place of a port goes to the program that listens there, and its answer comes back.
-//! An upgrade (a WebSocket) becomes a connection of bytes in both directions.
+//! Ports of sandboxes over HTTP: a request below the path of a port is forwarded to the program that listens there, and its
+//! response is returned. An upgrade (a WebSocket) becomes a connection that carries bytes in both directions.
 //!
-//! Each request has a connection of its own to the program. Nothing is queued: a side that does not read holds the other one back, and
-//! a connection through which nothing goes for too long is ended.
+//! Each request has a connection of its own to the program. Nothing is queued: a side that does not read holds the other one back,
+//! and a connection that is idle for too long is closed.
 
 mod headers;
 
@@ -33,30 +33,30 @@ use crate::gate::{Admitted, Gate, PROJECT_HEADER, Peer};
 use crate::method::Method;
 use headers::{Route, for_client, for_program, wanted_protocol};
 
-/// The call whose rights a request needs, and by whose name it is in the audit log.
+/// The method whose rights a request needs, and whose name the audit log shows.
 const METHOD: &str = "/amalgam.v1.SandboxService/OpenPort";
 const ROOT: &str = "/api/v1/";
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// The head of an answer, and what is read of its body at once.
+/// Maximum size of the head of a response, and of the buffer for its body.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Bytes of one direction of an upgraded connection that are under way in the server.
+/// Size of the buffer for each direction of an upgraded connection, in bytes.
 const COPY_BYTES: usize = 16 << 10;
-/// How long both sides may take to change to another protocol.
+/// Maximum time that both sides may take to switch to another protocol.
 const UPGRADE_WITHIN: Duration = Duration::from_secs(30);
 
-/// A port that a request is for.
+/// The port that a request is for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PortPlace {
     reach: Reach,
-    /// What stands before the program's own path.
+    /// The part of the URL path before the program's own path.
     prefix: String,
     /// The path and the query for the program.
     target: String,
-    /// Whether a page at this place would find its own files: the path ends with a slash or goes on.
+    /// Whether relative links of a page at this URL work: the path has a slash after the token or the port.
     is_complete: bool,
 }
 
-/// How a port is named.
+/// How a request names a port, and authenticates its caller.
 #[derive(Debug, PartialEq, Eq)]
 enum Reach {
     /// With a key.
@@ -66,19 +66,20 @@ enum Reach {
 }
 
 impl PortPlace {
-    /// Whether the request needs no key.
+    /// Returns whether the request has a token, and so needs no key.
     pub(crate) fn has_token(&self) -> bool {
         matches!(self.reach, Reach::Token(_))
     }
 
-    /// The port of a sandbox, for a caller with a key, at a host name or a listener of its own.
+    /// Returns the port of a sandbox for a caller with a key, at a host name or a listener of its own.
     pub(crate) fn of_key(sandbox: String, port: String, uri: &Uri) -> Self {
         let reach = Reach::Key { project: None, sandbox, port };
         Self { reach, prefix: String::new(), target: target(uri.path(), uri.query()), is_complete: true }
     }
 }
 
-/// The place of a request, if it is one for a port. `domain` is the one below which each token is a host name.
+/// Returns the port that a request is for, or `None` if it is for none. `domain` is the domain below which each token is a host
+/// name.
 pub(crate) fn place<B>(request: &Request<B>, domain: Option<&str>) -> Option<PortPlace> {
     let (path, query) = (request.uri().path(), request.uri().query());
     if let Some(token) = domain.and_then(|domain| token_of_host(request, domain)) {
@@ -98,7 +99,7 @@ pub(crate) fn place<B>(request: &Request<B>, domain: Option<&str>) -> Option<Por
                 None => (None, after),
             };
             let (sandbox, after) = after.strip_prefix("sandboxes/")?.split_once('/')?;
-            // Without a slash behind the port it is the call that makes a URL.
+            // Without a slash behind the port, the request is the call that creates a URL.
             let (port, rest) = after.strip_prefix("ports/")?.split_once('/')?;
             (Reach::Key { project, sandbox: decoded(sandbox)?, port: port.to_owned() }, rest, true)
         }
@@ -111,7 +112,7 @@ fn target(path: &str, query: Option<&str>) -> String {
     query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"))
 }
 
-/// The token in the host name of a request.
+/// Returns the token in the host name of a request, or `None` if there is none.
 fn token_of_host<B>(request: &Request<B>, domain: &str) -> Option<String> {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok())?;
     let without_port = |text: &str| text.rsplit_once(':').map_or(text, |(name, _)| name).to_ascii_lowercase();
@@ -120,7 +121,7 @@ fn token_of_host<B>(request: &Request<B>, domain: &str) -> Option<String> {
     is_token(token).then(|| token.to_owned())
 }
 
-/// Passes a request to the program at a port.
+/// Forwards a request to the program at a port.
 ///
 /// # Errors
 /// The caller has no right, the sandbox does not run, or nothing answers at the port.
@@ -165,7 +166,7 @@ pub(crate) async fn answer(
     finish(response, client.zip(protocol), &route, stop)
 }
 
-/// Answers what needs no program: a URL without its last slash, and the question of a browser whether a page may send a request.
+/// Answers requests that need no program: redirects a URL without its final slash, and answers the CORS preflight of a browser.
 fn answer_here(place: &PortPlace, request: &Request<Body>) -> Option<Response<Body>> {
     let mut response = Response::new(Body::empty());
     if !place.is_complete && request.method() == Verb::GET && wanted_protocol(request.headers()).is_none() {
@@ -186,7 +187,7 @@ fn answer_here(place: &PortPlace, request: &Request<Body>) -> Option<Response<Bo
     None
 }
 
-/// Checks a request. Returns the sandbox, the port, and the authorization that is meant for the program.
+/// Checks a request. Returns the sandbox, the port, and the `Authorization` header that is meant for the program.
 async fn admit(
     gate: &Gate,
     sandboxes: &Sandboxes,
@@ -203,7 +204,7 @@ async fn admit(
                 let value = value.map_err(|_| invalid("the name of the project is malformed"))?;
                 request.headers_mut().insert(HeaderName::from_static(PROJECT_HEADER), value);
             }
-            // With a key in its own header the other one is the program's.
+            // With a key in `X-API-Key`, the `Authorization` header is the program's.
             let authorization = authorization.filter(|_| request.headers().contains_key(API_KEY));
             let admitted = gate.admit(method, request, peer, None).await?;
             Ok((admitted, sandbox.clone(), port_of(port)?, authorization))
@@ -213,7 +214,7 @@ async fn admit(
             let mut admitted = gate.admit(method, request, peer, Some(token.holder)).await?;
             tokio::select! {
                 biased;
-                // The key behind the token is not valid any more.
+                // The key that requested the token is not valid any more.
                 status = &mut admitted.cut => return Err(status),
                 () = std::future::ready(()) => {}
             }
@@ -222,7 +223,7 @@ async fn admit(
     }
 }
 
-/// Reads the number of a port.
+/// Parses a port number from 1 to 65535.
 pub(super) fn port_of(text: &str) -> Result<u16, Status> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let port = text.parse().ok().filter(|port| is_number && *port > 0);
@@ -233,8 +234,8 @@ fn invalid(why: &str) -> Status {
     Failure::new(Reason::Invalid, why).into_status()
 }
 
-/// Becomes true when a connection must end: the key is not valid any more, the server stops, or nothing goes through. The request is
-/// recorded when nobody waits for that any more.
+/// Returns a receiver that becomes true when a connection must end: the key is not valid any more, the server stops, or the
+/// connection is idle. The request is recorded when all receivers are dropped.
 fn guard(mut admitted: Admitted, activity: Activity, idle_max: Duration) -> watch::Receiver<bool> {
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
@@ -248,7 +249,7 @@ fn guard(mut admitted: Admitted, activity: Activity, idle_max: Duration) -> watc
     stopped
 }
 
-/// Sends a request over a connection. The connection lives for as long as its answer is read.
+/// Sends a request to a program, and returns its response. The connection stays open until the response is read.
 async fn send(
     request: Request<Body>,
     stream: Watched<LinkStream>,
@@ -275,7 +276,7 @@ async fn send(
     sender.send_request(request).await.map_err(failed)
 }
 
-/// The answer for the client.
+/// Builds the response for the client. After an upgrade, a task copies bytes in both directions.
 fn finish(
     mut response: Response<Incoming>,
     upgrade: Option<(OnUpgrade, HeaderValue)>,
@@ -299,7 +300,7 @@ fn finish(
     Ok(answer)
 }
 
-/// Carries bytes between a client and a program after both have changed the protocol.
+/// Copies bytes between a client and a program after both have switched the protocol.
 async fn carry(client: OnUpgrade, program: OnUpgrade, mut stop: watch::Receiver<bool>) {
     let both = async { tokio::try_join!(client, program) };
     let (client, program) = match tokio::time::timeout(UPGRADE_WITHIN, both).await {
@@ -309,7 +310,7 @@ async fn carry(client: OnUpgrade, program: OnUpgrade, mut stop: watch::Receiver<
     };
     let (mut client, mut program) = (TokioIo::new(client), TokioIo::new(program));
     tokio::select! {
-        // One of the two ended it.
+        // One of the two sides has closed the connection.
         _ = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut program, COPY_BYTES, COPY_BYTES) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }

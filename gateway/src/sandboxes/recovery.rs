@@ -1,7 +1,8 @@
-//! After a restart: sandboxes whose processes still run are taken over, others are marked, leftovers are removed.
+//! After a restart: takes over sandboxes whose processes still run, marks the others as failed, and removes leftovers.
 //!
-//! A server that is killed takes the mounts of workspaces with it. Where the runtime carries mounts, the next server mounts them again and
-//! running sandboxes see them; files that were open in them are lost. Otherwise the sandbox is ended, and its files are committed.
+//! The mounts of workspaces end with a server that is killed. Where the runtime carries mounts, the next server mounts them again
+//! and running sandboxes see them; files that were open in them are lost. Otherwise the sandbox is ended, and its files are
+//! committed.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write as _};
@@ -23,7 +24,7 @@ use crate::catalog::SandboxRecord;
 pub(super) const VARIABLES: &str = "variables.json";
 
 impl Sandboxes {
-    /// Takes over the sandboxes of an earlier process, or ends them.
+    /// Takes over the sandboxes of an earlier process, or ends those that cannot be taken over.
     pub(crate) async fn recover(&self) {
         if self.inner.parts.is_none() {
             return;
@@ -55,7 +56,7 @@ impl Sandboxes {
         }
     }
 
-    /// Takes over a sandbox whose processes run.
+    /// Takes over a sandbox whose processes still run.
     async fn resume(&self, record: &SandboxRecord) -> Result<(), Status> {
         let gone = |why: &str| Status::aborted(why.to_owned());
         let runtime = &self.parts()?.slot(&record.runtime).ok_or_else(|| gone("its runtime is off"))?.runtime;
@@ -65,15 +66,15 @@ impl Sandboxes {
         if record.config["outlivesServer"] != true {
             return Err(gone("mounts do not reach it"));
         }
-        // Opening the store mounts again what the earlier process had mounted, with its uncommitted work.
+        // Opening the store restores the mounts of the earlier process, with uncommitted work.
         let calls = self.store_calls(record).await?;
         let directory = self.directory(&record.id)?;
         let disk_bytes = limits_of(record).disk_bytes;
-        // A checkout was there all the time.
+        // A checkout does not depend on the server.
         let mounts = if Access::of_record(record) == Access::Fuse { mounts_of(record) } else { Vec::new() };
         for (place, name, part) in mounts {
             if !runtime.sees_mount(&record.handle, place) {
-                // The store has not mounted it again, or the mount did not get there.
+                // The store has not mounted it again, or the mount did not reach the sandbox.
                 let _ = calls.unmount(&directory.join(part)).await;
                 calls.mount(&name, &directory.join(part), runtime.mount_access(true), disk_bytes).await?;
             }
@@ -99,7 +100,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Ends a sandbox that is of no use any more, and marks it.
+    /// Ends a sandbox that cannot be used any more, and marks it as failed.
     async fn lose(&self, record: &SandboxRecord, why: &str) {
         if let Err(status) = self.end(record, why).await {
             warn!(sandbox = record.id, %status, "a sandbox of an earlier process was not ended");
@@ -112,7 +113,7 @@ impl Sandboxes {
         self.announce_now(events::ERROR, &record.id).await;
     }
 
-    /// Removes the directories of sandboxes that the catalog does not know.
+    /// Removes the directories of sandboxes that are not in the catalog.
     async fn remove_leftovers(&self) {
         let Ok(parts) = self.parts() else { return };
         let Ok(entries) = std::fs::read_dir(&parts.options.directory) else { return };
@@ -130,7 +131,8 @@ impl Sandboxes {
     }
 }
 
-/// Writes down the variables of a sandbox for the next server. They may be secret, so they are in no table.
+/// Stores the environment variables of a sandbox for the next server. They may be secret, so they are in a file and not in the
+/// catalog.
 pub(super) fn write_variables(directory: &Path, envs: &HashMap<String, String>) -> io::Result<()> {
     let path = directory.join(VARIABLES);
     let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -141,7 +143,7 @@ pub(super) fn read_variables(directory: &Path) -> Option<HashMap<String, String>
     serde_json::from_slice(&std::fs::read(directory.join(VARIABLES)).ok()?).ok()
 }
 
-/// The limits of a sandbox, as they were written down.
+/// Returns the limits in the record of a sandbox, with defaults for missing ones.
 pub(super) fn limits_of(record: &SandboxRecord) -> Limits {
     let all = record.config["limits"].as_array().map(Vec::as_slice).unwrap_or_default();
     let value = |name: &str| all.iter().find(|one| one["limit"] == name).and_then(|one| one["value"].as_str());

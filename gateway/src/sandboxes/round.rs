@@ -1,4 +1,4 @@
-//! The whole round of an attempt in one call: update, fork, sandbox, command, difference, merge, clean-up.
+//! Runs a whole attempt in one call: update, fork, sandbox, command, diff, merge, clean-up.
 
 use amalgam_proto::v1::run_on_fork_response::Event as Told;
 use amalgam_proto::{Failure, Reason, v1};
@@ -17,17 +17,17 @@ use super::service::command_spec;
 use super::streams::command_stream;
 use super::workspace::StoreCalls;
 
-/// Messages that wait for a slow reader.
+/// Maximum number of messages that are queued for a slow client.
 const QUEUE: usize = 8;
-/// The changes that a result lists.
+/// Maximum number of changes that a result lists.
 const CHANGES_MAX: usize = 1_000;
-/// The template of a sandbox, if the caller names none.
+/// The default template of a sandbox.
 const TEMPLATE_DEFAULT: &str = "host";
 const SIGKILL: i32 = 9;
 
 type Answers = ReceiverStream<Result<v1::RunOnForkResponse, Status>>;
 
-/// Where stages and output go.
+/// Sends stages and output of a run to the caller.
 struct Teller {
     send: mpsc::Sender<Result<v1::RunOnForkResponse, Status>>,
     fork: String,
@@ -35,7 +35,7 @@ struct Teller {
 }
 
 impl Teller {
-    /// Tells something; a caller that left is not told.
+    /// Sends an event to the caller. A caller that has disconnected is ignored.
     async fn tell(&self, event: Told) {
         let _ = self.send.send(Ok(v1::RunOnForkResponse { event: Some(event) })).await;
     }
@@ -46,14 +46,14 @@ impl Teller {
     }
 }
 
-/// A command that has ended.
+/// The result of a command that has ended.
 struct Ran {
     exit_code: i32,
     is_timed_out: bool,
 }
 
 impl Sandboxes {
-    /// Runs a command on a fork of a workspace, and merges what it changed. The work goes on to its clean-up if the caller leaves.
+    /// Runs a command on a fork of a workspace, and merges the fork. If the caller disconnects, the run is ended and cleaned up.
     pub(super) fn begin_round(&self, owner: Owner, request: v1::RunOnForkRequest) -> Result<Answers, Status> {
         let plan = plan_of(&request)?;
         let (send, receive) = mpsc::channel(QUEUE);
@@ -100,7 +100,7 @@ impl Sandboxes {
         finished.map(|result| v1::RunOnForkResult { kept: is_kept, ..result })
     }
 
-    /// Runs the command in a sandbox that ends with it. Its changes are in a snapshot of the fork then.
+    /// Runs the command in a new sandbox, and deletes the sandbox. Its changes are then in a snapshot of the fork.
     async fn run_in(
         &self,
         owner: &Owner,
@@ -155,7 +155,7 @@ impl Sandboxes {
         }
     }
 
-    /// Finds what the command changed, and merges it if it ended well.
+    /// Lists the changes of the command, and merges them if it succeeded.
     async fn finish(
         &self,
         calls: &StoreCalls,
@@ -189,7 +189,7 @@ impl Sandboxes {
     }
 }
 
-/// The sandbox of a request, checked before anything is forked.
+/// Returns the request for the sandbox of a run. Everything is checked before the workspace is forked.
 fn plan_of(request: &v1::RunOnForkRequest) -> Result<v1::CreateSandboxRequest, Status> {
     let invalid = |why: &str| Failure::new(Reason::Invalid, why).into_status();
     if request.from.is_empty() {
@@ -215,7 +215,7 @@ fn ended(command: &Command) -> Result<Ran, Status> {
     }
 }
 
-/// Whether a merge waits for a person, or for its turn: it needs its workspace.
+/// Returns whether a merge still needs its workspace: it waits for a review or for its turn, or was refused.
 fn waits_for_decision(merge: &v1::Merge) -> bool {
     matches!(merge.how(), v1::MergeHow::Review | v1::MergeHow::Waiting | v1::MergeHow::Refused)
 }

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::workspace::StoreCalls;
 use super::{Parts, SandboxOptions, Sandboxes, sandbox_status};
 
-/// A runtime that the server has.
+/// A runtime that the server uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeChoice {
     /// Namespaces on this machine, by bubblewrap.
@@ -26,18 +26,18 @@ pub enum RuntimeChoice {
 pub struct DockerSettings {
     /// The Unix socket of the engine.
     pub socket: PathBuf,
-    /// The network of sandboxes that ask for `bridge`. Without it they are refused.
+    /// The Docker network of sandboxes that request `bridge`. Without it, such requests are refused.
     pub network: Option<String>,
     /// Whether images that the engine does not have are pulled.
     pub pulls: bool,
 }
 
-/// A runtime, and what was found out about it.
+/// A runtime, with the cached results of its checks.
 pub(super) struct RuntimeSlot {
     pub(super) runtime: Arc<dyn Runtime>,
     /// Set when the runtime was found to work.
     probed: OnceCell<()>,
-    /// Whether sandboxes outlive a server that is killed.
+    /// Whether mounts reach running sandboxes, so that these can outlive a server that is killed.
     carries_mounts: OnceLock<bool>,
 }
 
@@ -60,13 +60,13 @@ impl RuntimeSlot {
         Self { runtime, probed: OnceCell::new(), carries_mounts: OnceLock::new() }
     }
 
-    /// Checks once that the runtime works.
+    /// Checks that the runtime works. A success is cached.
     pub(super) async fn probe(&self) -> Result<(), Status> {
         let probed = self.probed.get_or_try_init(|| self.runtime.probe()).await;
         probed.map(drop).map_err(|error| sandbox_status(&error))
     }
 
-    /// Whether mounts below the directory of sandboxes reach sandboxes that run already.
+    /// Returns whether new mounts below the directory of sandboxes reach sandboxes that already run. The result is cached.
     pub(super) fn carries_mounts(&self, options: &SandboxOptions) -> bool {
         let directory = &options.directory;
         *self
@@ -75,14 +75,14 @@ impl RuntimeSlot {
     }
 }
 
-/// The runtime of a sandbox, and the snapshot with its root directory if the template is one.
+/// The runtime of a sandbox, and the revision of its root directory if the template is a snapshot.
 pub(super) struct Choice<'a> {
     pub(super) slot: &'a RuntimeSlot,
     pub(super) root: Option<String>,
 }
 
 impl Parts {
-    /// The runtime of a name.
+    /// Returns the runtime with a name, or `None` if the server does not have it.
     pub(super) fn slot(&self, name: &str) -> Option<&RuntimeSlot> {
         self.runtimes.iter().find(|slot| slot.runtime.name() == name)
     }
@@ -94,7 +94,7 @@ impl Parts {
 }
 
 impl Sandboxes {
-    /// Finds the runtime for a template. Without a name it is the first one that has the template.
+    /// Chooses the runtime for a template: the one with the name `name`, or the first one that has the template if `name` is empty.
     pub(super) async fn choose<'a>(
         &self,
         parts: &'a Parts,
@@ -123,7 +123,7 @@ impl Sandboxes {
         Err(sandbox_status(&failed.unwrap_or_else(unknown)))
     }
 
-    /// Removes what runtimes hold for sandboxes that the catalog does not know.
+    /// Lets the runtimes remove their resources of sandboxes that are not alive in the catalog.
     pub(super) async fn sweep_runtimes(&self) {
         let Ok(parts) = self.parts() else { return };
         let known = match self.inner.catalog.living_sandboxes().await {

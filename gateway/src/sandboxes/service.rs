@@ -1,4 +1,4 @@
-//! Answers the calls about sandboxes.
+//! Implements the gRPC service of sandboxes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::project::ProjectName;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// A call of a command without a time-out ends after so long; the command goes on.
+/// Maximum time that a call waits for a command without a time-out. The command goes on after that.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// After a command was killed, its end is waited for.
+/// Maximum time that a call waits for the end of a command that was killed by its time-out.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 const OUTPUT_BYTES_DEFAULT: u64 = 1 << 20;
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
@@ -36,7 +36,7 @@ const PAGE_DEFAULT: u32 = 20;
 const PAGE_MAX: u32 = 100;
 const BATCH_MAX: usize = 50;
 const EXTEND_SECONDS_MAX: i32 = 3_600;
-/// A URL of a port is good for so long.
+/// Default lifetime of the URL of a port, in seconds.
 const PORT_URL_DEFAULT_SECONDS: i64 = 3_600;
 const NANOSECONDS: i64 = 1_000_000_000;
 const SIGTERM: i32 = 15;
@@ -46,7 +46,7 @@ fn invalid(why: impl Into<String>) -> Status {
     Failure::new(Reason::Invalid, why).into_status()
 }
 
-/// The project of a call, which the gate has put into the request.
+/// Returns the project of a call, which the gate has put into the request.
 fn project_of<T>(request: &Request<T>) -> Result<ProjectName, Status> {
     let found = request.extensions().get::<ProjectName>().cloned();
     found.ok_or_else(|| Status::internal("the call did not pass the gate"))
@@ -60,7 +60,7 @@ fn owner_of<T>(request: &Request<T>) -> Result<Owner, Status> {
     Ok(Owner::new(project_of(request)?, identity_of(request)?))
 }
 
-/// A command of a request, checked, with the variables of its sandbox.
+/// Checks a command of a request, and adds the environment variables of its sandbox.
 pub(super) fn command_spec(
     living: &Living,
     command: String,
@@ -130,7 +130,7 @@ impl SandboxService for Sandboxes {
     async fn create_sandbox(&self, request: Request<v1::CreateSandboxRequest>) -> Answer<v1::CreateSandboxResponse> {
         let owner = owner_of(&request)?;
         let plan = Plan::of_request(request.into_inner())?;
-        // A caller who leaves does not leave half a sandbox behind.
+        // The creation goes on if the caller disconnects, so that no half-made sandbox is left.
         let sandboxes = self.clone();
         let started = tokio::spawn(async move { sandboxes.start(&owner, plan).await }).await;
         let record = started.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
@@ -208,7 +208,7 @@ impl SandboxService for Sandboxes {
         let project = project_of(&request)?;
         let mut living = self.running(&project, id).await?;
         if Access::of_record(&self.find(&project, id).await?) == Access::Checkout {
-            // Nothing limits it, and nothing counts it.
+            // Nothing limits the size of a checkout.
             living.limits.disk_bytes = 0;
         }
         Ok(Response::new(stats_message(id, &living, living.link.usage())))
@@ -243,7 +243,7 @@ impl SandboxService for Sandboxes {
 
     async fn pause_sandbox(&self, request: Request<v1::PauseSandboxRequest>) -> Answer<v1::PauseSandboxResponse> {
         let (project, sandboxes) = (project_of(&request)?, self.clone());
-        // A caller who leaves does not leave a sandbox half ended.
+        // The pause goes on if the caller disconnects, so that no sandbox is left half ended.
         let paused = tokio::spawn(async move { sandboxes.pause(&project, &request.get_ref().id).await }).await;
         let record = paused.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
         Ok(Response::new(v1::PauseSandboxResponse { sandbox: Some(sandbox_message(&record)) }))
@@ -388,7 +388,7 @@ impl SandboxService for Sandboxes {
         self.note(&request.sandbox_id, &format!("terminal {} opened", terminal.id));
         let ticket = self.new_ticket(&terminal.id, identity, project.clone())?;
         let scheme = if self.inner.is_tls { "wss" } else { "ws" };
-        // A caller on a Unix socket knows no host.
+        // A caller on a Unix socket sends no host.
         let server = host.map_or_else(String::new, |host| format!("{scheme}://{host}"));
         let (sandbox, id) = (&request.sandbox_id, terminal.id.clone());
         let websocket_url =
@@ -454,7 +454,7 @@ impl SandboxService for Sandboxes {
         let host = self.port_host(&self.new_port_token(token)?, host.as_deref());
         self.note(&sandbox, &format!("port {port} opened for {seconds} s"));
         let scheme = if self.inner.is_tls { "https" } else { "http" };
-        // A caller on a Unix socket knows no host.
+        // A caller on a Unix socket sends no host.
         let url = if host.starts_with('/') { format!("{host}/") } else { format!("{scheme}://{host}/") };
         Ok(Response::new(v1::OpenPortResponse { url, host, expires_at: Some(timestamp(expires)) }))
     }

@@ -1,4 +1,4 @@
-//! Streams of output: of commands and of terminals, from an offset on.
+//! Streams the output of commands and terminals, from an offset on.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use tonic::Status;
 
 use super::messages::Event;
 
-/// Messages that wait for a slow reader.
+/// Maximum number of messages that are queued for a slow client.
 const QUEUE: usize = 8;
-/// A character has at most so many bytes.
+/// Maximum number of bytes of a UTF-8 character.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Streams the output of a command. The command waits for a slow reader, and goes on when the reader leaves.
+/// Streams the output of a command. The command waits for a slow client, and goes on if the client disconnects.
 pub(super) fn command_stream<T: From<Event> + Send + 'static>(
     command: Arc<Command>,
     first: Option<Event>,
@@ -110,7 +110,7 @@ pub(super) fn terminal_stream(
     ReceiverStream::new(receive)
 }
 
-/// Text of bytes that come in parts. A character that is cut waits for its rest.
+/// Decodes UTF-8 that arrives in parts. An incomplete character is kept until the rest arrives.
 #[derive(Debug, Default)]
 struct Text {
     cut: Vec<u8>,
@@ -121,7 +121,7 @@ impl Text {
         let mut bytes = std::mem::take(&mut self.cut);
         bytes.extend_from_slice(data);
         if let Err(error) = std::str::from_utf8(&bytes) {
-            // No length: the end of the bytes came too early.
+            // `error_len` is `None` when the input ended within a character.
             let last = bytes.utf8_chunks().last().map_or(0, |chunk| chunk.invalid().len());
             if (error.error_len().is_none() || last > 0)
                 && last < CHARACTER_BYTES_MAX
@@ -138,7 +138,7 @@ impl Text {
     }
 }
 
-/// Whether bytes are the beginning of a character.
+/// Returns whether bytes are the beginning of an incomplete UTF-8 character.
 fn is_cut(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
 }

@@ -1,4 +1,4 @@
-//! What sandboxes left behind: counted, and removed on request.
+//! Counts sandboxes, and removes resources that ended sandboxes left.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::lifecycle::PAUSED;
 use super::{Sandboxes, creation, events};
 use crate::project::ProjectName;
 
-/// What a sweep removed.
+/// The numbers of resources that a sweep removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     pub(crate) sandboxes: i64,
@@ -22,7 +22,7 @@ pub(crate) struct Swept {
 }
 
 impl Sandboxes {
-    /// Counts the sandboxes of projects.
+    /// Counts the sandboxes of the projects for which `is_wanted` is true, by state.
     pub(crate) async fn counts(&self, is_wanted: impl Fn(&ProjectName) -> bool) -> Result<v1::SandboxCounts, Status> {
         let mut counts = v1::SandboxCounts::default();
         for (project, state, number) in self.inner.catalog.count_sandboxes().await? {
@@ -39,8 +39,8 @@ impl Sandboxes {
         Ok(counts)
     }
 
-    /// Ends expired sandboxes, forgets those that have ended and are not paused, and removes directories and homes that belong to none.
-    /// Workspaces are kept, and so are their homes.
+    /// Ends expired sandboxes, deletes those that have ended and are not paused, and removes directories and homes without a
+    /// sandbox. Workspaces are kept with their homes.
     pub(crate) async fn sweep(&self) -> Result<Swept, Status> {
         let mut swept = Swept::default();
         let Ok(parts) = self.parts() else { return Ok(swept) };
@@ -51,7 +51,7 @@ impl Sandboxes {
             }
         }
         let ended = self.inner.catalog.ended_sandboxes().await?;
-        // A paused one waits to be started again.
+        // A paused sandbox can still be resumed.
         for record in ended.into_iter().filter(|record| record.reason != PAUSED) {
             let directory = self.directory(&record.id)?;
             let bytes = tokio::task::spawn_blocking(move || bytes_below(&directory)).await.unwrap_or(0);
@@ -60,7 +60,7 @@ impl Sandboxes {
                 Err(status) => warn!(sandbox = record.id, %status, "a sandbox that has ended was not forgotten"),
             }
         }
-        // Listed before the records are read: a sandbox that is made meanwhile is not in the list, or has its record.
+        // Listed before the records are read: a sandbox that is created meanwhile is not in the list, or has its record.
         let directory = parts.options.directory.clone();
         let found = tokio::task::spawn_blocking({
             let directory = directory.clone();
@@ -73,7 +73,7 @@ impl Sandboxes {
             let removed = tokio::task::spawn_blocking(move || remove_orphan(&place)).await;
             match removed.map_err(|_| Status::internal("a bug in the server; its log says more"))? {
                 Ok(Some(bytes)) => (swept.directories, swept.bytes) = (swept.directories + 1, swept.bytes + bytes),
-                // Something is mounted there, and is not ours to take away.
+                // A mount in it is still in use.
                 Ok(None) => warn!(sandbox = id, "the directory of an unknown sandbox is in use"),
                 Err(error) => return Err(not_removed(&error)),
             }
@@ -83,13 +83,13 @@ impl Sandboxes {
     }
 }
 
-/// A failure of the removal of a directory.
+/// Logs that a directory was not removed, and returns the status for the caller.
 fn not_removed(error: &std::io::Error) -> Status {
     warn!(%error, "the directory of a sandbox was not removed");
     Failure::new(Reason::Fault, "the server could not do this; its log says why").into_status()
 }
 
-/// The names of the directories of sandboxes.
+/// Returns the names of all directories of sandboxes.
 fn directories_in(directory: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     let name = |entry: std::fs::DirEntry| {
@@ -99,9 +99,9 @@ fn directories_in(directory: &Path) -> Vec<String> {
     entries.flatten().filter_map(name).collect()
 }
 
-/// Removes a directory that no sandbox has, unless something is mounted in it. Returns how many bytes its files had.
+/// Removes a directory without a sandbox. Returns the bytes of its files, or `None` if a mount or files in a mount point keep it.
 fn remove_orphan(place: &Path) -> std::io::Result<Option<u64>> {
-    // A directory in which something is mounted is on another device, and cannot be removed; the mount point itself must be empty.
+    // A mount point with a mount, or with files, cannot be removed.
     for part in [creation::WORKSPACE, creation::HOME, creation::ROOT] {
         match std::fs::remove_dir(place.join(part)) {
             Ok(()) => {}
@@ -114,7 +114,7 @@ fn remove_orphan(place: &Path) -> std::io::Result<Option<u64>> {
     Ok(Some(bytes))
 }
 
-/// The bytes of all files below a directory, on its own file system: never those of a workspace that is mounted there.
+/// Returns the bytes of all files below a directory, without those of workspaces that are mounted there.
 fn bytes_below(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     fn add(directory: &Path, device: u64, bytes: &mut u64) {

@@ -1,4 +1,4 @@
-//! What sandboxes are started from: templates of the runtimes, labels below `templates/`, and any snapshot.
+//! Templates of sandboxes: those of the runtimes, labels below `templates/`, and any snapshot.
 
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_sandbox::SandboxError;
@@ -7,13 +7,13 @@ use tonic::{Code, Status};
 use super::workspace::StoreCalls;
 use super::{Sandboxes, sandbox_status};
 
-/// Labels that begin so are templates.
+/// Prefix of labels that are templates.
 const LABELS: &str = "templates/";
-/// The start of a template that is any snapshot.
+/// Prefix of a template that names any snapshot.
 const SNAPSHOT: &str = "snapshot:";
 
 impl Sandboxes {
-    /// The snapshot with the root directory of a template, as people write it; nothing for a template that is no snapshot.
+    /// Returns the revision with the root directory of a template, or `None` if the template is no snapshot.
     pub(super) async fn root_of(&self, calls: &StoreCalls, name: &str) -> Result<Option<String>, Status> {
         if let Some(revision) = name.strip_prefix(SNAPSHOT) {
             return Ok(Some(revision.to_owned()));
@@ -23,7 +23,7 @@ impl Sandboxes {
         Ok(Some(label).filter(|_| found && !name.is_empty()))
     }
 
-    /// All templates of a project.
+    /// Lists the templates of all runtimes, and the labels of a project that are templates.
     pub(super) async fn all_templates(&self, calls: &StoreCalls) -> Result<Vec<v1::Template>, Status> {
         let mut all = Vec::new();
         for slot in &self.parts()?.runtimes {
@@ -43,12 +43,12 @@ impl Sandboxes {
     }
 }
 
-/// The name of a label without `labels/`.
+/// Returns the name of a label without `labels/`.
 fn label_id(label: &v1::Label) -> &str {
     label.name.strip_prefix("labels/").unwrap_or(&label.name)
 }
 
-/// A snapshot that is not there is a template that is not there.
+/// Converts a status of a missing snapshot to that of a missing template. Other statuses stay as they are.
 pub(super) fn no_snapshot(name: &str, status: Status) -> Status {
     let is_missing = Failure::of_status(&status).is_some_and(|failure| failure.reason == Reason::NotFound);
     match is_missing || status.code() == Code::NotFound {

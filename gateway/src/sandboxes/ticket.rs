@@ -11,9 +11,9 @@ use super::Sandboxes;
 use crate::identity::Identity;
 use crate::project::ProjectName;
 
-/// How long a ticket is good.
+/// Lifetime of a ticket.
 const GOOD_FOR: Duration = Duration::from_secs(60);
-/// Tickets that are kept. One that is too much displaces the oldest one.
+/// Maximum number of tickets. A further one displaces the oldest one.
 const TICKETS_MAX: usize = 1_024;
 
 /// The tickets of a server, by the hash of their text.
@@ -26,7 +26,7 @@ struct Ticket {
     made: Instant,
 }
 
-/// Who got a ticket, and the project of the terminal.
+/// The caller that got a ticket, and the project of the terminal.
 type Holder = (Identity, ProjectName);
 
 impl Tickets {
@@ -47,7 +47,7 @@ impl Tickets {
 }
 
 impl Sandboxes {
-    /// Makes a ticket for a terminal.
+    /// Creates a ticket for a terminal, and returns its text.
     pub(super) fn new_ticket(
         &self,
         terminal: &str,
@@ -61,7 +61,7 @@ impl Sandboxes {
         Ok(text.reveal().to_owned())
     }
 
-    /// Uses a ticket up.
+    /// Redeems a ticket, and returns its holder. Fails if it was used, is older than a minute, or is for another terminal.
     pub(super) fn take_ticket(&self, text: &str, terminal: &str) -> Result<Holder, Status> {
         let found = self.inner.tickets.lock().take(text, terminal);
         let message = "the ticket was used, is older than a minute, or is for another terminal";

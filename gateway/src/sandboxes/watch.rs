@@ -1,4 +1,4 @@
-//! The events of a project's sandboxes as a stream, from a position on.
+//! Streams the events of a project's sandboxes, from a position on.
 
 use amalgam_engine::Time;
 use amalgam_proto::{Failure, Reason, timestamp, v1};
@@ -12,19 +12,19 @@ use super::Sandboxes;
 use crate::catalog::{SandboxEventRow, SandboxRecord};
 use crate::project::ProjectName;
 
-/// Messages that wait for a slow reader.
+/// Maximum number of messages that are queued for a slow client.
 const QUEUE: usize = 16;
-/// Events that are read at once.
+/// Maximum number of events that are read at once.
 const PAGE: u32 = 200;
-/// The position before the oldest event.
+/// The word for the position before the oldest event.
 const FIRST: &str = "first";
 
-/// The number of events when the server stops.
+/// The value of the event counter that means that the server stops.
 const STOPPING: u64 = u64::MAX;
 
 type Answers = ReceiverStream<Result<v1::WatchSandboxesResponse, Status>>;
 
-/// Which events are wanted.
+/// The filter of a watch stream.
 struct Wanted {
     project: ProjectName,
     kinds: EventFilter,
@@ -39,7 +39,7 @@ impl Wanted {
 }
 
 impl Sandboxes {
-    /// Tells those who watch that there is a new event.
+    /// Wakes all watch streams, because there is a new event.
     pub(super) fn wake_watchers(&self) {
         self.inner.events.send_if_modified(|count| {
             let goes_on = *count != STOPPING;
@@ -48,12 +48,12 @@ impl Sandboxes {
         });
     }
 
-    /// Ends the streams of those who watch.
+    /// Ends all watch streams, because the server stops.
     pub(super) fn end_watchers(&self) {
         self.inner.events.send_replace(STOPPING);
     }
 
-    /// Streams events after a position, without a gap, until the reader leaves or the server stops.
+    /// Streams the events after a position, without a gap, until the client disconnects or the server stops.
     pub(super) async fn watch_events(
         &self,
         project: ProjectName,
@@ -113,7 +113,7 @@ impl Sandboxes {
                     }
                 }
                 if is_last {
-                    // Events of other projects were passed.
+                    // Skips events of other projects.
                     position = position.max(last);
                     break;
                 }
@@ -139,7 +139,7 @@ fn out_of_range(first: i64) -> Status {
     Failure::new(Reason::OutOfRange, message).with("first", (first - 1).to_string()).into_status()
 }
 
-/// A sandbox as the log of events stores it: the data of a webhook, and exact times.
+/// Returns a sandbox as the event log stores it: the data of a webhook, with exact times.
 pub(super) fn stored(record: &SandboxRecord, data: &Value) -> Value {
     let mut stored = data.clone();
     stored["createdNs"] = record.created.0.into();

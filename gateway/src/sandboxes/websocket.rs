@@ -32,17 +32,17 @@ use super::{Sandboxes, sandbox_status};
 use crate::gate::{Admitted, Gate, PROJECT_HEADER, Peer};
 use crate::method::Method;
 
-/// The call whose rights a connection needs.
+/// The method whose rights a connection needs.
 const METHOD: &str = "/amalgam.v1.SandboxService/WriteTerminal";
 const ROOT: &str = "/api/v1/";
-/// The largest message of a client.
+/// Maximum size of a message of a client.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// The buffers of one connection.
+/// Size of the read buffer of one connection.
 const BUFFER_BYTES: usize = 16 << 10;
-/// The bytes of output in one message.
+/// Maximum number of bytes of output in one message.
 const OUTPUT_BYTES_MAX: usize = 48 << 10;
 
-/// When silent connections are asked for a sign of life, and when they are closed.
+/// When the server pings silent clients, and when it disconnects them.
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalTimes {
     /// How often the server sends a ping.
@@ -73,7 +73,7 @@ pub(crate) struct Place {
     offset: u64,
 }
 
-/// The place of a request below `/api/v1`, if it is one for a WebSocket.
+/// Returns the terminal that a request below `/api/v1` names, or `None` if it is no request for a WebSocket.
 pub(crate) fn place<B>(request: &Request<B>) -> Option<Place> {
     if request.method() != Verb::GET {
         return None;
@@ -139,7 +139,7 @@ fn invalid(why: &str) -> Status {
     Failure::new(Reason::Invalid, why).into_status()
 }
 
-/// The answer to the key of a handshake.
+/// Checks the headers of a WebSocket handshake, and returns the value of `Sec-WebSocket-Accept`.
 fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Status> {
     let has = |name: HeaderName, word: &str| {
         let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -153,7 +153,7 @@ fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Status> {
     HeaderValue::from_str(&derive_accept_key(key.as_bytes())).map_err(|_| Status::internal("a key without an answer"))
 }
 
-/// A client at a terminal.
+/// A client that is connected to a terminal.
 struct Connection {
     link: Link,
     terminal: Arc<Terminal>,
@@ -165,9 +165,9 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// Why a connection ends.
 enum Ended {
-    /// The client is gone or did not read: nothing can be said to it.
+    /// The client has disconnected or does not read, so that no reason can be sent.
     Lost,
-    /// The client is told why.
+    /// The client gets a close frame with a code and a reason.
     Told(CloseCode, &'static str),
 }
 
@@ -261,7 +261,7 @@ impl Connection {
         }
     }
 
-    /// Obeys one message. A malformed one is answered, and the connection goes on.
+    /// Handles one message of a client. A malformed one is answered with an error, and the connection stays open.
     async fn take(&self, socket: &mut Socket, text: &str) -> Result<(), ()> {
         let done = match ClientMessage::parse(text) {
             Ok(ClientMessage::Ping) => return self.send(socket, &json!({"type": "pong"})).await,

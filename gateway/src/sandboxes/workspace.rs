@@ -1,4 +1,4 @@
-//! The workspace of a sandbox: made, mounted, committed, and taken away by calls of this process to the store.
+//! Calls of this process to the store for the workspace of a sandbox: create, mount, commit, unmount and delete.
 
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,18 +21,18 @@ use bytes::Bytes;
 use tonic::body::Body;
 use tonic::{Code, Request, Status};
 
-/// How often a workspace that is still mounted is tried to be deleted.
+/// Maximum number of attempts to delete a workspace that is still mounted.
 const DELETE_TRIES_MAX: u32 = 100;
 const DELETE_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Calls that this process makes to a store that it has open.
+/// A client of a store that this process has open. Calls are made as `actor`.
 #[derive(Clone)]
 pub(super) struct StoreCalls {
     store: Arc<OpenStore>,
     actor: String,
 }
 
-/// Sends calls to a store without a connection.
+/// A gRPC transport that calls a store in this process, without a connection.
 #[derive(Clone)]
 pub(super) struct Direct(Arc<OpenStore>);
 
@@ -64,7 +64,7 @@ impl StoreCalls {
         request
     }
 
-    /// A connection to the store.
+    /// Returns a transport to the store.
     pub(super) fn direct(&self) -> Direct {
         Direct(Arc::clone(&self.store))
     }
@@ -77,7 +77,7 @@ impl StoreCalls {
         MountServiceClient::new(Direct(Arc::clone(&self.store)))
     }
 
-    /// Makes a workspace, with the contents of a snapshot or another workspace if one is named. Returns its name.
+    /// Creates a workspace, with the contents of the snapshot or the workspace `from` if it is not empty. Returns its name.
     pub(super) async fn create(&self, id: &str, from: &str) -> Result<String, Status> {
         let message = v1::CreateWorkspaceRequest {
             workspace_id: id.to_owned(),
@@ -89,14 +89,14 @@ impl StoreCalls {
         Ok(made.workspace.unwrap_or_default().name)
     }
 
-    /// The name of an existing workspace.
+    /// Returns the name of an existing workspace, or fails if there is none.
     pub(super) async fn find(&self, name: &str) -> Result<String, Status> {
         let message = v1::GetWorkspaceRequest { name: name.to_owned() };
         let found = self.workspaces().get_workspace(self.request(message)).await?.into_inner();
         Ok(found.workspace.unwrap_or_default().name)
     }
 
-    /// The names of the workspaces that begin so, without `workspaces/` in the beginning.
+    /// Returns the names of all workspaces whose ids have a prefix. The prefix does not include `workspaces/`.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<String>, Status> {
         let mut message = v1::ListWorkspacesRequest { prefix: prefix.to_owned(), ..Default::default() };
         let mut names = Vec::new();
@@ -110,7 +110,7 @@ impl StoreCalls {
         }
     }
 
-    /// Copies a workspace as it is now, with work that is in no snapshot.
+    /// Forks a workspace as it is now, with uncommitted changes. Returns the names of the forks.
     pub(super) async fn fork(&self, name: &str, ids: Vec<String>) -> Result<Vec<String>, Status> {
         let message = v1::ForkWorkspaceRequest {
             name: name.to_owned(),
@@ -121,7 +121,7 @@ impl StoreCalls {
         Ok(forked.workspaces.into_iter().map(|workspace| workspace.name).collect())
     }
 
-    /// Copies a workspace as it is now, to merge the copy into it later. Returns the name of the copy and its head.
+    /// Forks a workspace as it is now, to merge the fork into it later. Returns the name of the fork and its head.
     pub(super) async fn fork_to_merge(&self, name: &str) -> Result<(String, String), Status> {
         let mut random = [0; 5];
         getrandom::fill(&mut random).map_err(|error| Status::internal(error.to_string()))?;
@@ -140,14 +140,14 @@ impl StoreCalls {
         Ok((fork.name, fork.head))
     }
 
-    /// The head of a workspace, `snapshots/{hex}`; empty if it has none.
+    /// Returns the head of a workspace, `snapshots/{hex}`; empty if it has none.
     pub(super) async fn head(&self, name: &str) -> Result<String, Status> {
         let message = v1::GetWorkspaceRequest { name: name.to_owned() };
         let found = self.workspaces().get_workspace(self.request(message)).await?.into_inner();
         Ok(found.workspace.unwrap_or_default().head)
     }
 
-    /// What differs between two snapshots: so many changes at most, and how many more there are.
+    /// Returns at most `limit` changes between two snapshots, and the number of further ones.
     pub(super) async fn changes(
         &self,
         before: &str,
@@ -200,7 +200,7 @@ impl StoreCalls {
                     let done = done.into_inner();
                     return Ok((done.merge, done.ended));
                 }
-                // The kernel takes the mount of the sandbox away some moments after its last process has ended.
+                // The kernel removes the mount of the sandbox some moments after its last process has ended.
                 Err(status) if is_mounted(&status) && tries < DELETE_TRIES_MAX => {
                     tries += 1;
                     tokio::time::sleep(DELETE_RETRY_DELAY).await;
@@ -210,7 +210,7 @@ impl StoreCalls {
         }
     }
 
-    /// Updates a workspace that follows a source. One that follows nothing is left alone; a conflict is left in its files.
+    /// Updates a workspace that follows a source. Does nothing for one that follows none; leaves conflicts in its files.
     pub(super) async fn update(&self, name: &str) -> Result<(), Status> {
         let message =
             v1::UpdateFollowerRequest { workspace: name.to_owned(), if_following: true, ..Default::default() };
@@ -241,7 +241,7 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Mounts a snapshot at a directory of the host, for reading only.
+    /// Mounts a snapshot read-only at a directory of the host.
     pub(super) async fn mount_snapshot(&self, revision: &str, path: &Path) -> Result<(), Status> {
         let message = v1::MountRequest {
             path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
@@ -253,14 +253,14 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// The labels whose names begin so.
+    /// Returns the first page of labels whose names have a prefix.
     pub(super) async fn labels(&self, prefix: &str) -> Result<Vec<v1::Label>, Status> {
         let message = v1::ListLabelsRequest { prefix: prefix.to_owned(), ..v1::ListLabelsRequest::default() };
         let mut snapshots = SnapshotServiceClient::new(Direct(Arc::clone(&self.store)));
         Ok(snapshots.list_labels(self.request(message)).await?.into_inner().labels)
     }
 
-    /// Takes the mount at a directory away. Work that is in no snapshot stays with the workspace.
+    /// Unmounts a directory. Uncommitted changes stay with the workspace.
     pub(super) async fn unmount(&self, path: &Path) -> Result<(), Status> {
         let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let message = |lazy| {
@@ -270,12 +270,12 @@ impl StoreCalls {
         match self.mounts().unmount(message(false)).await {
             Ok(_) => Ok(()),
             Err(status) if status.code() == Code::NotFound => Err(status),
-            // A process of the host has a file open there.
+            // A process of the host has a file open there, so the unmount is lazy.
             Err(_) => self.mounts().unmount(message(true)).await.map(drop),
         }
     }
 
-    /// Commits what is in the workspace.
+    /// Commits the files of a workspace.
     pub(super) async fn commit(&self, name: &str, message: &str) -> Result<(), Status> {
         let message = v1::CommitWorkspaceRequest {
             name: name.to_owned(),
@@ -286,12 +286,12 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Deletes a workspace. It can be undeleted for a while. One with changes in no snapshot is refused.
+    /// Deletes a workspace. It can be undeleted for a while. A workspace with uncommitted changes is refused.
     pub(super) async fn delete(&self, name: &str) -> Result<(), Status> {
         self.delete_as(v1::DeleteWorkspaceRequest { name: name.to_owned(), ..Default::default() }).await
     }
 
-    /// Deletes a workspace with its changes in no snapshot.
+    /// Deletes a workspace together with its uncommitted changes.
     pub(super) async fn discard(&self, name: &str) -> Result<(), Status> {
         let (name, discard_uncommitted) = (name.to_owned(), true);
         self.delete_as(v1::DeleteWorkspaceRequest { name, discard_uncommitted, ..Default::default() }).await
@@ -302,7 +302,7 @@ impl StoreCalls {
         loop {
             let request = self.request(message.clone());
             let Err(status) = self.workspaces().delete_workspace(request).await else { return Ok(()) };
-            // The kernel takes a mount away some moments after the last process in it has ended.
+            // The kernel removes a mount some moments after the last process in it has ended.
             if !is_mounted(&status) || tries == DELETE_TRIES_MAX {
                 return Err(status);
             }

@@ -23,11 +23,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::public_address::is_public;
 
-/// Each delay between tries is so many times the one before.
+/// Factor between a retry delay and the next one.
 const BACK_OFF_FACTOR: u32 = 5;
-/// The longest delay between two tries.
+/// Maximum delay between two attempts.
 const DELAY_MAX: Duration = Duration::from_secs(3_600);
-/// Where systems keep the certificates of the authorities that they trust.
+/// Files in which systems keep the certificates of trusted authorities.
 const AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -38,20 +38,20 @@ const AUTHORITIES: [&str; 4] = [
 /// How deliveries are made.
 #[derive(Clone, Debug)]
 pub struct WebhookOptions {
-    /// How long a receiver may take.
+    /// Maximum time that a receiver may take to answer.
     pub timeout: Duration,
-    /// How often a failed delivery is tried again.
+    /// Maximum number of retries of a failed delivery.
     pub retries: u32,
     /// The delay before the first retry. Each further one is five times as long.
     pub first_delay: Duration,
     /// Networks that receivers may be in beside the public internet.
     pub allow: Vec<Network>,
-    /// The authorities that receivers have certificates of, as PEM; without them those of the system.
+    /// The certificates of trusted authorities, as PEM; `None` for those of the system.
     pub authorities: Option<PathBuf>,
 }
 
 impl Default for WebhookOptions {
-    /// 5 seconds, 3 retries, the first after a second, no private network.
+    /// Returns a time-out of 5 seconds, 3 retries, the first after a second, and no private network.
     fn default() -> Self {
         let (timeout, first_delay) = (Duration::from_secs(5), Duration::from_secs(1));
         Self { timeout, retries: 3, first_delay, allow: Vec::new(), authorities: None }
@@ -59,20 +59,20 @@ impl Default for WebhookOptions {
 }
 
 impl WebhookOptions {
-    /// The delay before the next try; nothing after the last one.
+    /// Returns the delay before the next attempt, or `None` after the last one.
     pub(super) fn next_try(&self, attempts: u32) -> Option<Duration> {
         let factor = BACK_OFF_FACTOR.saturating_pow(attempts.saturating_sub(1));
         (attempts <= self.retries).then(|| self.first_delay.saturating_mul(factor).min(DELAY_MAX))
     }
 
     fn permits(&self, address: IpAddr) -> bool {
-        // A mapped address leads to the address inside.
+        // An IPv4-mapped address counts as the IPv4 address in it.
         let address = address.to_canonical();
         is_public(address) || self.allow.iter().any(|network| network.contains(address))
     }
 }
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     #[error("the receiver did not answer within {0:?}")]
@@ -100,7 +100,7 @@ impl Sender {
         Self { options, tls: OnceLock::new() }
     }
 
-    /// Sends a request, and returns the status of the answer. Redirects are not followed.
+    /// Sends a request, and returns the status of the response. Redirects are not followed.
     pub(super) async fn post(&self, url: &Uri, headers: HeaderMap, body: Bytes) -> Result<StatusCode, SendError> {
         let within = self.options.timeout;
         match tokio::time::timeout(within, self.post_untimed(url, headers, body)).await {
@@ -125,7 +125,7 @@ impl Sender {
         exchange(stream, request).await
     }
 
-    /// Connects to an address of the host that may be called.
+    /// Connects to the first address of a host that is permitted and accepts the connection.
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, SendError> {
         let unresolved = |error| SendError::Unresolved(host.to_owned(), error);
         let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(unresolved)?.collect();
@@ -147,7 +147,7 @@ impl Sender {
         let path = self.options.authorities.clone().or(known).ok_or("the system has no file of authorities")?;
         let mut roots = RootCertStore::empty();
         let certificates = CertificateDer::pem_file_iter(&path).map_err(|error| error.to_string())?;
-        // A system may keep certificates that are of no use here.
+        // A system may have certificates that cannot be used here.
         roots.add_parsable_certificates(certificates.flatten());
         if roots.is_empty() {
             return Err(format!("{}: no authority is in it", path.display()));
@@ -172,7 +172,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     request: Request<Full<Bytes>>,
 ) -> Result<StatusCode, SendError> {
     let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // The status is enough: the connection ends with this call, also with one that takes too long.
+    // The status is enough: the connection is closed when this call ends or times out.
     let mut tasks = JoinSet::new();
     tasks.spawn(connection);
     Ok(send.send_request(request).await?.status())

@@ -11,17 +11,17 @@ use crate::webhook::signing_key;
 
 const AGENT: &str = concat!("amalgam/", env!("CARGO_PKG_VERSION"));
 
-/// What a delivery is, and what signs it.
+/// The parts of a delivery that its headers contain, and the secret that signs it.
 pub(super) struct MessageHead<'a> {
-    /// The same for every try of one event.
+    /// The id of the event. All attempts to deliver it have the same id.
     pub(super) id: &'a str,
     pub(super) kind: &'a str,
-    /// When it is sent.
+    /// The time of the attempt.
     pub(super) time: Time,
     pub(super) secret: &'a str,
 }
 
-/// Returns the headers of a delivery.
+/// Returns the headers of a delivery, with its signatures.
 ///
 /// # Errors
 /// The secret cannot be used.
@@ -29,7 +29,7 @@ pub(super) fn signed_headers(head: &MessageHead<'_>, body: &[u8]) -> Result<Head
     let seconds = head.time.0.div_euclid(1_000_000_000);
     let signed = [head.id.as_bytes(), b".", seconds.to_string().as_bytes(), b".", body].concat();
     let standard = format!("v1,{}", BASE64.encode(&mac(&signing_key(head.secret)?, &signed)));
-    // Of the body alone, with the text of the secret as it is.
+    // A signature of the body alone, with the text of the secret as the key.
     let simple = format!("sha256={}", HEXLOWER.encode(&mac(head.secret.as_bytes(), body)));
     let mut headers = HeaderMap::new();
     for (name, value) in [

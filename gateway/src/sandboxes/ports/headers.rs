@@ -1,7 +1,7 @@
 //! The headers of requests to programs in sandboxes, and of their answers.
 //!
-//! Headers that are about one connection end here, in both directions, and so does every credential of the server. The length of a body
-//! is told anew by the library that sends it, so that no program reads another request than the server did.
+//! Hop-by-hop headers end here, in both directions, and so does every credential of the server. The HTTP library sets the length of
+//! a body anew, so that the program and the server agree on where a request ends.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, EXPECT, FORWARDED,
@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::sandboxes::hop_headers::without_hops;
 
-/// Headers of a request that are for the server, or that only it may set.
+/// Headers of a request that are meant for the server, or that only the server may set.
 const FOR_SERVER: [HeaderName; 10] = [
     AUTHORIZATION,
     CONTENT_LENGTH,
@@ -27,23 +27,24 @@ const FOR_SERVER: [HeaderName; 10] = [
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-/// Gives a page an origin of its own: it shares the server's address with the API and with pages of other sandboxes.
+/// Content security policy that gives a page an origin of its own, because it shares the server's host with the API and with other
+/// sandboxes.
 const OPAQUE_ORIGIN: HeaderValue = HeaderValue::from_static(
     "sandbox allow-downloads allow-forms allow-modals allow-pointer-lock allow-popups allow-scripts",
 );
 
-/// How a program is reached.
+/// The route to a program in a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    /// What stands before the program's own path in URLs, without a slash at its end; empty if the program has a host name of its own.
+    /// The part of URLs before the program's own path, without a final slash; empty if the program has a host name of its own.
     pub(super) prefix: String,
-    /// Whether the prefix is a credential.
+    /// Whether the URL contains a credential.
     pub(super) is_secret: bool,
     pub(super) port: u16,
     pub(super) is_tls: bool,
 }
 
-/// The headers for the program. `authorization` is the one that is meant for it.
+/// Returns the headers of a request for the program. `authorization` is the `Authorization` header that is meant for the program.
 pub(super) fn for_program(headers: &HeaderMap, route: &Route, authorization: Option<HeaderValue>) -> HeaderMap {
     let mut kept = without_hops(headers);
     for name in FOR_SERVER {
@@ -55,10 +56,10 @@ pub(super) fn for_program(headers: &HeaderMap, route: &Route, authorization: Opt
         kept.remove(name);
     }
     if route.is_secret {
-        // It names the page, and so the token.
+        // It contains the URL of the page, and so the token.
         kept.remove(REFERER);
     }
-    // Programs for development answer to this name only.
+    // Development servers often accept this host name only.
     if let Ok(host) = HeaderValue::from_str(&format!("localhost:{}", route.port)) {
         kept.insert(HOST, host);
     }
@@ -78,7 +79,7 @@ pub(super) fn for_program(headers: &HeaderMap, route: &Route, authorization: Opt
     kept
 }
 
-/// The headers of an answer for the client.
+/// Returns the headers of a response for the client.
 pub(super) fn for_client(headers: &HeaderMap, route: &Route) -> HeaderMap {
     let mut kept = without_hops(headers);
     if route.is_secret {
@@ -89,7 +90,7 @@ pub(super) fn for_client(headers: &HeaderMap, route: &Route) -> HeaderMap {
     }
     kept.append(CONTENT_SECURITY_POLICY, OPAQUE_ORIGIN);
     if route.is_secret {
-        // The page has no origin, so its own requests come from another one. They carry the token, and need nothing else.
+        // The page has an opaque origin, so its own requests are cross-origin. They carry the token, and need nothing else.
         kept.entry(ACCESS_CONTROL_ALLOW_ORIGIN).or_insert(HeaderValue::from_static("*"));
     }
     if let Some(location) = kept.get(LOCATION).and_then(|value| moved(value, route)) {
@@ -103,14 +104,14 @@ pub(super) fn for_client(headers: &HeaderMap, route: &Route) -> HeaderMap {
     kept
 }
 
-/// Whether a request asks for a WebSocket, or for another protocol on the same connection. Returns its name.
+/// Returns the protocol that a request asks to upgrade to, for example `websocket`, or `None` if it asks for no upgrade.
 pub(super) fn wanted_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let is_upgrade = named.any(|value| value.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")));
     headers.get(UPGRADE).filter(|_| is_upgrade).cloned()
 }
 
-/// A redirection to the program's own root, at the place where clients reach it.
+/// Returns a redirect to a path of the program with the prefix of its URLs added, or `None` if it leads elsewhere or is relative.
 fn moved(location: &HeaderValue, route: &Route) -> Option<HeaderValue> {
     let text = location.to_str().ok()?;
     let hosts = [format!("http://localhost:{}", route.port), format!("http://127.0.0.1:{}", route.port)];
@@ -119,7 +120,7 @@ fn moved(location: &HeaderValue, route: &Route) -> Option<HeaderValue> {
     (is_absolute || path.is_empty()).then(|| HeaderValue::from_str(&format!("{}{path}", route.prefix)).ok()).flatten()
 }
 
-/// A cookie that is sent to the program only.
+/// Returns a cookie with its path limited to the program and without its domain. `None` if it is no valid text.
 fn within(cookie: &HeaderValue, route: &Route) -> Option<HeaderValue> {
     let text = cookie.to_str().ok()?;
     let is_kept = |part: &&str| {
