@@ -238,7 +238,7 @@ pub struct NamedKey {
 }
 
 impl NamedKey {
-    /// As it is written on the command line.
+    /// Returns the name of the key as the command line takes it.
     pub fn name(&self) -> String {
         match &self.workspace {
             Some(workspace) => format!("workspace.{workspace}.{}", of_workspace(self.key)),
@@ -246,7 +246,7 @@ impl NamedKey {
         }
     }
 
-    /// The path of the key in the file.
+    /// Returns the path of the key in the file.
     fn path(&self) -> Vec<Part<'_>> {
         let word = |text| Part { text, is_workspace: false };
         match &self.workspace {
@@ -269,7 +269,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The spelling of this part in a table: `merge_tool` is read as `merge-tool`, which older versions did not know.
+    /// Returns the spelling of this part in a table: files of older versions have `merge_tool` for `merge-tool`.
     fn spelled_in(&self, table: &dyn TableLike) -> String {
         let older = self.text.replace('-', "_");
         let is_older = !self.is_workspace && !table.contains_key(self.text) && table.contains_key(&older);
@@ -277,7 +277,7 @@ impl Part<'_> {
     }
 }
 
-/// The value at a path.
+/// Finds the value at a path.
 fn find<'d, 'p>(document: &'d Item, path: impl IntoIterator<Item = Part<'p>>) -> Option<&'d Item> {
     path.into_iter().try_fold(document, |item, part| {
         let table = item.as_table_like()?;
@@ -285,7 +285,7 @@ fn find<'d, 'p>(document: &'d Item, path: impl IntoIterator<Item = Part<'p>>) ->
     })
 }
 
-/// The end of a key's name where it holds for one workspace.
+/// Returns the part of a key's name that follows `workspace.NAME.`.
 fn of_workspace(key: &Key) -> &'static str {
     match key.name {
         QUOTA => "quota",
@@ -321,17 +321,17 @@ impl Config {
         Ok(config)
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A text.
+    /// Returns the value of a key as text, or `None` if it is not set or is not text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.item(name)?.as_str()
     }
 
-    /// A number.
+    /// Returns the value of a key as a number, or `None` if it is not set or is not a number from 0.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.item(name)?.as_integer().and_then(|number| u64::try_from(number).ok())
     }
@@ -342,18 +342,18 @@ impl Config {
         array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
-    /// The names of variables that tests get, beside those that all get.
+    /// Returns the names of variables that the user adds to the environment of tests.
     pub fn command_environment(&self) -> Vec<String> {
         self.list(ENVIRONMENT)
     }
 
-    /// The size at which the log is rotated.
+    /// Returns the size at which the log is rotated, or `None` if it is not set.
     pub fn log_bytes_max(&self) -> Result<Option<u64>, CliError> {
         let wrong = |why| CliError::refused(format!("setting `{LOG_SIZE}`: {why}"));
         self.item(LOG_SIZE).map(|item| size(&plain(item)).map_err(wrong)).transpose()
     }
 
-    /// The value of a key for all workspaces.
+    /// Returns the value that a key has for all workspaces, or `None` if it is not set.
     fn item(&self, name: &str) -> Option<&Item> {
         let path = name.split('.').map(|part| Part { text: part, is_workspace: false });
         find(self.document.as_item(), path)
@@ -364,7 +364,7 @@ impl Config {
         Some(plain(find(self.document.as_item(), named.path())?))
     }
 
-    /// Every key that is set for one workspace.
+    /// Returns all keys that are set for a single workspace.
     pub fn of_workspaces(&self) -> Vec<NamedKey> {
         let found = self.leaves().into_iter().filter_map(|(path, _)| of_path(&path).ok());
         found.filter(|named| named.workspace.is_some()).collect()
@@ -565,7 +565,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     text[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)
 }
 
-/// The key of this name; an error that lists them all if there is none.
+/// Finds the key with this name. The error for an unknown name lists all keys.
 pub fn find_key(name: &str) -> Result<NamedKey, CliError> {
     let plain = name.replace('_', "-");
     if let Some(key) = KEYS.iter().find(|key| key.name == plain) {

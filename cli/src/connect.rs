@@ -86,7 +86,7 @@ pub struct CallHeaders {
 }
 
 impl CallHeaders {
-    /// The headers of calls to the process of a store.
+    /// Builds the headers of calls to the background process of a store.
     fn local(actor: &str) -> Self {
         // Characters that a header cannot hold are replaced.
         let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
@@ -94,7 +94,7 @@ impl CallHeaders {
         Self { actor, authorization: None, project: None }
     }
 
-    /// The headers of calls to a server.
+    /// Builds the headers of calls to a server.
     fn of_server(server: &Server, actor: &str) -> Result<Self, CliError> {
         let header = |text: String, what: &str| {
             MetadataValue::try_from(text)
@@ -502,7 +502,7 @@ impl FileStamp {
         Self(std::fs::metadata(path).ok().map(stamp))
     }
 
-    /// Whether the file did not change within the last moments.
+    /// Returns whether the last change is old enough that the next one gets another time. A missing file counts as settled.
     fn is_settled(self) -> bool {
         self.0.is_none_or(|(.., changed)| now().0.saturating_sub(changed) > Self::SETTLED_AFTER_NANOSECONDS)
     }

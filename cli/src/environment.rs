@@ -37,7 +37,7 @@ const PASSED_START: &str = "LC_";
 /// This program, also after it was replaced on the disk.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// The environment of a test.
+/// Returns the variables of this process that a test gets.
 pub fn for_commands(config: &Config) -> BTreeMap<OsString, OsString> {
     let more = config.command_environment();
     let is_passed =
@@ -45,7 +45,8 @@ pub fn for_commands(config: &Config) -> BTreeMap<OsString, OsString> {
     env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_passed)).collect()
 }
 
-/// The program, with its arguments, that runs a command and ends everything that it started.
+/// Returns the program and the arguments that run a command and end all processes that it started; empty if `/proc` is not
+/// available.
 pub fn supervisor() -> Vec<OsString> {
     match Path::new(THIS_PROGRAM).exists() {
         true => [THIS_PROGRAM, "supervise", "--"].map(OsString::from).to_vec(),

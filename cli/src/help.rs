@@ -153,19 +153,19 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
     read.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &command))
 }
 
-/// Whether a command line asks for JSON, found without parsing it.
+/// Returns whether a command line asks for JSON, without parsing it.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
-/// Whether a command line names a store, found without parsing it. The environment may name one, too, and does not count.
+/// Returns whether a command line names a store, without parsing it. A store that the environment names does not count.
 pub fn names_store(words: &[OsString]) -> bool {
     let is_option =
         |word: &OsString| word == "--store" || word.to_str().is_some_and(|word| word.starts_with("--store="));
     words.iter().take_while(|word| *word != "--").any(is_option)
 }
 
-/// The page about a command or a topic; with no words, the list of commands.
+/// Returns the help page of a command or a topic; without words, the list of commands.
 pub fn page(words: &[String]) -> Result<String, CliError> {
     if let [topic] = words
         && let Some((_, text)) = TOPICS.iter().find(|(name, _)| name == topic)
@@ -206,7 +206,7 @@ fn answer(error: &clap::Error, command: &Command) -> ParseAnswer {
     }
 }
 
-/// A failure of the words that clap has for it.
+/// Converts an error text of clap to a failure.
 fn usage(text: &str) -> ParseAnswer {
     let plain = anstream::adapter::strip_str(text).to_string();
     let mut parts = plain
@@ -218,7 +218,7 @@ fn usage(text: &str) -> ParseAnswer {
     ParseAnswer::Failure { error, text: Some(text.to_owned()) }
 }
 
-/// Whether the unknown word stands in the place of a command, not of a subcommand.
+/// Returns whether the unknown word stands in the place of a command, not of a subcommand.
 fn is_of_root(error: &clap::Error, command: &Command) -> bool {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
@@ -250,7 +250,7 @@ fn unknown(name: &str, suggested: &[String]) -> CliError {
     }
 }
 
-/// The command line with its help as it is printed.
+/// Builds the clap command with the help as it is printed.
 fn command() -> Command {
     let mut root = Arguments::command();
     root.build();
@@ -260,7 +260,7 @@ fn command() -> Command {
     root.help_template(ROOT_TEMPLATE).before_help(with_joiners(&groups)).after_help(with_joiners(&examples))
 }
 
-/// A command with prose first, and without the options of every command.
+/// Puts the prose of a command's help first, and hides global options.
 fn arrange(command: Command) -> Command {
     let text = |text: Option<&StyledStr>| text.map(|text| text.to_string()).unwrap_or_default();
     let after = text(command.get_after_help());
@@ -304,7 +304,7 @@ fn join_wrapped_lines(text: &str) -> String {
     text.split("\n\n").map(paragraph).collect::<Vec<_>>().join("\n\n")
 }
 
-/// A text that clap prints as it is.
+/// Protects `{n}` in a text from clap, which would replace it by a line break.
 fn with_joiners(text: &str) -> String {
     text.replace("{n}", &format!("{{{JOINER}n}}"))
 }

@@ -106,7 +106,7 @@ fn json_lines<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
     fmt::layer().json().flatten_event(true).with_writer(io::stderr)
 }
 
-/// The filter of a text. A text that cannot be read gives the default filter, and a problem in words.
+/// Parses a log filter. For an invalid text, returns the default filter and a message about the problem.
 fn parse(text: Option<&str>) -> (EnvFilter, Option<String>) {
     let default = || EnvFilter::default().add_directive(LevelFilter::INFO.into());
     match text.map(EnvFilter::try_new) {

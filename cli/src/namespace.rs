@@ -93,13 +93,13 @@ fn unshare() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", apart)?)
 }
 
-/// Whether this process may mount as it is.
+/// Returns whether this process has the capability to mount (`CAP_SYS_ADMIN`).
 pub fn is_capable() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("CapEff:")).is_some_and(holds_sys_admin)
 }
 
-/// Whether a set of capabilities, in hex as the kernel writes it, holds the one that mounting needs.
+/// Returns whether a capability set, in hex as in `/proc/self/status`, contains `CAP_SYS_ADMIN`.
 pub fn holds_sys_admin(set: &str) -> bool {
     const SYS_ADMIN: u32 = 21;
     u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> SYS_ADMIN & 1 == 1)

@@ -67,22 +67,22 @@ impl Output {
         Self { options, styled, styled_remarks, is_terminal: io::stdout().is_terminal(), sink, pager: None }
     }
 
-    /// Whether JSON lines are printed.
+    /// Returns whether JSON lines are printed.
     pub fn is_json(&self) -> bool {
         self.options.json
     }
 
-    /// Whether only results are printed.
+    /// Returns whether only results are printed.
     pub fn is_quiet(&self) -> bool {
         self.options.quiet
     }
 
-    /// Whether more is printed.
+    /// Returns whether details are printed (`-v`).
     pub fn is_verbose(&self) -> bool {
         self.options.verbose > 0
     }
 
-    /// Whether progress may be shown.
+    /// Returns whether progress may be shown: standard error is a terminal, and neither JSON, `--quiet` nor a pager is active.
     pub fn shows_progress(&self) -> bool {
         !self.options.json && !self.options.quiet && self.pager.is_none() && io::stderr().is_terminal()
     }

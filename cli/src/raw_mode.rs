@@ -87,7 +87,7 @@ mod tests {
         !modes.contains(LocalModes::ECHO) && !modes.contains(LocalModes::ICANON)
     }
 
-    /// One test: the settings before are those of the process.
+    /// Checks both cases in one test, because the saved settings are global to the process.
     #[test]
     fn settings_come_back_at_the_end_and_after_a_panic() {
         let (_master, slave) = pair();

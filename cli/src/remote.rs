@@ -81,7 +81,7 @@ impl ServerUrl {
         self.origin.split_once("://").map_or(&self.origin, |(_, authority)| authority)
     }
 
-    /// Whether the host is this machine.
+    /// Returns whether the host is this machine: `localhost` or a loopback address.
     fn is_loopback(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -107,13 +107,13 @@ fn wrong(text: &str, why: &str) -> CliError {
 pub struct ServerKey(String);
 
 impl ServerKey {
-    /// A key; nothing if the text is empty.
+    /// Creates a key from a text without surrounding blanks, or returns `None` if it is empty.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
-    /// The text, for a header or for the file of contexts.
+    /// Returns the secret text, for a header or for the contexts file.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-/// The error of a server that cannot be reached, with the causes that the library hides behind `transport error`.
+/// Returns the error for a server that cannot be reached, with the causes that tonic hides behind `transport error`.
 fn unreachable(url: &ServerUrl, error: &tonic::transport::Error) -> CliError {
     let mut causes = Vec::new();
     let mut cause = error.source();

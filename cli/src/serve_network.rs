@@ -126,7 +126,7 @@ impl SandboxSettings {
 }
 
 impl NetworkOptions {
-    /// The directory of the catalog, the lock and the audit log.
+    /// Returns the directory of the catalog, the lock and the audit log.
     fn directory(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(|| self.home.clone())
     }
@@ -147,7 +147,7 @@ pub async fn open_server_catalog(cluster: Option<&str>, directory: &Path) -> Res
     }
 }
 
-/// The error of a catalog, for the command.
+/// Converts an error of the catalog to one of the command.
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub fn catalog_error(error: CatalogError) -> CliError {
     let (exit, code) = match error {
@@ -263,14 +263,14 @@ fn serve_operator(
     Ok(())
 }
 
-/// Where the running server of a data directory listens for its operator.
+/// Returns the socket on which the running server of a data directory listens for its operator.
 pub fn operator_socket(data: &Path) -> Result<PathBuf, CliError> {
     let record = data.join(OPERATOR);
     let text = std::fs::read(&record).map_err(|error| CliError::machine(record.display(), &error))?;
     Ok(PathBuf::from(std::ffi::OsString::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&text))))
 }
 
-/// How sandboxes are started: with the agent that lies beside this program.
+/// Returns the options of sandboxes, with the agent program that lies beside this program.
 pub fn sandbox_options(data: Option<&Path>, home: &Home) -> Result<SandboxOptions, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::machine("the path of this program", &error))?;
     // A workspace may be mounted outside of the home of its store, or among its forks.
@@ -338,7 +338,7 @@ async fn make_first_key(catalog: &Catalog) -> Result<bool, CliError> {
     Ok(!catalog.list_keys().await.map_err(catalog_error)?.is_empty())
 }
 
-/// The projects in a data directory.
+/// Returns the projects in a data directory.
 fn data_projects(catalog: Catalog, data: &Path) -> Result<Projects, CliError> {
     let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
     make_private(&data.join("projects")).map_err(|error| CliError::machine(data.display(), &error))?;
@@ -356,7 +356,7 @@ fn data_projects(catalog: Catalog, data: &Path) -> Result<Projects, CliError> {
     Ok(Projects::in_directory(catalog, data, open_home))
 }
 
-/// The projects of a cluster. The directory has files of this node only.
+/// Connects to a cluster and returns its projects. The directory has files of this node only.
 async fn cluster_projects(catalog: Catalog, directory: &Path, cluster: ClusterOptions) -> Result<Projects, CliError> {
     let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
     // Apart from the projects of a server that used the directory before: a node removes files that it finds in its own.
@@ -373,7 +373,8 @@ async fn cluster_projects(catalog: Catalog, directory: &Path, cluster: ClusterOp
     Ok(Projects::in_cluster(catalog, &files, stores, open_home))
 }
 
-/// The local store as project `default`, with its Unix socket beside it.
+/// Opens the local store as project `default`, and serves it on its Unix socket, too. Returns the projects and the task of the
+/// socket.
 fn local_project(
     home: &Path,
     nfs: Option<NfsListen>,

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::connect::now;
 
-/// The socket for REST that belongs to a socket for commands.
+/// Returns the REST socket that belongs to a gRPC socket.
 pub fn rest_socket(socket: &Path) -> PathBuf {
     socket.with_extension("rest")
 }

@@ -60,7 +60,7 @@ impl Interrupts {
         self.are_left.store(left, Ordering::Relaxed);
     }
 
-    /// Whether a child gets Ctrl-C.
+    /// Returns whether Ctrl-C is left to a child.
     pub fn are_left_to_child(&self) -> bool {
         self.are_left.load(Ordering::Relaxed)
     }
@@ -75,17 +75,17 @@ impl Interrupts {
         self.hint.get_or_init(|| hint);
     }
 
-    /// From here on a folder with forks has to be removed when the command is interrupted.
+    /// Sets the folder with forks that is removed when the command is interrupted. The first one counts.
     pub fn clean_up(&self, folder: &Path) {
         self.work_folder.get_or_init(|| folder.to_owned());
     }
 
-    /// The folder that has to be removed, if there is one.
+    /// Returns the folder to remove when the command is interrupted, if there is one.
     pub fn work_folder(&self) -> Option<&Path> {
         self.work_folder.get().map(PathBuf::as_path)
     }
 
-    /// The failure that an interrupt by this signal is.
+    /// Returns the error for an interrupt by a signal.
     pub fn failure(&self, signal: Signal) -> CliError {
         let code = u8::try_from(128 + signal.as_raw()).unwrap_or(Exit::INTERRUPTED.0);
         let message = self.message.get().copied().unwrap_or("interrupted");
@@ -98,7 +98,7 @@ impl Interrupts {
 }
 
 impl Session {
-    /// A session that has not spoken to the store yet.
+    /// Creates a session that has not connected to the store yet.
     pub fn new(
         output: Output,
         config: Config,
@@ -112,7 +112,8 @@ impl Session {
         Self { output, config, connect, server, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
     }
 
-    /// In a mount whose process has died: starts another process, which mounts it again, and enters the directory.
+    /// Restores the mount that the working directory is in if its background process has died: connects to the store, which starts
+    /// a process that mounts it again, and enters the directory.
     pub async fn enter_dead_mount(&mut self) -> Result<(), CliError> {
         if !self.is_in_dead_mount {
             return Ok(());
@@ -135,12 +136,12 @@ impl Session {
         }
     }
 
-    /// The store's home.
+    /// Returns the home of the store.
     pub fn home(&self) -> &Path {
         &self.connect.home
     }
 
-    /// The server that the command works on, if it is not the store of this machine.
+    /// Returns the server that the command works on, or `None` for the store of this machine.
     pub fn server(&self) -> Option<&Server> {
         self.server.as_ref()
     }
@@ -151,7 +152,7 @@ impl Session {
         self.server.take()
     }
 
-    /// Where the snapshots are, for people: the home of the store, or the URL of the server.
+    /// Describes the location of the snapshots: the home of the store, or the URL of the server.
     pub fn store_words(&self) -> String {
         self.server.as_ref().map_or_else(|| self.home().display().to_string(), |server| server.url.to_string())
     }
@@ -213,7 +214,7 @@ impl Session {
         running(&self.connect).await
     }
 
-    /// Whether there is a store at all.
+    /// Returns whether the store exists.
     pub fn has_store(&self) -> bool {
         Home::new(self.home()).exists()
     }
@@ -266,13 +267,13 @@ impl Session {
         }
     }
 
-    /// An absolute path on the host, of something that may not be there yet.
+    /// Resolves an argument to an absolute path on the host, which need not exist.
     pub fn host_path(&self, given: &OsStr) -> PathBuf {
         resolve_path(&self.cwd.join(given))
     }
 }
 
-/// The error for a response without a field that it always has.
+/// Returns the error for a response without a required field.
 pub fn missing_field(what: &str) -> CliError {
     let message = format!("the background process answered without a {what}");
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam stop`, then try again")
@@ -288,17 +289,17 @@ pub fn current_workspace(place: Option<&AttachedDirectory>) -> String {
     place.map(|place| place.workspace.name.clone()).unwrap_or_default()
 }
 
-/// The state of a revision.
+/// Returns the state that a revision names.
 pub fn revision_state(text: &str) -> v1::State {
     v1::State { state: Some(v1::state::State::Revision(text.to_owned())) }
 }
 
-/// The current state of a directory.
+/// Returns the current state of a directory.
 pub fn directory_state(place: &AttachedDirectory) -> v1::State {
     v1::State { state: Some(v1::state::State::Directory(place.directory.name.clone())) }
 }
 
-/// The empty tree.
+/// Returns the state without files.
 pub fn empty_state() -> v1::State {
     v1::State { state: Some(v1::state::State::Empty(true)) }
 }

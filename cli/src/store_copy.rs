@@ -32,7 +32,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// The word for it.
+    /// Returns the word for the kind.
     pub fn word(self) -> &'static str {
         match self {
             Self::Workspace => "workspace",
@@ -60,7 +60,7 @@ impl NamedHead {
         format!("{} {}", self.kind.word(), text::printable(&self.name))
     }
 
-    /// The revision that a stream takes together with its name.
+    /// Returns the revision that makes a stream carry the name, too.
     fn revision(&self) -> String {
         match self.kind {
             NameKind::Workspace => format!("{}@", self.name),
@@ -121,7 +121,7 @@ pub enum Relation {
     Diverged,
 }
 
-/// How the sender's snapshot relates to the receiver's. Asks the side that may know both.
+/// Determines how the sender's snapshot relates to the receiver's, by the history of `knows`; `Diverged` if it lacks one of them.
 pub async fn relation(knows: &mut Client, sender: &str, receiver: &str) -> Result<Relation, CliError> {
     if receiver.is_empty() || sender == receiver {
         return Ok(if sender == receiver { Relation::Same } else { Relation::Forward });
@@ -139,7 +139,7 @@ pub async fn relation(knows: &mut Client, sender: &str, receiver: &str) -> Resul
     }
 }
 
-/// Whether a snapshot led to another one.
+/// Returns whether `older` is `newer` or one of its ancestors.
 pub async fn is_ancestor(client: &mut Client, older: &str, newer: &str) -> Result<bool, CliError> {
     let request = v1::ListSnapshotsRequest {
         revisions: vec![text::id(older).to_owned()],
@@ -150,14 +150,14 @@ pub async fn is_ancestor(client: &mut Client, older: &str, newer: &str) -> Resul
     Ok(client.snapshots.list_snapshots(request).await?.into_inner().snapshots.is_empty())
 }
 
-/// The latest snapshots of the sender's history that the receiver has, named there or not; without any, all that names hold there.
+/// Returns the latest snapshots of the sender's history that the receiver has, named there or not. If it has none of them, returns
+/// all snapshots that have names there.
 pub async fn common(from: &mut Client, to: &mut Client, head: &str) -> Result<v1::GetHaveResponse, CliError> {
     common_since(from, to, head, "").await
 }
 
-/// The latest snapshots of the sender's history that the receiver has, like [`common`], among those after a snapshot that both have.
-/// The history is read back until the receiver has one of its snapshots, so that an interrupted copy continues where it
-/// stopped.
+/// Returns the latest snapshots of the sender's history that the receiver has, like [`common`], among those after the snapshot
+/// `shared`, which both have. Walks back until the receiver has a snapshot, so that an interrupted copy continues where it stopped.
 pub async fn common_since(
     from: &mut Client,
     to: &mut Client,
@@ -201,7 +201,7 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// The counts of the sender, for people.
+    /// Describes the numbers of sent snapshots, objects and bytes.
     pub fn words(&self) -> String {
         let sent = &self.sent;
         format!(

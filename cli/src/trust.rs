@@ -53,7 +53,8 @@ pub fn check_home(home: &Path) -> Result<Option<String>, CliError> {
     Ok(closed.map(|mode| format!("{shown} was open to other users (mode {mode:04o}); it is yours alone now (0700)")))
 }
 
-/// A file of a home is the caller's own or the system's; one that a symlink leads to can be written by no other user.
+/// Refuses a file of a home that belongs neither to the caller nor to root, or is a symlink to a file that other users can write
+/// to.
 fn check_part(home: &Path, name: &str, user: u32) -> Result<(), CliError> {
     let path = home.join(name);
     let Ok(found) = fs::metadata(&path) else { return Ok(()) };

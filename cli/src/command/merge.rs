@@ -196,7 +196,7 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
     }
 }
 
-/// A merge for programs.
+/// Returns the JSON line of a merge.
 pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
     let path = |path: &v1::MergedPath| {
         let mut object = json!({"way": path.way, "result": path.result});

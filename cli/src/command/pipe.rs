@@ -26,7 +26,7 @@ pub fn source(path: &OsStr) -> Result<Box<dyn Read + Send>, CliError> {
     Ok(Box::new(File::open(path).map_err(named)?))
 }
 
-/// The pieces of the input. Dropping them ends the reading.
+/// Reads the input on a blocking thread, and returns the pieces and the task. Dropping the receiver stops the task.
 pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHandle<io::Result<()>>) {
     let (send, receive) = mpsc::channel(QUEUE);
     let reading = tokio::task::spawn_blocking(move || {

@@ -114,7 +114,7 @@ impl Policy {
     }
 }
 
-/// The text of a file, or of the standard input.
+/// Reads a file, or the standard input if the file is `-`.
 fn read(session: &Session, file: &OsStr) -> Result<String, CliError> {
     let mut text = String::new();
     if file == STDIN {

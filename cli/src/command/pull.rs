@@ -118,7 +118,7 @@ impl Pull {
     }
 }
 
-/// The error of a pull into a name that holds snapshots which the server does not have.
+/// Returns the error of a pull into a name that holds snapshots which the server does not have.
 fn diverged(named: &NamedHead, url: &dyn std::fmt::Display) -> CliError {
     let message = format!("{} has snapshots that {url} does not have, and the other way round", named.words());
     let name = &named.name;

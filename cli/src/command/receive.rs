@@ -125,7 +125,7 @@ fn hinted(error: CliError) -> CliError {
     error
 }
 
-/// The JSON line of a receive.
+/// Returns the JSON line of a receive.
 pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     let tips: Vec<_> = received.tips.iter().map(|name| text::id(name)).collect();
     let fields = json!({
@@ -141,7 +141,7 @@ pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     lines::line("received", fields)
 }
 
-/// The kind and the name of a reference that a user has named; nothing for records that the store names itself.
+/// Splits a reference into its kind and its name, or returns `None` if it is neither a workspace nor a label.
 fn shown_name(reference: &str) -> Option<(&str, &str)> {
     reference.split_once('/').filter(|(kind, _)| matches!(*kind, "workspace" | "label"))
 }

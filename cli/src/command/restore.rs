@@ -164,7 +164,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
     output.say(words)
 }
 
-/// The JSON line of a restore.
+/// Returns the JSON line of a restore.
 pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
     lines::line(
         kind,

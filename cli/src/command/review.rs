@@ -115,7 +115,7 @@ struct VersionFlags {
 }
 
 impl Take {
-    /// The version and the paths that were named.
+    /// Returns the version to take, and the paths to take it for.
     fn split(&self) -> Result<(String, &[OsString]), CliError> {
         let flag = match &self.version {
             VersionFlags { ours: true, .. } => Some("ours"),

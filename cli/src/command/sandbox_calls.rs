@@ -31,7 +31,7 @@ impl SandboxCalls {
         Ok(Self { client: session.sandbox_client().await?.sandboxes })
     }
 
-    /// The id of a sandbox that is named by its id or by its name.
+    /// Returns the id of a sandbox, given its id or its name.
     pub async fn id(&mut self, word: &str) -> Result<String, CliError> {
         if word.starts_with(ID_START) {
             return Ok(word.to_owned());
@@ -68,7 +68,7 @@ impl SandboxCalls {
     }
 }
 
-/// The error of a call about sandboxes. A process without sandboxes does not know the call.
+/// Converts the status of a failed sandbox call to an error. A process without sandboxes answers "unimplemented".
 pub fn failure(status: Status) -> CliError {
     if status.code() == Code::Unimplemented {
         let message = "this process of the store has no sandboxes";
@@ -131,7 +131,7 @@ pub fn secrets(words: &[String], directory: &Path) -> Result<HashMap<String, Str
     words.iter().map(one).collect()
 }
 
-/// The working directory in the sandbox.
+/// Returns the working directory in the sandbox: a relative path is below `/workspace`, an empty one selects the default.
 pub fn working_directory(given: &str) -> String {
     match given {
         "" => String::new(),
@@ -140,7 +140,7 @@ pub fn working_directory(given: &str) -> String {
     }
 }
 
-/// A command line for a shell that runs exactly these words.
+/// Quotes words into a shell command line that executes exactly these words.
 pub fn command_line(words: &[std::ffi::OsString]) -> Result<String, CliError> {
     let quoted: Result<Vec<_>, CliError> = words
         .iter()

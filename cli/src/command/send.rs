@@ -127,7 +127,7 @@ async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError
     Ok(Some(Bytes::from(bytes)))
 }
 
-/// The JSON line of a send.
+/// Returns the JSON line of a send.
 pub fn json_line(sent: &v1::SendResult) -> Value {
     let fields = json!({
         "objects": sent.objects,

@@ -107,7 +107,7 @@ impl Serve {
     }
 }
 
-/// The cluster whose projects are served, if the server is a node of one.
+/// Returns the cluster whose projects are served, or `None` if the server is not a node of a cluster.
 fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
     let (database, bucket) = settings.text("cluster").zip(settings.text("bucket"))?;
     Some(ClusterOptions {
@@ -118,7 +118,7 @@ fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
     })
 }
 
-/// How events are sent to webhooks.
+/// Reads the settings of the delivery of webhooks.
 fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
     let default = WebhookOptions::default();
     let seconds = settings.number("webhook-timeout", 1..=60)?.map(u64::from);
@@ -131,7 +131,7 @@ fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
     })
 }
 
-/// How sandboxes are started.
+/// Reads the settings of sandboxes.
 fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
     let host = settings.text("docker-host").unwrap_or(DOCKER_HOST);
     let network = settings.text("docker-network").filter(|network| *network != "none");
@@ -160,7 +160,7 @@ fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
     })
 }
 
-/// Where NFS is served, if it is.
+/// Returns the address on which NFS is served and the allowed clients, or `None` if NFS is off.
 fn nfs(settings: &ServerSettings) -> Result<Option<NfsListen>, CliError> {
     settings.require("nfs-allow", "nfs")?;
     let allow = settings.list("nfs-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?;

@@ -77,7 +77,7 @@ pub async fn back_up(session: &mut Session, data: &Path, target: &Path, verify: 
     Ok(Exit::OK)
 }
 
-/// A client of the process that has a project open: the server, or this one.
+/// Returns a client of the process that has a project open: the running server if `is_served`, else this process.
 async fn client(session: &Session, data: &Path, project: &Project, is_served: bool) -> Result<Client, CliError> {
     let actor = &session.connect.actor;
     if !is_served {

@@ -26,7 +26,7 @@ const INPUT_QUEUE: usize = 64;
 /// Delay before a broken connection is made again; it doubles up to the longest one.
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
-/// A server that cannot be reached for so long is given up.
+/// Time after which a connection that cannot be restored is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
 
 /// Open a terminal in a sandbox

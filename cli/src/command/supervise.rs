@@ -81,7 +81,7 @@ fn end_descendants() {
     }
 }
 
-/// The children of this process.
+/// Returns the process ids of the children of this process.
 fn children() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -89,7 +89,7 @@ fn children() -> Vec<Pid> {
     ids.filter(|id| parent_of(*id).as_deref() == Some(&*own)).filter_map(Pid::from_raw).collect()
 }
 
-/// The parent of a process, as the kernel writes it.
+/// Reads the parent id of a process from `/proc`, or returns `None` if the process is gone.
 fn parent_of(id: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the program is in brackets, and may hold brackets and blanks itself.

@@ -111,7 +111,7 @@ impl Umount {
     }
 }
 
-/// Whether an argument is the path of a mount. A path goes before a workspace of the same name.
+/// Returns the path or the workspace that an argument names. The path of a mount goes before a workspace of the same name.
 async fn target(session: &Session, client: &mut Client, what: &OsStr) -> Result<v1::unmount_request::Target, CliError> {
     use v1::unmount_request::Target;
     let path = session.host_path(what);

@@ -106,7 +106,7 @@ impl Watch {
     }
 }
 
-/// Has the background process started at log-in if asked to, and says what takes the watch up when the process is gone.
+/// Installs the systemd unit if `at_login` is set, and prints how the watch continues after a restart of the machine.
 fn say_survival(session: &mut Session, at_login: bool) -> Result<(), CliError> {
     if at_login {
         let unit = unit::install(session.home())?;
@@ -123,12 +123,12 @@ fn say_survival(session: &mut Session, at_login: bool) -> Result<(), CliError> {
     })
 }
 
-/// Whether any directory of the store is to be watched in the background.
+/// Returns whether any directory of the store is to be watched in the background.
 async fn is_any_watched(client: &mut Client) -> Result<bool, CliError> {
     Ok(directories(client).await?.iter().any(|directory| directory.watch_wanted))
 }
 
-/// All directories that belong to workspaces.
+/// Returns all directories that belong to workspaces.
 pub async fn directories(client: &mut Client) -> Result<Vec<v1::Directory>, CliError> {
     let mut request = v1::ListDirectoriesRequest { page_size: 500, page_token: String::new() };
     let mut all = Vec::new();

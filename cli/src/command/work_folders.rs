@@ -99,7 +99,7 @@ impl WorkFolder {
         Ok(folder)
     }
 
-    /// The path of the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -137,7 +137,7 @@ impl WorkFolder {
     }
 }
 
-/// The name of all sandboxes of a folder.
+/// Returns the name that all sandboxes of a folder have.
 fn sandbox_name(folder: &Path) -> String {
     format!("forks/{}", folder.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -165,7 +165,7 @@ fn read_note(note: &mut File) -> (Vec<CreatedWorkspace>, bool) {
     (made, note["sandboxes"] == true)
 }
 
-/// When a workspace was made, as a note has it.
+/// Formats the creation time of a workspace as the note stores it.
 fn created(workspace: &v1::Workspace) -> String {
     let time = workspace.create_time.unwrap_or_default();
     format!("{}.{:09}", time.seconds, time.nanos)
@@ -256,7 +256,7 @@ async fn end_sandboxes(session: &mut Session, name: &str) -> Result<(), CliError
     Ok(())
 }
 
-/// Whether a workspace was made for a folder. Another command may have taken a name that became free.
+/// Returns whether a workspace was created for a folder. Another command may have created one with the same name since.
 fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[CreatedWorkspace]) -> bool {
     let directories = workspace.directories.iter().map(|directory| &directory.path);
     let mut places = directories.chain(&workspace.mounts).map(|path| Path::new(OsStr::from_bytes(path)));
@@ -364,7 +364,7 @@ fn mount_below(folder: &Path) -> Option<PathBuf> {
     below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()
 }
 
-/// A path as the table of mounts writes it.
+/// Escapes a path as the kernel does in `/proc/self/mountinfo`.
 fn escape_mountinfo(path: &[u8]) -> Vec<u8> {
     let escape = |byte: u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),

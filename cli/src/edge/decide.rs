@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// The step for `local remote tracked synced`, where `-` is no workspace and `0` one without a snapshot.
+    /// Returns the step for `local remote tracked synced`, where `-` is no workspace and `0` is a workspace without a snapshot.
     fn step(heads: &str, order: HeadOrder) -> Step {
         let head = |word: &str| match word {
             "-" => None,

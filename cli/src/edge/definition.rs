@@ -54,7 +54,7 @@ impl SyncMode {
         }
     }
 
-    /// The mode for people.
+    /// Describes the mode for people.
     pub fn words(self) -> String {
         match self {
             Self::Auto => "when either side changes".to_owned(),
@@ -64,7 +64,7 @@ impl SyncMode {
         }
     }
 
-    /// The mode as `--sync` takes it.
+    /// Returns the mode as `--sync` takes it.
     pub fn word(self) -> String {
         match self {
             Self::Auto => "auto".to_owned(),
@@ -94,13 +94,13 @@ pub struct Remote {
     pub allow_secrets: bool,
 }
 
-/// Whether a workspace or a label holds what another store had.
+/// Returns whether a workspace or a label is a copy of one of another store: its name has a tracking prefix.
 pub fn is_tracking(name: &str) -> bool {
     TRACKING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl Remote {
-    /// Whether a workspace is synced with this remote.
+    /// Returns whether a workspace is synced with this remote.
     pub fn selects(&self, workspace: &str) -> bool {
         if is_tracking(workspace) {
             return false;
@@ -110,7 +110,7 @@ impl Remote {
         is_taken && !left_out.iter().any(|pattern| matches(&pattern[1..], workspace))
     }
 
-    /// The server, with the key of its context.
+    /// Returns the server of the remote, with the key of its context.
     pub fn server(&self) -> Result<Server, CliError> {
         let found = Contexts::load()?.resolve(&self.context);
         let mut server = found.ok().flatten().ok_or_else(|| {
@@ -122,7 +122,7 @@ impl Remote {
     }
 }
 
-/// Whether a name matches a pattern in which `*` stands for any characters.
+/// Returns whether a name matches a pattern in which `*` stands for any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -145,7 +145,7 @@ pub struct Remotes {
 }
 
 impl Remotes {
-    /// The remotes of the store in a home.
+    /// Returns the remotes of the store in a home directory.
     pub fn of_home(home: &Path) -> Self {
         Self { directory: home.join(DIRECTORY) }
     }
@@ -155,7 +155,7 @@ impl Remotes {
         fs::metadata(&self.directory).and_then(|found| found.modified()).ok()
     }
 
-    /// All remotes, by name.
+    /// Reads all remotes, sorted by name.
     pub fn list(&self) -> Result<Vec<Remote>, CliError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -174,7 +174,7 @@ impl Remotes {
         Ok(found)
     }
 
-    /// A remote by its name.
+    /// Reads a remote, or returns `None` if there is no remote of this name.
     pub fn find(&self, name: &str) -> Result<Option<Remote>, CliError> {
         let path = self.definition_path(name);
         let bytes = match fs::read(&path) {
@@ -188,7 +188,7 @@ impl Remotes {
         Ok(Some(Remote { name: name.to_owned(), ..remote }))
     }
 
-    /// A remote by its name, which must exist.
+    /// Reads a remote, or returns an error that lists all remotes if there is no remote of this name.
     pub fn get(&self, name: &str) -> Result<Remote, CliError> {
         if let Some(found) = self.find(name)? {
             return Ok(found);
@@ -243,7 +243,7 @@ impl Remotes {
         }
     }
 
-    /// Where the state of a remote is stored.
+    /// Returns the path of the file with the state of a remote.
     pub fn state_path(&self, name: &str) -> PathBuf {
         self.directory.join(format!("{name}.state.json"))
     }

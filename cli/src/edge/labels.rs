@@ -71,7 +71,7 @@ pub async fn sync_labels(
     Ok(())
 }
 
-/// The snapshots of all labels of a store, by label.
+/// Returns the snapshots of all labels of a store, by label.
 async fn list_labels(client: &mut Client) -> Result<BTreeMap<String, String>, CliError> {
     let mut request = v1::ListLabelsRequest { page_size: PAGE_SIZE, ..Default::default() };
     let mut found = BTreeMap::new();
@@ -85,7 +85,7 @@ async fn list_labels(client: &mut Client) -> Result<BTreeMap<String, String>, Cl
     }
 }
 
-/// The snapshots among these that a store has.
+/// Returns the snapshots among `snapshots` that a store has.
 async fn known(client: &mut Client, snapshots: impl Iterator<Item = &String>) -> Result<BTreeSet<String>, CliError> {
     let all: BTreeSet<_> = snapshots.cloned().collect();
     let all: Vec<_> = all.into_iter().collect();
@@ -156,7 +156,7 @@ impl LabelRun<'_> {
         }
     }
 
-    /// The name under which the server's label is kept here.
+    /// Returns the local name under which a conflicting label of the server is kept.
     fn kept_name(&self) -> String {
         tracking_name(&self.remote.name, self.name)
     }

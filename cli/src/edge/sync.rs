@@ -77,7 +77,7 @@ pub async fn sync_remote(
     }
 }
 
-/// The heads of all workspaces of a store, by name.
+/// Returns the heads of all workspaces of a store, by name.
 async fn list_heads(client: &mut Client) -> Result<BTreeMap<String, String>, CliError> {
     let mut request = v1::ListWorkspacesRequest { page_size: PAGE_SIZE, ..Default::default() };
     let mut found = BTreeMap::new();
@@ -157,7 +157,7 @@ impl<'a> SyncRun<'a> {
         WorkspaceState { outcome, conflicts: self.conflicts, ..WorkspaceState::default() }
     }
 
-    /// The result for a workspace that stays as it is on both sides.
+    /// Builds the result for a workspace that is left unchanged on both sides.
     fn held(&self, outcome: SyncOutcome, heads: Heads) -> WorkspaceState {
         let (problem, hint) = outcome.advice(self.name, &self.remote.context).unwrap_or_default();
         WorkspaceState { synced: heads.synced, problem: problem.to_owned(), hint, ..self.result(outcome) }
@@ -172,7 +172,7 @@ impl<'a> SyncRun<'a> {
         Ok(Heads { local: head(local), remote: head(remote), tracked: head(tracked), synced })
     }
 
-    /// How the heads relate, as far as the local store knows.
+    /// Determines how the local and the remote head relate. Returns `Unknown` if the local store does not have the remote head.
     async fn order(&mut self, heads: &Heads) -> Result<HeadOrder, CliError> {
         let (Some(local), Some(remote)) = (&heads.local, &heads.remote) else { return Ok(HeadOrder::Unknown) };
         if local.is_empty() || remote.is_empty() || local == remote {
@@ -307,7 +307,7 @@ impl<'a> SyncRun<'a> {
         Ok(())
     }
 
-    /// The id of a request, equal for all retries between the same heads.
+    /// Returns the id of a request. Retries between the same heads have equal ids.
     fn request_id(&self, act: &str, heads: &Heads) -> String {
         let head = |head: &Option<String>| head.clone().unwrap_or_default();
         let parts = [act, &self.remote.url, self.name, &head(&heads.local), &head(&heads.remote)].join("\n");

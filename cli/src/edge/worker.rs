@@ -217,7 +217,8 @@ impl RemoteSync {
     }
 }
 
-/// The delay after so many failures: it doubles, and varies by a quarter, so that many stores do not come back at once.
+/// Returns the retry delay after a number of failures. It doubles with each failure, and is up to a quarter shorter at random, so
+/// that many stores do not reconnect at once.
 fn retry_delay(failures: u32, seed: i64) -> Duration {
     let delay = RETRY_DELAY_MIN.saturating_mul(1 << failures.min(6)).min(RETRY_DELAY_MAX);
     let quarter = u64::try_from(delay.as_millis() / 4).unwrap_or(0).max(1);
@@ -241,7 +242,7 @@ impl Connection {
         Ok(Self { sides: Sides { local, remote }, listeners })
     }
 
-    /// Whether events of a side do not arrive any more.
+    /// Returns whether the event stream of a side has ended.
     fn is_deaf(&self) -> bool {
         self.listeners.iter().any(JoinHandle::is_finished)
     }

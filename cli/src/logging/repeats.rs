@@ -15,7 +15,7 @@ use super::rotation::RotatingFile;
 const EVENTS_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Whether a target belongs to a crate of this project.
+/// Returns whether a target belongs to a crate of this project.
 pub fn is_ours(target: &str) -> bool {
     target.starts_with("amalgam")
 }

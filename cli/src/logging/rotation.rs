@@ -93,14 +93,14 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
 }
 
-/// The path of a rotated file: 1 is the newest.
+/// Returns the path of a rotated file; number 1 is the newest.
 pub fn rotated(path: &Path, number: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()
 }
 
-/// A line that ends with its only line break, and has no other control characters but tabs.
+/// Replaces control characters except tabs by spaces, cuts the line at [`LINE_BYTES_MAX`], and ends it with one line break.
 fn clean(line: &[u8]) -> Vec<u8> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let is_long = line.len() > LINE_BYTES_MAX;
@@ -117,7 +117,7 @@ fn clean(line: &[u8]) -> Vec<u8> {
 pub struct LogWriter(pub Arc<RotatingFile>);
 
 impl Write for LogWriter {
-    /// Each event comes in one piece.
+    /// Writes one event as one line. The subscriber passes each event in a single call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         self.0.write_line(event)?;
         Ok(event.len())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::rotation::{ROTATED_FILES_MAX, rotated};
 
-/// The files of a log, the oldest first.
+/// Returns the paths of all files of a log, the oldest first.
 fn files(path: &Path) -> Vec<PathBuf> {
     let older = (1..=ROTATED_FILES_MAX).rev().map(|number| rotated(path, number));
     older.chain([path.to_owned()]).collect()

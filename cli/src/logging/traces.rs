@@ -38,7 +38,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// The layer that turns spans into traces.
+    /// Returns the layer that exports spans as OpenTelemetry traces.
     pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> OpenTelemetryLayer<S, Tracer> {
         tracing_opentelemetry::layer().with_tracer(self.provider.tracer(SERVICE))
     }

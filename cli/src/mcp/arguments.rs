@@ -22,7 +22,7 @@ impl<'a> Arguments<'a> {
         Ok(Self { values })
     }
 
-    /// A text; nothing if it is missing or empty.
+    /// Returns a text argument, or `None` if it is missing or empty.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -31,7 +31,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A text that may be empty; nothing if it is missing.
+    /// Returns a text argument that may be empty, or `None` if it is missing.
     pub fn any_text(&self, name: &str) -> Result<Option<&'a str>, String> {
         match self.values.get(name) {
             Some(Value::String(text)) => Ok(Some(text)),
@@ -50,7 +50,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a boolean argument is set; a missing one is `false`.
     pub fn flag(&self, name: &str) -> Result<bool, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(false),
@@ -59,7 +59,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number, or `None` if the argument is missing.
     pub fn number(&self, name: &str) -> Result<Option<u64>, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(None),

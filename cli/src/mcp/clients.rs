@@ -39,7 +39,7 @@ pub struct ServerCommand {
 }
 
 impl McpClient {
-    /// The file of the configuration, for a project or a user.
+    /// Returns the path of the client's configuration file, in the project or in the home of the user.
     pub fn file(self, project: &Path, home: &Path) -> PathBuf {
         match self {
             Self::Claude => project.join(".mcp.json"),
@@ -65,7 +65,7 @@ impl McpClient {
         entry
     }
 
-    /// The text for the configuration.
+    /// Returns the text that the user can paste into the configuration.
     pub fn snippet(self, command: &ServerCommand) -> String {
         match self {
             Self::Codex => {

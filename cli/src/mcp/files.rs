@@ -252,7 +252,7 @@ fn write_whole(target: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The place of a path in a directory. A symlink cannot lead out of the directory.
+/// Resolves a path below a directory. Refuses `.`, `..`, absolute paths, and symlinks that lead out of the directory.
 fn inside(root: &Path, path: &str) -> Result<PathBuf, String> {
     let is_plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain || path.is_empty() {
@@ -272,7 +272,7 @@ fn inside(root: &Path, path: &str) -> Result<PathBuf, String> {
     Ok(rest.map_or(real.clone(), |rest| real.join(rest)))
 }
 
-/// A path as the API has it.
+/// Converts a path to the form of the API: backslashes are escaped, and the root is empty.
 fn escaped(path: &str) -> Result<String, String> {
     let path = path.strip_prefix("./").unwrap_or(path);
     if path.starts_with('/') {

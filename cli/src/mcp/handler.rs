@@ -104,7 +104,7 @@ impl ServerHandler for Handler {
 }
 
 impl Handler {
-    /// The client is the author, unless the user named another one.
+    /// Makes the client the author of snapshots, unless `AMALGAM_AUTHOR` names another one.
     fn set_author(&mut self, client: &str) {
         if std::env::var_os("AMALGAM_AUTHOR").is_none_or(|author| author.is_empty()) {
             client.clone_into(&mut self.program.author);
@@ -205,7 +205,7 @@ impl Handler {
     }
 }
 
-/// How long a command of the model may take.
+/// Returns the time limit of a command that the model runs.
 fn run_within(arguments: &Arguments<'_>) -> Result<Duration, String> {
     let seconds = arguments.number("timeout_seconds")?.filter(|seconds| *seconds > 0).unwrap_or(RUN_SECONDS);
     Ok(Duration::from_secs(seconds))

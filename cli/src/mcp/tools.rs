@@ -127,7 +127,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The tools.
+    /// Returns the descriptions of the offered tools.
     pub fn tools(&self) -> Vec<Tool> {
         TOOLS.iter().filter(|tool| self.has(tool)).map(|tool| tool.describe(self.is_read_only)).collect()
     }
@@ -145,7 +145,7 @@ impl Selection {
 }
 
 impl ToolSpec {
-    /// The names of its arguments.
+    /// Returns the names of the tool's arguments.
     pub fn argument_names(&self, is_read_only: bool) -> Vec<&'static str> {
         self.arguments(is_read_only).map(|(name, ..)| *name).collect()
     }

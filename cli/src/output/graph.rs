@@ -23,7 +23,7 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// The next snapshot. Children come before their parents.
+    /// Draws the row of the next snapshot. The caller passes children before their parents.
     pub fn row(&mut self, id: SnapshotId, parents: &[SnapshotId], mark: char) -> Drawn {
         let row = self.layout.row(id, parents);
         let is_above = |lane: usize| row.edges.iter().any(|edge| edge.from == lane);
@@ -43,7 +43,7 @@ impl Drawing {
     }
 }
 
-/// The row in which lines turn from the lane of a snapshot to others. Only its own lines ever do.
+/// Draws the row in which lines turn from the lane of a snapshot to other lanes, or returns `None` if no line turns.
 fn turns(row: &GraphRow, lanes: usize) -> Option<String> {
     let targets: Vec<_> = row.edges.iter().filter(|edge| edge.from != edge.to).map(|edge| edge.to).collect();
     let left = *targets.iter().min()?.min(&row.lane);

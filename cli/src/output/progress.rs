@@ -101,7 +101,7 @@ impl Steps for v1::SubmitWorkspaceResponse {
     }
 }
 
-/// The stage of a merge as progress.
+/// Converts the stage of a queued merge to a progress message.
 fn merge_progress(progress: &v1::SubmitProgress) -> v1::Progress {
     let phase = match (progress.stage.as_str(), progress.entries_ahead) {
         ("capture", _) => "capturing changes".to_owned(),
@@ -205,7 +205,7 @@ pub trait Data {
     /// The last message.
     type Result;
 
-    /// The text.
+    /// Returns the contents of the message, or `None` if it is empty.
     fn part(self) -> Option<Part<Self::Result>>;
 }
 
@@ -288,7 +288,7 @@ pub async fn count_bytes<T>(output: &Output, phase: &str, bytes: &AtomicU64, cal
     }
 }
 
-/// A bar for what says how much there is to do, on a terminal.
+/// Creates a progress bar for work of known size, or returns `None` if progress is not shown.
 pub fn progress_bar(output: &Output) -> Option<ProgressBar> {
     output.shows_progress().then(|| {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));

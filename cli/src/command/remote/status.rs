@@ -184,7 +184,7 @@ async fn list(
     Ok(client.snapshots.list_snapshots(request).await?.into_inner())
 }
 
-/// The number of snapshots that led to one and not to another.
+/// Counts the snapshots in the history of `head` that are not in the history of `without`. Stops at about [`COUNT_MAX`].
 async fn count(client: &mut Client, head: &str, without: &str) -> Result<u64, CliError> {
     if head.is_empty() {
         return Ok(0);
@@ -203,7 +203,7 @@ async fn count(client: &mut Client, head: &str, without: &str) -> Result<u64, Cl
     }
 }
 
-/// A time of a state; nothing for one that never came.
+/// Converts nanoseconds since the epoch to a time, or returns `None` for 0: the event has not happened yet.
 fn time(nanoseconds: i64) -> Option<Timestamp> {
     (nanoseconds > 0).then(|| Timestamp::from_nanosecond(nanoseconds.into()).ok()).flatten()
 }

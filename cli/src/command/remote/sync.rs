@@ -130,7 +130,7 @@ fn say_label(output: &mut Output, remote: &Remote, label: &str, done: &Workspace
     }
 }
 
-/// The JSON line of a label of a remote.
+/// Returns the JSON line of a synced label.
 pub fn label_line(kind: &str, remote: &str, label: &str, done: &WorkspaceState) -> Value {
     let synced = (!done.synced.is_empty()).then(|| text::id(&done.synced));
     lines::line(
@@ -146,7 +146,7 @@ pub fn label_line(kind: &str, remote: &str, label: &str, done: &WorkspaceState) 
     )
 }
 
-/// The JSON line of a workspace of a remote.
+/// Returns the JSON line of a synced workspace.
 pub fn workspace_line(kind: &str, remote: &str, workspace: &str, done: &WorkspaceState) -> Value {
     let synced = (!done.synced.is_empty()).then(|| text::id(&done.synced));
     lines::line(

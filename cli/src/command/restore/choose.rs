@@ -87,7 +87,7 @@ pub async fn choose(
     Ok(choice)
 }
 
-/// Whether both sides are files of a size that can be shown in parts.
+/// Returns whether a change modified a regular file that is small enough, on both sides, to be shown hunk by hunk.
 fn is_text(change: &v1::Change) -> bool {
     let is_file = |entry: &Option<v1::Entry>| {
         entry.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::File && entry.size <= FILE_BYTES_MAX)

@@ -30,7 +30,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Of a status.
+    /// Folds the paths of a status into the lines of the listing.
     pub fn new(status: &v1::DirectoryStatus) -> Self {
         let mut changes = Self { every_path: every_path(status), ..Self::default() };
         for path in [&status.modified, &status.added, &status.deleted].into_iter().flatten() {
@@ -153,8 +153,9 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// The uppermost directories of a renamed file that went and came with it: equal names at the end of both paths are stripped for as
-    /// long as the remaining paths are gone on one side and new on the other.
+    /// Returns the topmost renamed directories, before and after, that explain the rename of a file, or `None` if only the file was
+    /// renamed. Strips equal names from the end of both paths while the remaining paths are deleted on one side and added on the
+    /// other.
     fn renamed_directory(&self, from: &'a [u8], to: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (mut from, mut to) = (from, to);
         let mut found = None;
@@ -178,7 +179,7 @@ fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&path[..slash], &path[slash + 1..]))
 }
 
-/// The directories above a path, the nearest first.
+/// Iterates over the parent directories of a path, the nearest first.
 fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(split_last(path), |(parent, _)| split_last(parent)).map(|(parent, _)| parent)
 }

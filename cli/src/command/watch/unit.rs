@@ -10,12 +10,12 @@ use std::process::Command;
 use crate::connect::{EXIT_BUSY, socket_path};
 use crate::error::CliError;
 
-/// Whether a systemd of this user answers.
+/// Returns whether the systemd instance of this user answers.
 pub fn is_offered() -> bool {
     systemctl(&["show-environment"]).is_ok()
 }
 
-/// Whether the process of a store is started at log-in.
+/// Returns whether the unit of a store is installed, which starts its background process at log-in.
 pub fn is_installed(home: &Path) -> bool {
     place(home).is_ok_and(|unit| unit.is_file())
 }
@@ -55,7 +55,7 @@ pub fn remove(home: &Path) -> Result<bool, CliError> {
     Ok(true)
 }
 
-/// The path of a store's unit. Its name is that of the store's socket.
+/// Returns the path of the systemd unit of a store. Its name contains the id of the store's socket.
 fn place(home: &Path) -> Result<PathBuf, CliError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
@@ -65,7 +65,7 @@ fn place(home: &Path) -> Result<PathBuf, CliError> {
     Ok(config.join("systemd/user").join(format!("amalgam-{id}.service")))
 }
 
-/// The unit. A process that is there already holds the store, and is no reason to try again.
+/// Returns the text of the systemd unit. systemd does not restart a process that ends because another one has the store open.
 fn text(program: &Path, home: &Path, socket: &Path) -> String {
     let [program, store, socket] = [program, home, socket].map(quoted);
     let log = home.join("log");
@@ -85,7 +85,7 @@ fn text(program: &Path, home: &Path, socket: &Path) -> String {
     )
 }
 
-/// A word as systemd reads it.
+/// Quotes a word for the command line of a systemd unit.
 fn quoted(word: &Path) -> String {
     let mut quoted = String::from("\"");
     for byte in word.as_os_str().as_bytes() {
