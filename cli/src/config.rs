@@ -25,7 +25,7 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A whole number.
     Number,
-    /// Texts.
+    /// A list of texts.
     List,
     /// A duration: `24h`, `30d`, `none`, `forever`.
     Span,
@@ -33,7 +33,7 @@ pub enum Kind {
     Size,
 }
 
-/// A key that is known.
+/// A known key.
 #[derive(Debug)]
 pub struct Key {
     /// Its name.
@@ -46,7 +46,7 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-/// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
+/// All keys. Those that start with [`FOR_WORKSPACES`], [`QUOTA`], [`GIT`] and [`SERVER`] can also be set for one workspace.
 pub const KEYS: [Key; 28] = [
     Key {
         name: "author",
@@ -228,12 +228,12 @@ const LOCAL: &str = "mount.local";
 const ENVIRONMENT: &str = "commands.environment";
 const TOOLCHAIN: &str = "commands.toolchain";
 
-/// A key that was named, for all or for one workspace.
+/// A key, set for all workspaces or for one.
 #[derive(Clone, Debug)]
 pub struct NamedKey {
     /// The key.
     pub key: &'static Key,
-    /// The workspace that it holds for; all without one.
+    /// The workspace that the setting applies to; `None` for all.
     pub workspace: Option<String>,
 }
 
@@ -264,7 +264,7 @@ impl NamedKey {
 #[derive(Clone, Copy, Debug)]
 struct Part<'a> {
     text: &'a str,
-    /// Whether it is the name of a workspace, which has one spelling.
+    /// Whether this part is the name of a workspace, which has only one spelling.
     is_workspace: bool,
 }
 
@@ -295,7 +295,7 @@ fn of_workspace(key: &Key) -> &'static str {
     }
 }
 
-/// The settings.
+/// The settings file.
 #[derive(Debug)]
 pub struct Config {
     path: PathBuf,
@@ -336,7 +336,7 @@ impl Config {
         self.item(name)?.as_integer().and_then(|number| u64::try_from(number).ok())
     }
 
-    /// Texts.
+    /// Returns the values of a list, or an empty list if it is not set.
     pub fn list(&self, name: &str) -> Vec<String> {
         let array = self.item(name).and_then(Item::as_array);
         array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -370,7 +370,7 @@ impl Config {
         found.filter(|named| named.workspace.is_some()).collect()
     }
 
-    /// Sets a key.
+    /// Sets a key. The values must fit the type of the key.
     pub fn set(&mut self, named: &NamedKey, words: &[String]) -> Result<(), CliError> {
         let name = named.name();
         let one = || match words {
@@ -424,7 +424,7 @@ impl Config {
         Ok(())
     }
 
-    /// Takes a key away. Says whether it was set.
+    /// Removes a key. Returns whether it was set.
     pub fn unset(&mut self, named: &NamedKey) -> bool {
         let path = named.path();
         let (last, above) = path.split_last().expect("a key has a name");
@@ -482,7 +482,7 @@ impl Config {
         found
     }
 
-    /// Writes the file: apart, then moved into place.
+    /// Writes the file in one step: writes a temporary file, and renames it.
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         if let Some(home) = self.path.parent() {
@@ -546,7 +546,7 @@ fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
     words.iter().map(directory).collect()
 }
 
-/// Bytes as people write them: `500MB`, `20 GiB`, `1000000`.
+/// Parses a size such as `500MB`, `20 GiB` or `1000000` into bytes.
 pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size: write 500MB, 20GiB or a number of bytes");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -53,9 +53,9 @@ use crate::remote::Server;
 
 /// Timeout for a process to answer after it was started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Delay between two attempts to connect meanwhile.
+/// Delay between two attempts to connect to a process that was just started.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
-/// Delay before a process is started again while another one holds the store; it doubles up to the longest one.
+/// Delay before a process is started again while another one holds the store; it doubles up to the maximum.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -69,9 +69,9 @@ pub struct ConnectOptions {
     pub home: PathBuf,
     /// The name of the caller.
     pub actor: String,
-    /// Open it in this process instead of talking to another one.
+    /// Whether to open the store in this process instead of connecting to the background process.
     pub in_process: bool,
-    /// Make a store where there is none.
+    /// Whether to create the store if it does not exist.
     pub create: bool,
     /// Options of the log, for a process that opens the store.
     pub log: LogOptions,
@@ -248,7 +248,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
     }
     if options.in_process {
         let runtime = runtime_directory().map_err(|error| fault("make the runtime directory", &error))?;
-        // A log that cannot be written keeps no command from its work.
+        // A log that cannot be written does not fail the command.
         let _ = make_home(&home).and_then(|()| options.log.log_to_file(&home.log_path(), LogOwner::Command));
         let service = open(&home, &runtime)?;
         let channel = serve::in_process(service).await.map_err(|error| fault("open the store", &error))?;
@@ -357,7 +357,7 @@ async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectErro
     Ok(None)
 }
 
-/// Makes the home of a store, for its user alone.
+/// Creates the home directory of a store, accessible only to its user.
 pub fn make_home(home: &Home) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(home.path())
 }
@@ -464,7 +464,7 @@ pub fn open_shared(
 fn settings_in(place: &Path) -> SettingsSource {
     let place = place.to_owned();
     let cached = Mutex::new(None::<(FileStamp, Settings)>);
-    // Asked for whenever they are needed, so that a change applies at once. The file is read again when it has changed.
+    // The settings are read on each use, so that a change applies at once. The file is parsed again only when it has changed.
     Arc::new(move || {
         let stamp = FileStamp::of(&place.join(CONFIG_FILE));
         let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
@@ -486,12 +486,12 @@ fn settings_in(place: &Path) -> SettingsSource {
     })
 }
 
-/// The identity and the times of a file, by which a change is noticed. A file that does not exist has none.
+/// The device, inode, size and change time of a file, to detect changes; `None` if the file does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp(Option<(u64, u64, u64, i64)>);
 
 impl FileStamp {
-    /// A change is noticed only if the clock of the file system has moved on since the change before.
+    /// Age after which a change time is trusted. Two changes within one tick of the file system's clock have the same time.
     const SETTLED_AFTER_NANOSECONDS: i64 = 1_000_000_000;
 
     fn of(path: &Path) -> Self {

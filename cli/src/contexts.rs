@@ -23,7 +23,7 @@ const CONTEXTS: &str = "contexts";
 /// The servers that the user has logged in to, by name.
 #[derive(Debug)]
 pub struct Contexts {
-    /// Nothing where the user has no configuration directory.
+    /// `None` if the user has no configuration directory.
     path: Option<PathBuf>,
     document: DocumentMut,
 }
@@ -114,7 +114,7 @@ impl Contexts {
         self.document.get(CURRENT).and_then(Item::as_str).filter(|name| *name != LOCAL)
     }
 
-    /// Makes commands use a context, or the store of this machine.
+    /// Makes commands use a context, or the store of this machine if the name is `None`.
     pub fn set_current(&mut self, name: Option<&str>) {
         match name {
             Some(name) => self.document[CURRENT] = value(name),
@@ -144,7 +144,7 @@ impl Contexts {
         contexts[name] = Item::Table(context);
     }
 
-    /// Forgets a context with its key. Returns whether there was one.
+    /// Removes a context and its key. Returns whether it existed.
     pub fn remove(&mut self, name: &str) -> bool {
         let contexts = self.document.get_mut(CONTEXTS).and_then(Item::as_table_like_mut);
         let was_there = contexts.is_some_and(|contexts| contexts.remove(name).is_some());
@@ -170,7 +170,7 @@ impl Contexts {
             fs::rename(&new, path)
         };
         write().map_err(|error| {
-            // The error that is reported matters more.
+            // An error of this removal is ignored, in favour of the first one.
             let _ = fs::remove_file(&new);
             failed(error)
         })

@@ -10,8 +10,7 @@ use std::path::Path;
 
 use crate::config::Config;
 
-/// Variables that a test gets: who and where the user is, the language, the terminal, where toolchains are, and where programs of the
-/// user find each other.
+/// Variables that a test gets: for the user, the language, the terminal, toolchains and the runtime directory.
 const PASSED: [&str; 18] = [
     "PATH",
     "HOME",
@@ -32,9 +31,9 @@ const PASSED: [&str; 18] = [
     "VIRTUAL_ENV",
     "XDG_RUNTIME_DIR",
 ];
-/// Variables with this start are passed, too.
+/// Variables with this prefix are passed, too.
 const PASSED_START: &str = "LC_";
-/// This program, also after it was replaced on the disk.
+/// The executable of this process, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Returns the variables of this process that a test gets.

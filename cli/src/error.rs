@@ -85,7 +85,7 @@ impl CliError {
 }
 
 const CLOSED: &str = "OUTPUT_CLOSED";
-/// The message about a connection that broke.
+/// The message for a broken connection to the background process.
 const DIED: &str = "the background process died";
 /// Start of the server's message about a panic.
 const BUG: &str = "a bug in the server";

@@ -130,7 +130,7 @@ const TEMPLATE: &str = "\
 /// The last line of the help of each command.
 const FOOTER: &str = "`amalgam help` lists the options of every command, such as --json, -q and -C DIR.";
 
-/// clap makes a line break of `{n}`. With this in between it does not; [`printed`] takes it out again.
+/// A word joiner. It is put into `{n}`, which clap would replace by a line break; [`render`] removes it.
 const JOINER: &str = "\u{2060}";
 
 /// The answer to a command line that asks for help or cannot be parsed.
@@ -147,7 +147,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
     if let Ok(arguments) = plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         return Ok(arguments);
     }
-    // Arranging the help takes longer than reading most command lines, so only those that need it pay for it.
+    // Building the complete help is slower than parsing most command lines, so it is done only if needed.
     let mut command = command();
     let read = command.try_get_matches_from_mut(words);
     read.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &command))
@@ -237,13 +237,13 @@ fn suggested(error: &clap::Error, command: &Command) -> Vec<String> {
     names.into_iter().filter(|name| command.find_subcommand(name).is_some_and(|found| !found.is_hide_set())).collect()
 }
 
-/// There is no such command.
+/// Returns the error for an unknown command, with a hint for commands of other tools or a similar name.
 fn unknown(name: &str, suggested: &[String]) -> CliError {
     let error = CliError::usage(format!("there is no command `{name}`"));
     if let Some((_, habit)) = HABITS.iter().find(|(habit, _)| *habit == name) {
         return error.hint(*habit);
     }
-    // The likeliest comes last.
+    // clap lists the most similar name last.
     match suggested.last() {
         None => error.hint("`amalgam help` lists the commands"),
         Some(name) => error.hint(format!("did you mean `{name}`?")),
@@ -295,7 +295,7 @@ fn groups(root: &Command) -> String {
     text.trim_end().to_owned()
 }
 
-/// Prose with each paragraph in one line, so that it is wrapped where it is printed. Lines that begin with spaces stay.
+/// Joins the lines of each paragraph, so that the text is wrapped to the terminal. Paragraphs with indented lines stay.
 fn join_wrapped_lines(text: &str) -> String {
     let paragraph = |text: &str| match text.lines().any(|line| line.starts_with(' ')) {
         true => text.to_owned(),
@@ -309,7 +309,7 @@ fn with_joiners(text: &str) -> String {
     text.replace("{n}", &format!("{{{JOINER}n}}"))
 }
 
-/// Renders a text of clap.
+/// Renders a styled text of clap, without the joiners of [`with_joiners`].
 fn render(text: &StyledStr) -> String {
     text.ansi().to_string().replace(JOINER, "")
 }

@@ -195,7 +195,7 @@ impl JsonFile {
         }
     }
 
-    /// Writes the file as a whole; removes it if nothing is left in it.
+    /// Writes the file in one step, or removes it if the object is empty.
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         if self.root.is_empty() {
@@ -213,7 +213,7 @@ pub fn pretty(node: &Node) -> String {
     serde_json::to_string_pretty(node).unwrap_or_default()
 }
 
-/// Replaces a file as a whole; a symlink stays, and its target is replaced. Makes the directories above it.
+/// Replaces a file in one step, and creates its parent directories. A symlink stays, and its target is replaced.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
     use std::io::Write as _;
     let failed = |error: io::Error| CliError::machine(path.display(), &error);

@@ -7,10 +7,10 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The size of a terminal that does not know its own.
+/// Columns and rows that are assumed for a terminal that does not report its size.
 const SIZE_DEFAULT: (u16, u16) = (80, 24);
 
-/// The settings that the terminal of the process had before.
+/// The settings of the terminal before raw mode; `None` if it is not in raw mode.
 static BEFORE: Mutex<Option<Saved>> = Mutex::new(None);
 static HOOK: Once = Once::new();
 
@@ -19,7 +19,7 @@ struct Saved {
     settings: Termios,
 }
 
-/// A terminal in raw mode, until this is dropped. A process has one at a time.
+/// A guard of raw mode: dropping it restores the settings of the terminal. A process has one at a time.
 pub struct RawMode(());
 
 impl RawMode {
@@ -49,16 +49,16 @@ impl Drop for RawMode {
     }
 }
 
-/// Gives the terminal its settings back, once.
+/// Restores the settings of the terminal, if they were not restored before.
 fn restore() {
     let saved = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(Saved { terminal, settings }) = saved {
-        // A terminal that is gone needs no settings.
+        // A terminal that was closed needs no settings.
         let _ = tcsetattr(&terminal, OptionalActions::Drain, &settings);
     }
 }
 
-/// Columns and rows of a terminal.
+/// Returns the columns and rows of a terminal.
 pub fn window_size(terminal: impl AsFd) -> (u16, u16) {
     match tcgetwinsize(terminal) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -99,7 +99,7 @@ mod tests {
             let slave = slave.try_clone().expect("a copy");
             move || {
                 let mode = RawMode::enter(&slave).expect("raw");
-                // Without the hook the guard would not be dropped.
+                // Forgotten, so that only the panic hook can restore the settings.
                 std::mem::forget(mode);
                 assert!(!is_raw(&slave), "this panics, because the terminal is raw");
             }

@@ -11,9 +11,9 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use crate::error::CliError;
 use crate::exit::Exit;
 
-/// Time for a connection and its TLS handshake.
+/// Time limit for a connection and its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection without traffic is probed so often, so that a server that disappeared is noticed during a long call.
+/// Interval of keep-alive probes, so that a long call notices a server that has disappeared.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The URL of a server, with the project to work in: `https://HOST[:PORT][/PROJECT]`.
@@ -71,12 +71,12 @@ impl ServerUrl {
         Ok((Self { origin, host, is_tls, project: None }, rest))
     }
 
-    /// Scheme, host and port.
+    /// Returns scheme, host and port.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Host and port, for the name of a context.
+    /// Returns host and port, for the name of a context.
     pub fn authority(&self) -> &str {
         self.origin.split_once("://").map_or(&self.origin, |(_, authority)| authority)
     }
@@ -139,7 +139,7 @@ pub struct ClientCertificate {
 pub struct Server {
     /// Its URL.
     pub url: ServerUrl,
-    /// The key; nothing for a server without keys.
+    /// The API key; `None` for a server without keys.
     pub key: Option<ServerKey>,
     /// The certificates that its TLS is checked with, as PEM; without a file, those of the system.
     pub authorities: Option<PathBuf>,

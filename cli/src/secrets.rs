@@ -21,9 +21,9 @@ const SECRET_KINDS: [&str; 2] = ["credential", "credential-name"];
 pub struct Secret {
     /// The path of the file.
     pub path: Bytes,
-    /// Why it looks like one.
+    /// The reason why it looks like one.
     pub message: String,
-    /// The snapshot that brought it, `snapshots/{hex}`.
+    /// The snapshot that added it, `snapshots/{hex}`.
     pub snapshot: String,
 }
 

@@ -282,7 +282,7 @@ impl ServerArgs {
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No flag, variable or file sets it.
+    /// The default: no flag, variable or file sets the value.
     Default,
     /// A file.
     File(PathBuf),
@@ -306,7 +306,7 @@ impl fmt::Display for Source {
 /// The settings of a server, each with its source.
 #[derive(Debug)]
 pub struct ServerSettings {
-    /// In the order of [`KEYS`].
+    /// The values and their sources, in the order of [`KEYS`].
     values: Vec<(Option<String>, Source)>,
 }
 
@@ -441,7 +441,7 @@ impl ServerSettings {
         self.parsed("nfs", parse_address)
     }
 
-    /// Values separated by commas.
+    /// Parses a comma-separated list; empty if it is not set.
     pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, CliError> {
         let words = |text: &str| text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(&parse).collect();
         Ok(self.parsed(name, words)?.unwrap_or_default())
@@ -460,7 +460,7 @@ impl ServerSettings {
         Ok(rates.unwrap_or(RatePreset::DEFAULT))
     }
 
-    /// Fails if a setting is there without another one that it needs.
+    /// Fails if a setting is set without another one that it needs.
     pub fn require(&self, name: &str, needed: &str) -> Result<(), CliError> {
         match (self.find(name), self.text(needed)) {
             ((Some(_), source), None) => {
@@ -502,7 +502,7 @@ mod tests {
 
     use super::*;
 
-    /// The variables of the design that came before, each with the setting that takes its place.
+    /// The environment variables of the earlier design, each with the setting that replaces it.
     const EQUIVALENTS: [(&str, &str); 18] = [
         ("API_PORT", "`listen`: REST and gRPC have one port"),
         ("GRPC_PORT", "`listen`: REST and gRPC have one port"),
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(missing, ["log"]);
     }
 
-    /// `UPDATE_DOCS=1` writes the tables anew.
+    /// Compares the tables of the guide with the settings. `UPDATE_DOCS=1` rewrites them.
     #[test]
     fn the_operators_guide_has_the_tables() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATING.md");

@@ -30,11 +30,11 @@ pub struct Session {
     pub config: Config,
     /// Where the store of this machine is, and how to connect to it.
     pub connect: ConnectOptions,
-    /// The server that the command works on instead.
+    /// The server that the command works on; `None` for the store of this machine.
     server: Option<Server>,
     /// The current directory.
     pub cwd: PathBuf,
-    /// Whether that is in a mount whose process has died.
+    /// Whether the current directory is in a mount whose process has died.
     is_in_dead_mount: bool,
     /// Whether prompts are disabled.
     pub no_input: bool,
@@ -45,7 +45,7 @@ pub struct Session {
     client: Option<Client>,
 }
 
-/// Whether Ctrl-C ends the command, or the command takes care of it.
+/// How the command reacts to signals such as Ctrl-C.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts {
     are_left: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Leaves Ctrl-C to a child from here on; this program waits until the child ends.
+    /// Sets whether Ctrl-C is left to a child, in which case this program waits until the child ends.
     pub fn leave_to_child(&self, left: bool) {
         self.are_left.store(left, Ordering::Relaxed);
     }
@@ -70,7 +70,7 @@ impl Interrupts {
         self.message.get_or_init(|| message);
     }
 
-    /// Sets the hint that is printed when a person interrupts the command from here on. The first one counts.
+    /// Sets the hint that is printed when the user interrupts the command. The first one counts.
     pub fn say(&self, hint: &'static str) {
         self.hint.get_or_init(|| hint);
     }
@@ -123,7 +123,7 @@ impl Session {
             return Err(CliError::refused(format!("{shown} is in a mount whose background process has died"))
                 .hint("run this without --in-process, and the mount is made again"));
         }
-        // A process that runs already has done so before.
+        // A new process mounts again when it starts. One that runs already has done so.
         let place = self.attached_directory_if_any().await?;
         let entered = std::env::set_current_dir(&self.cwd);
         match (place, entered) {
@@ -131,7 +131,7 @@ impl Session {
                 "the background process had died; {shown} is mounted again, with what was not committed (`cd .` takes a shell in there along)"
             )),
             (Some(_), Err(error)) => Err(CliError::machine(shown, &error)),
-            // It was not mounted again, or shows a snapshot. A command that needs a workspace fails with the reason.
+            // It was not mounted again, or it is the mount of a snapshot. A command that needs a workspace fails with the reason.
             (None, _) => Ok(()),
         }
     }
@@ -146,7 +146,7 @@ impl Session {
         self.server.as_ref()
     }
 
-    /// Takes the server out of the session: from here on it is about the store of this machine.
+    /// Removes the server from the session, which then works on the store of this machine. Returns the server.
     pub fn take_server(&mut self) -> Option<Server> {
         self.client = None;
         self.server.take()
@@ -157,7 +157,7 @@ impl Session {
         self.server.as_ref().map_or_else(|| self.home().display().to_string(), |server| server.url.to_string())
     }
 
-    /// Refuses something that only the store of this machine can do. `instead` says what to do with a server.
+    /// Refuses an action that only the store of this machine supports. `instead` is the hint for the user.
     pub fn refuse_server(&self, what: &str, instead: &str) -> Result<(), CliError> {
         let Some(server) = &self.server else { return Ok(()) };
         let message = format!("{what} works on this machine, and {} is a server", server.url);
@@ -176,7 +176,7 @@ impl Session {
         Ok(self.client.clone().expect("it was put there"))
     }
 
-    /// Connects to the sandboxes of the server, or to those of the process of the store.
+    /// Connects to the sandbox service of the server, or of the background process of the store.
     pub async fn sandbox_client(&mut self) -> Result<Client, CliError> {
         if self.server.is_some() {
             return self.client().await;
@@ -204,7 +204,7 @@ impl Session {
         self.client().await
     }
 
-    /// Makes the next call connect again: the process may have ended.
+    /// Drops the connection, so that the next call connects again: the process may have ended.
     pub fn forget_client(&mut self) {
         self.client = None;
     }

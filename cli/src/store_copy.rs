@@ -15,14 +15,14 @@ use crate::output::progress::drive_pieces;
 use crate::session::workspace_name;
 use crate::text;
 
-/// Snapshots of a history that the receiver is asked about at once.
+/// Snapshots of a history in one question to the receiver.
 const CANDIDATES: i32 = 1_000;
-/// The most questions about snapshots of one history: a copy that broke off further back begins anew.
+/// Most questions to the receiver about one history. An interrupted copy that is further back starts again.
 const QUESTIONS_MAX: usize = 100;
-/// Pieces of a stream that wait for the receiver.
+/// Most pieces of a stream that wait for the receiver.
 const QUEUE: usize = 16;
 
-/// The kind of a name.
+/// The kind of a named head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// A workspace.
@@ -44,9 +44,9 @@ impl NameKind {
 /// A workspace or a label, with its snapshot.
 #[derive(Clone, Debug)]
 pub struct NamedHead {
-    /// Which of them it is.
+    /// Whether it is a workspace or a label.
     pub kind: NameKind,
-    /// Its name, as people write it.
+    /// The name without `workspaces/` or `labels/`.
     pub name: String,
     /// The snapshot, `snapshots/{hex}`; empty for a workspace without one.
     pub head: String,
@@ -55,7 +55,7 @@ pub struct NamedHead {
 }
 
 impl NamedHead {
-    /// Kind and name, for people.
+    /// Describes kind and name for people.
     pub fn words(&self) -> String {
         format!("{} {}", self.kind.word(), text::printable(&self.name))
     }
@@ -95,7 +95,7 @@ pub async fn find_kind(client: &mut Client, kind: NameKind, name: &str) -> Resul
         }
         NameKind::Label => {
             let request = v1::ListLabelsRequest { prefix: name.to_owned(), page_size: 1, page_token: String::new() };
-            // The first of those that begin like it is the label itself.
+            // Labels are sorted, so an exact match is the first one with the prefix.
             let labels = client.snapshots.list_labels(request).await?.into_inner().labels;
             let found = labels.into_iter().find(|label| text::id(&label.name) == name);
             Ok(found.map(|label| NamedHead {
@@ -113,9 +113,9 @@ pub async fn find_kind(client: &mut Client, kind: NameKind, name: &str) -> Resul
 pub enum Relation {
     /// They are the same.
     Same,
-    /// The sender's comes after the receiver's, or the receiver has none.
+    /// The sender's snapshot is a descendant of the receiver's, or the receiver has none.
     Forward,
-    /// The receiver's comes after the sender's.
+    /// The receiver's snapshot is a descendant of the sender's.
     Behind,
     /// Each side has snapshots that the other one does not have.
     Diverged,
@@ -176,7 +176,7 @@ pub async fn common_since(
         let page = from.snapshots.list_snapshots(request.clone()).await?.into_inner();
         let snapshots: Vec<_> =
             page.snapshots.into_iter().map(|snapshot| snapshot.name).chain(shared.clone()).collect();
-        // A question about nothing would be one about everything.
+        // An empty request would ask for all named snapshots.
         if !snapshots.is_empty() {
             have = to.transfer.get_have(v1::GetHaveRequest { snapshots }).await?.into_inner();
         }
@@ -222,7 +222,7 @@ pub struct CopySource<'a> {
     pub expected: bool,
 }
 
-/// Sends a workspace or a label from one store to the other, without what the receiver has.
+/// Sends a workspace or a label from one store to another, without the objects that the receiver has.
 pub async fn copy(
     shows_progress: bool,
     (from, to): (&mut Client, &mut Client),
@@ -243,17 +243,17 @@ pub async fn copy(
     let messages = tokio_stream::once(message(Event::Options(options.clone()))).chain(data);
     let send = async {
         let sent = drive_pieces(shows_progress, from.transfer.send_snapshots(request), &pieces).await;
-        // The end of the pieces is the end of the stream.
+        // Dropping the sender of pieces ends the stream.
         drop(pieces);
         sent
     };
     let (sent, received) = tokio::join!(send, to.transfer.receive_snapshots(messages));
     match (sent, received) {
         (Ok(sent), Ok(received)) => Ok(Copied { sent, received: received.into_inner() }),
-        // A sender that failed cuts the stream, which the receiver reports in its own words.
+        // A failed sender truncates the stream, about which the receiver complains, too: the first error is the cause.
         (Err(Some(error)), _) => Err(error),
         (_, Err(status)) => Err(status.into()),
-        // A retry of a request that was done is answered without its stream.
+        // The receiver answers a retried request without reading its stream.
         (Err(None), Ok(received)) if !options.request_id.is_empty() => {
             Ok(Copied { sent: v1::SendResult::default(), received: received.into_inner() })
         }

@@ -7,7 +7,7 @@ use amalgam_proto::v1;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// `79,314`.
+/// Formats a number with separators: `79,314`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -20,11 +20,11 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// `1 file`, `2 files`.
+/// Formats a number with its noun: `1 file`, `2 files`.
 pub fn plural(number: u64, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        // `directories`, but `days`.
+        // `directory` becomes `directories`, but `day` becomes `days`.
         _ if one.ends_with('y') && !["ay", "ey", "oy", "uy"].iter().any(|end| one.ends_with(end)) => {
             format!("{} {}ies", count(number), one.trim_end_matches('y'))
         }
@@ -37,7 +37,7 @@ pub fn them(number: u64) -> &'static str {
     if number == 1 { "it" } else { "them" }
 }
 
-/// `1.2 MB`: thousands, as disks are sold.
+/// Formats a number of bytes with decimal units: `1.2 MB`.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
     if number < 1_000 {
@@ -57,7 +57,7 @@ pub fn timestamp(time: Option<&prost_types::Timestamp>) -> Timestamp {
     time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// `3 minutes ago`.
+/// Describes the time from `then` until `now`: `3 minutes ago`.
 pub fn ago(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - then.as_second();
     let (amount, unit) = match seconds {

@@ -109,7 +109,7 @@ impl MountArgs {
         given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
     }
 
-    /// Refuses paths that are to be kept out of snapshots where the files are not mounted: they would be in them.
+    /// Refuses `--local` where nothing is mounted, because the paths would get into snapshots.
     pub fn refuse_local(&self, why: &str) -> Result<(), CliError> {
         if self.local.is_empty() {
             return Ok(());
@@ -189,7 +189,7 @@ fn without_slash(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Mounts a workspace to be changed.
+/// Mounts a workspace, writable.
 async fn mount(
     client: &mut Client,
     workspace: &str,

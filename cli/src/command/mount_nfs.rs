@@ -53,7 +53,7 @@ async fn find_or_create(client: &mut Client, tree: &ExportedTree) -> Result<v1::
             return Ok(export);
         }
     }
-    // All users of this machine have its loopback address.
+    // All users of this machine can connect from its loopback address, so the path gets a secret component.
     create(client, v1::CreateExportRequest { secret: true, ..tree.request() }).await
 }
 

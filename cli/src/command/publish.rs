@@ -175,7 +175,7 @@ impl Complete {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let submission = self.what.submission(session).await?;
-        // Asked before: an ended workspace has none. One that ended with the first call of this request is not there any more.
+        // Read before the call, which removes the workspace. On a retry the first call may have removed it already.
         let before = v1::GetWorkspaceRequest { name: submission.workspace.clone() };
         let before = match client.workspaces.get_workspace(before).await.map_err(CliError::from) {
             Ok(found) => found.into_inner().workspace.unwrap_or_default(),
@@ -266,7 +266,7 @@ fn when(publishing: &v1::Publishing) -> String {
     format!("into {} {}", text::id(&publishing.target), when.join(" and "))
 }
 
-/// Seconds as they are said.
+/// Formats a number of seconds in the largest unit that divides it: `1 d`, `5 min`, `30 s`.
 pub fn span(seconds: u32) -> String {
     match seconds {
         _ if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),

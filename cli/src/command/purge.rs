@@ -164,7 +164,7 @@ async fn list(session: &mut Session) -> Outcome {
     Ok(Exit::OK)
 }
 
-/// Takes a tombstone away.
+/// Removes a tombstone, so that the same bytes may be stored again.
 async fn forget(session: &mut Session, object: &str, yes: bool) -> Outcome {
     if !yes {
         let question = format!("Forget that {object} was purged? The same bytes are stored again then.");

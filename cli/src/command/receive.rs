@@ -93,7 +93,7 @@ impl Receive {
             let messages = tokio_stream::once(message(Event::Options(options))).chain(data);
             count_bytes(&session.output, "receive", &passed, client.transfer.receive_snapshots(messages)).await
         };
-        // A source that could not be read looks like a stream that was cut.
+        // To the server, a source that could not be read looks like a truncated stream: report the read error instead.
         if reading.is_finished() {
             let read = reading.await.expect("reading does not panic");
             read.map_err(|error| CliError::machine(self.file.to_string_lossy(), &error))?;

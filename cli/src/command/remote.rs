@@ -126,7 +126,7 @@ impl Add {
             contexts.put(&context, &server);
             contexts.save()?;
         }
-        // The process that syncs: it sees the definition within a second.
+        // Starts the background process, which reads the new definition within a second.
         session.client_of_new_store().await?;
         let remotes = Remotes::of_home(session.home());
         let remote = Definition {

@@ -217,7 +217,7 @@ impl Show {
     }
 }
 
-/// Shows what a path would look like in the target, markers included.
+/// Prints the contents that a path would have in the target, with conflict markers.
 fn say_text(output: &mut Output, shown: &[u8]) -> Result<(), CliError> {
     let lines = String::from_utf8_lossy(shown);
     lines.lines().try_for_each(|line| output.say(format!("    {}", text::printable(line))))

@@ -25,9 +25,9 @@ pub async fn snapshot(
 /// Two revisions written as `A..B`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The one before the dots; `@` where there is none.
+    /// The revision before the dots; `@` if there is none.
     pub from: String,
-    /// The one behind them; `@` where there is none.
+    /// The revision after the dots; `@` if there is none.
     pub to: String,
 }
 
@@ -49,13 +49,13 @@ pub struct RevisionsAndPaths {
     pub ranges: Vec<Range>,
     /// Paths in the tree.
     pub paths: Vec<Bytes>,
-    /// The first path that is neither on the disk nor in the last snapshot and was not said to be a path, with the reason why it is no
-    /// revision.
+    /// The first argument that was taken for a path, but is neither on the disk nor in the last snapshot, with the reason why it is
+    /// no revision. Arguments after `--` are not checked.
     pub doubtful: Option<(String, CliError)>,
 }
 
 impl RevisionsAndPaths {
-    /// Fails if one of the words is neither a revision nor a path that is there.
+    /// Fails if an argument is neither a revision nor an existing path.
     pub fn require_known(self) -> Result<Self, CliError> {
         match self.doubtful {
             Some((word, error)) => Err(neither_error(&word, &error)),
@@ -70,12 +70,12 @@ pub fn neither_error(word: &str, error: &CliError) -> CliError {
     CliError::new(error.exit, &error.reason, message)
 }
 
-/// Which words of a command line are revisions.
+/// Which arguments can be revisions.
 #[derive(Clone, Copy, Debug)]
 pub struct RevisionLimits {
-    /// Most revisions; the arguments behind them are paths.
+    /// Most revisions; the arguments after them are paths.
     pub revisions_max: usize,
-    /// Whether `A..B` is taken as well.
+    /// Whether ranges such as `A..B` are accepted, too.
     pub ranges: bool,
 }
 
@@ -167,11 +167,11 @@ pub fn text_of(word: &OsStr) -> Result<&str, CliError> {
     word.to_str().ok_or_else(|| CliError::usage(format!("`{}` is not a revision", word.to_string_lossy())))
 }
 
-/// The meaning of an argument.
+/// The kind of an argument.
 enum WordKind {
     Revision(String),
     Range(Range),
-    /// A path; with the reason why it is no revision if nothing is there.
+    /// A path; if it does not exist, with the reason why it is no revision.
     Path(Option<CliError>),
 }
 

@@ -16,12 +16,12 @@ use crate::session::Session;
 
 /// The start of every id of a sandbox.
 const ID_START: &str = "sbx-";
-/// Sandboxes of one name that are looked at.
+/// Most sandboxes in one answer when a name is looked up.
 const PAGE_SIZE: i32 = 100;
 
-/// The sandboxes that a command works on.
+/// The calls to the sandbox service of a server or of the local store.
 pub struct SandboxCalls {
-    /// The calls.
+    /// The client of the service.
     pub client: SandboxServiceClient<CallerChannel>,
 }
 
@@ -58,7 +58,7 @@ impl SandboxCalls {
         }
     }
 
-    /// Ends a sandbox and forgets it. Returns it as it was.
+    /// Deletes a sandbox. Returns its last state.
     pub async fn remove(&mut self, word: &str, keep_workspace: bool) -> Result<v1::Sandbox, CliError> {
         let id = self.id(word).await?;
         let found = self.client.get_sandbox(v1::GetSandboxRequest { id: id.clone() }).await.map_err(failure)?;
@@ -153,7 +153,7 @@ pub fn command_line(words: &[std::ffi::OsString]) -> Result<String, CliError> {
             }
         })
         .collect();
-    // The shell gives its process to the command, which gets signals directly.
+    // `exec` replaces the shell by the command, so that the command gets signals directly.
     Ok(format!("exec {}", quoted?.join(" ")))
 }
 

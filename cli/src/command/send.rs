@@ -17,7 +17,7 @@ use crate::output::progress::drive_pieces;
 use crate::session::{Session, current_workspace};
 use crate::text;
 
-/// A list of what a store has is not longer than this.
+/// Most bytes that are read of a list of a receiver's snapshots.
 const HAVE_BYTES_MAX: u64 = 32 << 20;
 
 /// Send snapshots to another store, as a stream of bytes

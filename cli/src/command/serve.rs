@@ -63,7 +63,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until the process is asked to stop, or is idle if it is the background process.
+    /// Serves until the process is asked to stop; the background process of a store also stops when it is idle.
     pub fn run(self, session: &Session) -> Result<Exit, CliError> {
         let settings = ServerSettings::load(&self.options, self.socket.is_some())?;
         let nfs = nfs(&settings)?;
@@ -181,7 +181,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Does it, and waits until the store is free.
+    /// Stops the background process, and waits until it has ended and released the store.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client_if_running().await;
         let mut watches = 0;

@@ -26,9 +26,9 @@ use crate::session::Session;
 use crate::text;
 use fold::Changes;
 
-/// Most lines that are printed unless more are asked for.
+/// Most lines that are printed without `-v`.
 const LINES_MAX: usize = 100;
-/// Most unwritten paths that are named for one reason unless more are asked for.
+/// Most unwritten paths that are listed for one reason without `-v`.
 const UNWRITTEN_MAX: usize = 5;
 
 /// Show what changed since the last snapshot

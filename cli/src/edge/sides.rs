@@ -1,4 +1,4 @@
-//! The two sides of a sync: their clients, names of what the other side had, and the results that are told.
+//! The two sides of a sync: their clients, the names of tracking workspaces, and the callback for results.
 
 use amalgam_proto::Reason;
 

@@ -32,7 +32,7 @@ pub struct RemoteState {
     pub labels: BTreeMap<String, WorkspaceState>,
 }
 
-/// The name of what was synced.
+/// The name of a synced workspace or label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncedName<'a> {
     /// A workspace.

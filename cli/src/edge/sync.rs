@@ -23,7 +23,7 @@ use crate::text;
 
 /// Workspaces that one call lists.
 const PAGE_SIZE: i32 = 1_000;
-/// The most steps for a workspace in one round. Without other writers four are enough.
+/// Most steps for a workspace in one round. Without other writers four are enough.
 const STEPS_MAX: usize = 12;
 /// Likely secrets that a message lists; the others are counted.
 const SECRETS_SHOWN_MAX: usize = 3;
@@ -107,10 +107,10 @@ impl<'a> SyncRun<'a> {
         Self { sides, remote, name, is_pushed: false, is_pulled: false, is_merged: false, conflicts: 0 }
     }
 
-    /// Carries out steps until both sides have the same head, or the user has to decide. Returns nothing if neither side has the
+    /// Carries out steps until both sides have the same head, or the user has to decide. Returns `None` if neither side has the
     /// workspace any more.
     async fn run(mut self, mut heads: Heads) -> Result<Option<WorkspaceState>, CliError> {
-        // A push or a merge that was answered and changed nothing was done before, and undone since.
+        // If a push or a merge succeeds and changes nothing, it is a retry of a request whose result was undone since.
         let mut answered = None;
         for _ in 0..STEPS_MAX {
             let step = next_step(&heads, self.order(&heads).await?);
@@ -209,14 +209,14 @@ impl<'a> SyncRun<'a> {
         self.is_pulled = true;
         let head = heads.remote.clone().unwrap_or_default();
         match self.receive(&head, &v1::ReceiveOptions::default()).await {
-            // It was made here meanwhile.
+            // Another process has just created the workspace.
             Err(error) if error.is(Reason::AlreadyExists) => Ok(()),
             done => done,
         }
     }
 
-    /// Brings the tracking workspace to the head of the server. One that the server went back from is replaced only if the local
-    /// workspace has its snapshots.
+    /// Moves the tracking workspace to the head of the server. If the server went back, moves it only if the local workspace
+    /// contains the tracked head.
     async fn fetch(&mut self, heads: &Heads) -> Result<(), CliError> {
         let head = heads.remote.clone().unwrap_or_default();
         let under = tracking_name(&self.remote.name, "");
@@ -239,7 +239,7 @@ impl<'a> SyncRun<'a> {
         self.receive(&head, &v1::ReceiveOptions { replace: true, ..options }).await
     }
 
-    /// Merges what the server has into the local workspace. Uncommitted changes are captured first; conflicts are stored.
+    /// Merges the tracking workspace into the local one. The store captures uncommitted changes first, and stores conflicts.
     async fn merge(&mut self, heads: &Heads) -> Result<(), CliError> {
         let tracking = tracking_name(&self.remote.name, self.name);
         let request = v1::MergeWorkspacesRequest {
@@ -267,7 +267,8 @@ impl<'a> SyncRun<'a> {
         }
     }
 
-    /// Sends the local head. A head that moved meanwhile on either side is no failure: the next step is chosen anew.
+    /// Sends the local head. If a head moved meanwhile on either side, that is no failure: the next step is chosen from the new
+    /// heads.
     async fn push(&mut self, heads: &Heads) -> Result<(), CliError> {
         let head = heads.local.clone().unwrap_or_default();
         let before = heads.remote.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where agents keep their hooks, and how ours are entered and taken out.
+//! The configuration files in which agents keep hooks, and how the hooks of this program are added and removed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::json_file::{JsonFile, Node, pretty};
 
-/// The words by which our entries are found again.
+/// Part of the command of each hook, by which installed hooks are found.
 const MARK: &str = "hooks record ";
-/// How long an agent waits for a hook.
+/// Time limit that an agent sets for a hook.
 const TIMEOUT_SECONDS: u64 = 30;
 
 /// A coding agent.
@@ -98,7 +98,7 @@ impl Agent {
         Some(())
     }
 
-    /// Enters our hooks, or replaces them.
+    /// Adds the hooks to a file, or replaces those that it has.
     pub fn install(self, file: &Path, program: &str) -> Result<(), CliError> {
         let mut found = JsonFile::load(file)?;
         take_out(&mut found.root);
@@ -107,7 +107,7 @@ impl Agent {
         found.save()
     }
 
-    /// Takes our hooks out. Returns whether there were any.
+    /// Removes the hooks from a file. Returns whether there were any.
     pub fn remove(self, file: &Path) -> Result<bool, CliError> {
         let mut found = JsonFile::load(file)?;
         let was_there = take_out(&mut found.root);
@@ -118,7 +118,7 @@ impl Agent {
     }
 }
 
-/// Takes out the entries with our command, and events that are empty without them.
+/// Removes the entries with a command of this program, and events that become empty. Returns whether there were any.
 fn take_out(root: &mut Node) -> bool {
     let mut was_there = false;
     let Some(hooks) = root.get_mut("hooks") else { return false };

@@ -25,7 +25,7 @@ pub enum Event {
         when: &'static str,
         /// The name of the tool.
         name: String,
-        /// Its most telling argument.
+        /// The argument that describes the call best.
         argument: String,
         /// The id of the call.
         call: String,
@@ -108,7 +108,7 @@ fn argument(input: Option<&Value>) -> String {
         ["command", "file_path", "path", "absolute_path", "notebook_path", "pattern", "url", "query", "description"];
     let found = |key: &&str| match input?.get(*key)? {
         Value::String(text) => Some(text.clone()),
-        // Codex has the words of a command.
+        // Codex passes a command as an array of words.
         Value::Array(words) => Some(words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
         _ => None,
     };

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Number of rotated files that are kept beside the current one.
 pub const ROTATED_FILES_MAX: u32 = 4;
-/// A longer line is cut.
+/// Most bytes of a line; the rest is cut off.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Whether standard error is redirected when the file is rotated.
@@ -52,11 +52,12 @@ impl RotatingFile {
     }
 
     fn with_file<T>(&self, work: impl FnOnce(&mut File) -> T) -> T {
-        // A thread that panicked while it logged left a whole file.
+        // A thread that panicked while logging left the file in a valid state.
         work(&mut self.file.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Rotates the file if it has no room for so many bytes. A file that cannot be rotated is emptied: the bound holds.
+    /// Rotates the file if `bytes` more would exceed the limit. A file that cannot be rotated is truncated, so that the limit
+    /// holds.
     fn make_room(&self, file: &mut File, bytes: u64) -> io::Result<()> {
         let size = file.metadata()?.len();
         if size == 0 || size.saturating_add(bytes) <= self.bytes_max {
@@ -74,7 +75,7 @@ impl RotatingFile {
 
     fn rotate(&self, file: &File) -> io::Result<File> {
         let (ours, current) = (file.metadata()?, fs::metadata(&self.path));
-        // Another process has rotated it, or the user has removed it.
+        // If not, another process has rotated the file, or the user has removed it.
         let is_current = current.is_ok_and(|current| (current.dev(), current.ino()) == (ours.dev(), ours.ino()));
         if is_current {
             for number in (1..ROTATED_FILES_MAX).rev() {

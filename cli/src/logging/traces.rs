@@ -22,7 +22,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Prepares a connection, which is made for the first spans. It must be called inside of a Tokio runtime.
+    /// Prepares a connection, which is opened when the first spans are sent. The caller must be inside of a Tokio runtime.
     pub fn connect(endpoint: &str) -> Result<Self, CliError> {
         let wrong = |why: String| {
             CliError::usage(format!("otlp-endpoint: {why}")).hint("write a URL such as http://127.0.0.1:4317")
@@ -43,7 +43,7 @@ impl Traces {
         tracing_opentelemetry::layer().with_tracer(self.provider.tracer(SERVICE))
     }
 
-    /// Sends the spans that wait, for some seconds at most.
+    /// Sends the queued spans, for some seconds at most.
     pub fn end(self) {
         if let Err(error) = self.provider.shutdown() {
             warn!(%error, "the last traces were not sent");

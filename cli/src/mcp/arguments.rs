@@ -8,10 +8,10 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Takes arguments.
+    /// Checks the names of the arguments, and wraps them.
     ///
     /// # Errors
-    /// Names an argument that the tool does not have, or one that is missing.
+    /// Returns a message that names an unknown or a missing argument.
     pub fn new(values: &'a Map<String, Value>, known: &[&str], required: &[&str]) -> Result<Self, String> {
         if let Some(unknown) = values.keys().find(|name| !known.contains(&name.as_str())) {
             return Err(format!("there is no argument `{unknown}`; this tool takes: {}", known.join(", ")));
@@ -39,7 +39,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Texts. One text alone is a list of one.
+    /// Returns a list of texts; a single text is a list of one, and a missing argument an empty list.
     pub fn texts(&self, name: &str) -> Result<Vec<&'a str>, String> {
         let wrong = || format!("the argument `{name}` must be a list of strings");
         match self.values.get(name) {

@@ -77,7 +77,7 @@ impl McpClient {
         }
     }
 
-    /// Enters the server, or replaces its entry.
+    /// Adds the server to a configuration file, or replaces its entry.
     pub fn add(self, file: &Path, command: &ServerCommand) -> Result<(), CliError> {
         if self == Self::Codex {
             let mut document = load_toml(file)?;
@@ -90,7 +90,7 @@ impl McpClient {
         found.save()
     }
 
-    /// Takes the server out. Returns whether it was there.
+    /// Removes the server from a configuration file. Returns whether it was there.
     pub fn remove(self, file: &Path) -> Result<bool, CliError> {
         if self == Self::Codex {
             let mut document = load_toml(file)?;

@@ -28,7 +28,7 @@ pub struct ToolSpec {
     pub effect: Effect,
     /// The description for a model.
     description: &'static str,
-    /// Arguments that must be there.
+    /// Required arguments.
     pub required: &'static [&'static str],
     /// Arguments: name, type, description.
     arguments: &'static [(&'static str, Kind, &'static str)],
@@ -120,7 +120,7 @@ const TOOLS: [ToolSpec; 12] = [
 pub struct Selection {
     /// Only tools that change nothing.
     pub is_read_only: bool,
-    /// Only these; all if it is empty.
+    /// Names of the offered tools; empty for all.
     pub names: Vec<String>,
     /// Whether commands can be run.
     pub has_run: bool,
@@ -150,7 +150,7 @@ impl ToolSpec {
         self.arguments(is_read_only).map(|(name, ..)| *name).collect()
     }
 
-    /// `conflicts` is both: without `take` it only reads.
+    /// Returns the arguments of the tool. A read-only server offers `conflicts` without `take`, which only reads.
     fn arguments(&self, is_read_only: bool) -> impl Iterator<Item = &'static (&'static str, Kind, &'static str)> {
         self.arguments.iter().filter(move |(name, ..)| !(is_read_only && *name == "take"))
     }

@@ -1,4 +1,4 @@
-//! Things of the API as JSON. `docs/JSON.md` describes every line that starts here.
+//! Objects of the API as JSON. `docs/JSON.md` describes every line that is built here.
 
 use amalgam_proto::v1;
 use base64::Engine as _;
@@ -17,7 +17,7 @@ pub fn line(kind: &str, fields: Value) -> Value {
     Value::Object(object)
 }
 
-/// Puts bytes under a key as text; if they are none, the nearest text, and the bytes in base64 beside it.
+/// Sets a key to bytes as text. For bytes that are not UTF-8, the text is lossy, and `KEY_base64` has the exact bytes.
 pub fn put_bytes(object: &mut Value, key: &str, bytes: &[u8]) {
     object[key] = json!(String::from_utf8_lossy(bytes));
     if str::from_utf8(bytes).is_err() {

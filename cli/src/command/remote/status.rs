@@ -36,7 +36,7 @@ pub struct Status {
     remote: Option<String>,
 }
 
-/// How a workspace stands against the server as it was last seen.
+/// The distance of a local workspace from the last known head on the server, in snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Distance {
     ahead: u64,
@@ -124,7 +124,7 @@ async fn say_workspaces(
     Ok(())
 }
 
-/// Lists the labels of the last round; people see those that wait for a decision.
+/// Emits the labels of the last round as JSON, and prints those that wait for a decision.
 fn say_labels(session: &mut Session, remote: &Remote, state: &RemoteState) -> Result<(), CliError> {
     for (name, known) in &state.labels {
         session.output.emit(&label_line("remote_label", &remote.name, name, known))?;

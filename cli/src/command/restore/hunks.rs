@@ -3,9 +3,9 @@
 /// A part of a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hunk {
-    /// The line that says where it is.
+    /// The header line with the position of the hunk.
     pub header: Vec<u8>,
-    /// Its lines, each with its sign and its end.
+    /// Its lines, each with its sign and its line break.
     pub lines: Vec<Vec<u8>>,
     /// The line of the file before which it begins, from 0.
     start: usize,
@@ -33,7 +33,7 @@ fn start_of(text: &[u8]) -> Option<usize> {
     let text = str::from_utf8(text.split(|byte| *byte == b' ').next()?).ok()?;
     let (line, count) = text.split_once(',').unwrap_or((text, "1"));
     let line: usize = line.parse().ok()?;
-    // A hunk without lines of the file stands behind the line that it names.
+    // A hunk without old lines comes after the line that its header names.
     Some(if count == "0" { line } else { line.saturating_sub(1) })
 }
 

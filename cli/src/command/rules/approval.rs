@@ -188,7 +188,7 @@ fn json_line(command: &v1::RuleCommand) -> Value {
     lines::line("rule_command", fields)
 }
 
-/// Shows a command as it is, with everything in it that a terminal would hide.
+/// Prints a command with its approval and its place. Invisible characters are escaped.
 fn say(session: &mut Session, command: &v1::RuleCommand) -> Result<(), CliError> {
     let state = match command.approved {
         true => {

@@ -10,9 +10,9 @@ use crate::text;
 /// A line of the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The kind of change.
+    /// The letter of the kind of change.
     pub letter: char,
-    /// To what.
+    /// The changed path or directory, as it is printed.
     pub text: String,
 }
 
@@ -57,7 +57,8 @@ impl Changes {
         self.count += count;
     }
 
-    /// Lines for renames. A directory of which at least two files went to one new directory, and which is gone, is one line.
+    /// Adds lines for renames. A directory that is gone, and of which at least two files moved to one new directory, becomes one
+    /// line.
     fn fold_renames<'a>(&mut self, sides: &Sides<'a>, renames: &[(&'a [u8], &'a [u8])]) -> Covered<'a> {
         let mut groups: BTreeMap<(&[u8], &[u8]), u64> = BTreeMap::new();
         let mut tops = HashMap::new();
@@ -88,7 +89,7 @@ impl Changes {
         covered
     }
 
-    /// Lines for paths that came or went, without those that a rename accounts for.
+    /// Adds lines for added or deleted paths, except those that are part of a rename.
     fn fold_side(
         &mut self,
         letter: char,
@@ -116,7 +117,7 @@ impl Changes {
             let files = below.get(path).copied().unwrap_or_default();
             match directories.contains(path) {
                 false => self.push(letter, text::path(path).into_owned(), 1),
-                // A line about the rename covers it; paths that are left in it are listed each.
+                // The line of the rename stands for the directory; other paths in it get their own lines.
                 true if renamed_below.contains(path) => {}
                 true => {
                     inside = Some(path);
@@ -128,12 +129,12 @@ impl Changes {
     }
 }
 
-/// Paths that renames account for.
+/// Paths that are part of renames.
 #[derive(Default)]
 struct Covered<'a> {
     from: HashSet<&'a [u8]>,
     to: HashSet<&'a [u8]>,
-    /// Directories that were renamed: from where, to where.
+    /// Renamed directories: the old and the new path.
     folded: BTreeSet<(&'a [u8], &'a [u8])>,
 }
 

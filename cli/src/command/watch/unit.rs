@@ -1,5 +1,5 @@
-//! A unit of `systemd --user` that starts the store's process when the user logs in, so that watches in the background go on after the
-//! machine was started anew. It is offered where systemd is there, and nothing needs it: the next command starts the process as well.
+//! A unit of `systemd --user` that starts the store's process when the user logs in, so that background watches continue after a
+//! restart of the machine. It is optional, and available only with systemd: without it, the next command starts the process.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub fn is_installed(home: &Path) -> bool {
     place(home).is_ok_and(|unit| unit.is_file())
 }
 
-/// Writes the unit of a store and has systemd start it at log-in; where it is.
+/// Writes the unit of a store and enables it in systemd. Returns its path.
 pub fn install(home: &Path) -> Result<PathBuf, CliError> {
     if !is_offered() {
         let hint = "without it, the next `amalgam` command after a log-in takes the watch up";
@@ -41,14 +41,14 @@ pub fn install(home: &Path) -> Result<PathBuf, CliError> {
     Ok(unit)
 }
 
-/// Takes the unit of a store away; whether there was one.
+/// Disables and deletes the unit of a store. Returns whether there was one.
 pub fn remove(home: &Path) -> Result<bool, CliError> {
     let unit = place(home)?;
     if !unit.is_file() {
         return Ok(false);
     }
     let name = unit.file_name().expect("a unit has a name").to_string_lossy().into_owned();
-    // A systemd that does not run has nothing to forget.
+    // Without a running systemd there is nothing to disable.
     let _ = systemctl(&["disable", &name]);
     fs::remove_file(&unit).map_err(|error| CliError::machine(unit.display(), &error))?;
     let _ = systemctl(&["daemon-reload"]);
