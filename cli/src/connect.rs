@@ -283,8 +283,8 @@ pub async fn connect_project(socket: &Path, project: &str, actor: &str) -> Optio
     Some(Client::new(&channel, &CallHeaders { project: Some(project), ..CallHeaders::local(actor) }))
 }
 
-/// Connects to a socket of the process that holds the store: the one for REST also answers calls about sandboxes. `None` if no process
-/// answers there.
+/// Connects to a socket of the process that holds the store: the one for REST also answers calls about sandboxes. `None` if no
+/// process answers there.
 pub async fn connect_socket(socket: &Path, actor: &str) -> Option<Client> {
     let channel = try_connect(socket).await?;
     Some(Client::local(&channel, actor))
@@ -313,8 +313,8 @@ pub async fn running(options: &ConnectOptions) -> Option<Client> {
     found.map(|channel| Client::local(&channel, &options.actor))
 }
 
-/// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was started with
-/// another runtime directory.
+/// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was
+/// started with another runtime directory.
 async fn try_connect_any(home: &Home, socket: &Path) -> Option<Channel> {
     if let Some(channel) = try_connect(socket).await {
         return Some(channel);

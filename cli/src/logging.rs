@@ -1,8 +1,8 @@
 //! The log: where events of this process go, and which of them.
 //!
 //! The process that holds a store writes to `log` in the store's home and rotates that file by size. Other commands log to standard
-//! error, and only if `AMALGAM_LOG` is set. Events of other crates are never written: `h2` logs headers, for example. `docs/LOGGING.md`
-//! describes levels, fields and files.
+//! error, and only if `AMALGAM_LOG` is set. Events of other crates are never written: `h2` logs headers, for example.
+//! `docs/LOGGING.md` describes levels, fields and files.
 
 mod repeats;
 mod rotation;

@@ -65,8 +65,8 @@ use output::{Color, Output, OutputOptions};
 use remote::Server;
 use session::Session;
 
-/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so the
-/// process would keep the memory of a large mount.
+/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so
+/// the process would keep the memory of a large mount.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

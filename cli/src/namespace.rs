@@ -1,8 +1,8 @@
 //! A mount in a private namespace: seen by one command and its child processes, gone when they end, and made without any privilege
 //! and without any helper program. Linux only. No other module creates namespaces.
 //!
-//! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has one
-//! thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
+//! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has
+//! one thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
 
 use std::ffi::{CString, OsString};
 use std::fs;

@@ -1,5 +1,5 @@
-//! The raw mode of a terminal: every key goes to the program, nothing is echoed. The terminal gets its settings back when the guard is
-//! dropped, and before a panic is reported.
+//! The raw mode of a terminal: every key goes to the program, nothing is echoed. The terminal gets its settings back when the guard
+//! is dropped, and before a panic is reported.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

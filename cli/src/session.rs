@@ -234,8 +234,8 @@ impl Session {
         Ok(AttachedDirectory { directory, workspace })
     }
 
-    /// Returns the live tree of a workspace: its directory, or its view if it is mounted or exported. Without a name, the attached directory
-    /// around the current one.
+    /// Returns the live tree of a workspace: its directory, or its view if it is mounted or exported. Without a name, the attached
+    /// directory around the current one.
     pub async fn live_tree(&mut self, workspace: Option<&str>) -> Result<AttachedDirectory, CliError> {
         let Some(name) = workspace else { return self.attached_directory().await };
         self.refuse_server("the live tree of a workspace", "`amalgam commit -w` and `amalgam restore -w` reach it")?;

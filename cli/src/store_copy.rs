@@ -1,4 +1,5 @@
-//! Copies a workspace or a label between two stores, by difference: the common part of `push`, `pull`, `clone` and the sync with remotes.
+//! Copies a workspace or a label between two stores, by difference: the common part of `push`, `pull`, `clone` and the sync with
+//! remotes.
 //!
 //! The sender leaves out what the receiver has. The receiver moves names only forward, so nothing is ever overwritten. A copy
 //! that broke off left whole snapshots in the receiver, and the next one goes on behind them.

@@ -107,8 +107,8 @@ pub fn variables(words: &[String]) -> Result<HashMap<String, String>, CliError> 
     words.iter().map(one).collect()
 }
 
-/// Reads secrets: `NAME` for the variable of this program, `NAME=@FILE` for the contents of a file. A value is not taken from the command
-/// line, which other users of this machine can read.
+/// Reads secrets: `NAME` for the variable of this program, `NAME=@FILE` for the contents of a file. A value is not taken from the
+/// command line, which other users of this machine can read.
 pub fn secrets(words: &[String], directory: &Path) -> Result<HashMap<String, String>, CliError> {
     let one = |word: &String| -> Result<(String, String), CliError> {
         let hint = "write --secret NAME for a variable of the environment, or --secret NAME=@FILE";

@@ -1,7 +1,8 @@
 //! The folders in the store's `forks` in which `explore` and `bisect` work: lists the workspaces made for them, and removes them.
 //!
-//! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a note
-//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its leftovers.
+//! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a
+//! note without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its
+//! leftovers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -109,7 +109,8 @@ pub enum LabelStep {
     Diverged,
 }
 
-/// Returns the next step for a label that is on these snapshots. `synced` is the snapshot that both sides last had at once, or empty.
+/// Returns the next step for a label that is on these snapshots. `synced` is the snapshot that both sides last had at once, or
+/// empty.
 pub fn next_label_step(local: Option<&str>, remote: Option<&str>, synced: &str) -> LabelStep {
     match (local, remote) {
         (None, None) => LabelStep::Forget,

@@ -1,8 +1,8 @@
-//! Syncs labels with a remote, after the workspaces: a label travels when the other side has its snapshot, that is, when it belongs to
-//! a workspace that is synced.
+//! Syncs labels with a remote, after the workspaces: a label travels when the other side has its snapshot, that is, when it belongs
+//! to a workspace that is synced.
 //!
-//! A label that one side moved is moved on the other side. One that both sides moved stays as it is on both; the server's is kept here
-//! as `remote/NAME/LABEL`. A label is set only if it is where it was seen, so nothing is overwritten.
+//! A label that one side moved is moved on the other side. One that both sides moved stays as it is on both; the server's is kept
+//! here as `remote/NAME/LABEL`. A label is set only if it is where it was seen, so nothing is overwritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,8 @@ const PAGE_SIZE: i32 = 1_000;
 /// Most snapshots that one call asks about.
 const HAVE_MAX: usize = 1_000;
 
-/// Syncs the labels of a remote, and calls `report` with each result. A label that fails does not keep the others from being synced.
+/// Syncs the labels of a remote, and calls `report` with each result. A label that fails does not keep the others from being
+/// synced.
 pub async fn sync_labels(
     sides: &mut Sides,
     remote: &Remote,

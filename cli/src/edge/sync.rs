@@ -28,8 +28,8 @@ const STEPS_MAX: usize = 12;
 /// Likely secrets that a message lists; the others are counted.
 const SECRETS_SHOWN_MAX: usize = 3;
 
-/// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result. A workspace that fails does not
-/// keep the others from being synced; a server that cannot be reached does.
+/// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result.
+/// A workspace that fails does not keep the others from being synced; a server that cannot be reached does.
 pub async fn sync_remote(
     sides: &mut Sides,
     remote: &Remote,

@@ -1,6 +1,7 @@
 //! A log file that is rotated by size: `log`, then `log.1` to `log.4`, the oldest last.
 //!
-//! Written by hand because `tracing-appender` rotates by time only: a process that fails in a loop would fill the disk within an hour.
+//! Written by hand because `tracing-appender` rotates by time only: a process that fails in a loop would fill the disk within an
+//! hour.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

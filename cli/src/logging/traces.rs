@@ -1,7 +1,7 @@
 //! Traces of a server: its spans, sent to a collector by OTLP over gRPC.
 //!
-//! A collector that does not answer holds nothing up: spans wait in a queue of limited length, and what does not fit is dropped. The
-//! variables of OpenTelemetry apply (`OTEL_TRACES_SAMPLER`, `OTEL_BSP_SCHEDULE_DELAY`, `OTEL_EXPORTER_OTLP_HEADERS`, ...).
+//! A collector that does not answer holds nothing up: spans wait in a queue of limited length, and what does not fit is dropped.
+//! The variables of OpenTelemetry apply (`OTEL_TRACES_SAMPLER`, `OTEL_BSP_SCHEDULE_DELAY`, `OTEL_EXPORTER_OTLP_HEADERS`, ...).
 
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
