@@ -25,7 +25,7 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A whole number.
     Number,
-    /// Texts.
+    /// A list of texts.
     List,
     /// A duration: `24h`, `30d`, `none`, `forever`.
     Span,
@@ -33,7 +33,7 @@ pub enum Kind {
     Size,
 }
 
-/// A key that is known.
+/// A known key.
 #[derive(Debug)]
 pub struct Key {
     /// Its name.
@@ -46,7 +46,7 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-/// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
+/// All keys. Those that start with [`FOR_WORKSPACES`], [`QUOTA`], [`GIT`] and [`SERVER`] can also be set for one workspace.
 pub const KEYS: [Key; 28] = [
     Key {
         name: "author",
@@ -228,17 +228,17 @@ const LOCAL: &str = "mount.local";
 const ENVIRONMENT: &str = "commands.environment";
 const TOOLCHAIN: &str = "commands.toolchain";
 
-/// A key that was named, for all or for one workspace.
+/// A key, set for all workspaces or for one.
 #[derive(Clone, Debug)]
 pub struct NamedKey {
     /// The key.
     pub key: &'static Key,
-    /// The workspace that it holds for; all without one.
+    /// The workspace that the setting applies to; `None` for all.
     pub workspace: Option<String>,
 }
 
 impl NamedKey {
-    /// As it is written on the command line.
+    /// Returns the name of the key as the command line takes it.
     pub fn name(&self) -> String {
         match &self.workspace {
             Some(workspace) => format!("workspace.{workspace}.{}", of_workspace(self.key)),
@@ -246,7 +246,7 @@ impl NamedKey {
         }
     }
 
-    /// The path of the key in the file.
+    /// Returns the path of the key in the file.
     fn path(&self) -> Vec<Part<'_>> {
         let word = |text| Part { text, is_workspace: false };
         match &self.workspace {
@@ -264,12 +264,12 @@ impl NamedKey {
 #[derive(Clone, Copy, Debug)]
 struct Part<'a> {
     text: &'a str,
-    /// Whether it is the name of a workspace, which has one spelling.
+    /// Whether this part is the name of a workspace, which has only one spelling.
     is_workspace: bool,
 }
 
 impl Part<'_> {
-    /// The spelling of this part in a table: `merge_tool` is read as `merge-tool`, which older versions did not know.
+    /// Returns the spelling of this part in a table: files of older versions have `merge_tool` for `merge-tool`.
     fn spelled_in(&self, table: &dyn TableLike) -> String {
         let older = self.text.replace('-', "_");
         let is_older = !self.is_workspace && !table.contains_key(self.text) && table.contains_key(&older);
@@ -277,7 +277,7 @@ impl Part<'_> {
     }
 }
 
-/// The value at a path.
+/// Finds the value at a path.
 fn find<'d, 'p>(document: &'d Item, path: impl IntoIterator<Item = Part<'p>>) -> Option<&'d Item> {
     path.into_iter().try_fold(document, |item, part| {
         let table = item.as_table_like()?;
@@ -285,7 +285,7 @@ fn find<'d, 'p>(document: &'d Item, path: impl IntoIterator<Item = Part<'p>>) ->
     })
 }
 
-/// The end of a key's name where it holds for one workspace.
+/// Returns the part of a key's name that follows `workspace.NAME.`.
 fn of_workspace(key: &Key) -> &'static str {
     match key.name {
         QUOTA => "quota",
@@ -295,7 +295,7 @@ fn of_workspace(key: &Key) -> &'static str {
     }
 }
 
-/// The settings.
+/// The settings file.
 #[derive(Debug)]
 pub struct Config {
     path: PathBuf,
@@ -321,39 +321,39 @@ impl Config {
         Ok(config)
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A text.
+    /// Returns the value of a key as text, or `None` if it is not set or is not text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.item(name)?.as_str()
     }
 
-    /// A number.
+    /// Returns the value of a key as a number, or `None` if it is not set or is not a number from 0.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.item(name)?.as_integer().and_then(|number| u64::try_from(number).ok())
     }
 
-    /// Texts.
+    /// Returns the values of a list, or an empty list if it is not set.
     pub fn list(&self, name: &str) -> Vec<String> {
         let array = self.item(name).and_then(Item::as_array);
         array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
-    /// The names of variables that tests get, beside those that all get.
+    /// Returns the names of variables that the user adds to the environment of tests.
     pub fn command_environment(&self) -> Vec<String> {
         self.list(ENVIRONMENT)
     }
 
-    /// The size at which the log is rotated.
+    /// Returns the size at which the log is rotated, or `None` if it is not set.
     pub fn log_bytes_max(&self) -> Result<Option<u64>, CliError> {
         let wrong = |why| CliError::refused(format!("setting `{LOG_SIZE}`: {why}"));
         self.item(LOG_SIZE).map(|item| size(&plain(item)).map_err(wrong)).transpose()
     }
 
-    /// The value of a key for all workspaces.
+    /// Returns the value that a key has for all workspaces, or `None` if it is not set.
     fn item(&self, name: &str) -> Option<&Item> {
         let path = name.split('.').map(|part| Part { text: part, is_workspace: false });
         find(self.document.as_item(), path)
@@ -364,13 +364,13 @@ impl Config {
         Some(plain(find(self.document.as_item(), named.path())?))
     }
 
-    /// Every key that is set for one workspace.
+    /// Returns all keys that are set for a single workspace.
     pub fn of_workspaces(&self) -> Vec<NamedKey> {
         let found = self.leaves().into_iter().filter_map(|(path, _)| of_path(&path).ok());
         found.filter(|named| named.workspace.is_some()).collect()
     }
 
-    /// Sets a key.
+    /// Sets a key. The values must fit the type of the key.
     pub fn set(&mut self, named: &NamedKey, words: &[String]) -> Result<(), CliError> {
         let name = named.name();
         let one = || match words {
@@ -424,7 +424,7 @@ impl Config {
         Ok(())
     }
 
-    /// Takes a key away. Says whether it was set.
+    /// Removes a key. Returns whether it was set.
     pub fn unset(&mut self, named: &NamedKey) -> bool {
         let path = named.path();
         let (last, above) = path.split_last().expect("a key has a name");
@@ -482,7 +482,7 @@ impl Config {
         found
     }
 
-    /// Writes the file: apart, then moved into place.
+    /// Writes the file in one step: writes a temporary file, and renames it.
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         if let Some(home) = self.path.parent() {
@@ -546,7 +546,7 @@ fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
     words.iter().map(directory).collect()
 }
 
-/// Bytes as people write them: `500MB`, `20 GiB`, `1000000`.
+/// Parses a size such as `500MB`, `20 GiB` or `1000000` into bytes.
 pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size: write 500MB, 20GiB or a number of bytes");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -565,7 +565,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     text[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)
 }
 
-/// The key of this name; an error that lists them all if there is none.
+/// Finds the key with this name. The error for an unknown name lists all keys.
 pub fn find_key(name: &str) -> Result<NamedKey, CliError> {
     let plain = name.replace('_', "-");
     if let Some(key) = KEYS.iter().find(|key| key.name == plain) {

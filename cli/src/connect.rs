@@ -53,9 +53,9 @@ use crate::remote::Server;
 
 /// Timeout for a process to answer after it was started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Delay between two attempts to connect meanwhile.
+/// Delay between two attempts to connect to a process that was just started.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
-/// Delay before a process is started again while another one holds the store; it doubles up to the longest one.
+/// Delay before a process is started again while another one holds the store; it doubles up to the maximum.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -69,9 +69,9 @@ pub struct ConnectOptions {
     pub home: PathBuf,
     /// The name of the caller.
     pub actor: String,
-    /// Open it in this process instead of talking to another one.
+    /// Whether to open the store in this process instead of connecting to the background process.
     pub in_process: bool,
-    /// Make a store where there is none.
+    /// Whether to create the store if it does not exist.
     pub create: bool,
     /// Options of the log, for a process that opens the store.
     pub log: LogOptions,
@@ -86,7 +86,7 @@ pub struct CallHeaders {
 }
 
 impl CallHeaders {
-    /// The headers of calls to the process of a store.
+    /// Builds the headers of calls to the background process of a store.
     fn local(actor: &str) -> Self {
         // Characters that a header cannot hold are replaced.
         let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
@@ -94,7 +94,7 @@ impl CallHeaders {
         Self { actor, authorization: None, project: None }
     }
 
-    /// The headers of calls to a server.
+    /// Builds the headers of calls to a server.
     fn of_server(server: &Server, actor: &str) -> Result<Self, CliError> {
         let header = |text: String, what: &str| {
             MetadataValue::try_from(text)
@@ -248,7 +248,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
     }
     if options.in_process {
         let runtime = runtime_directory().map_err(|error| fault("make the runtime directory", &error))?;
-        // A log that cannot be written keeps no command from its work.
+        // A log that cannot be written does not fail the command.
         let _ = make_home(&home).and_then(|()| options.log.log_to_file(&home.log_path(), LogOwner::Command));
         let service = open(&home, &runtime)?;
         let channel = serve::in_process(service).await.map_err(|error| fault("open the store", &error))?;
@@ -283,8 +283,8 @@ pub async fn connect_project(socket: &Path, project: &str, actor: &str) -> Optio
     Some(Client::new(&channel, &CallHeaders { project: Some(project), ..CallHeaders::local(actor) }))
 }
 
-/// Connects to a socket of the process that holds the store: the one for REST also answers calls about sandboxes. `None` if no process
-/// answers there.
+/// Connects to a socket of the process that holds the store: the one for REST also answers calls about sandboxes. `None` if no
+/// process answers there.
 pub async fn connect_socket(socket: &Path, actor: &str) -> Option<Client> {
     let channel = try_connect(socket).await?;
     Some(Client::local(&channel, actor))
@@ -313,8 +313,8 @@ pub async fn running(options: &ConnectOptions) -> Option<Client> {
     found.map(|channel| Client::local(&channel, &options.actor))
 }
 
-/// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was started with
-/// another runtime directory.
+/// Connects to the process that holds the store: at its usual socket, or at the socket recorded in the store's home, if it was
+/// started with another runtime directory.
 async fn try_connect_any(home: &Home, socket: &Path) -> Option<Channel> {
     if let Some(channel) = try_connect(socket).await {
         return Some(channel);
@@ -357,7 +357,7 @@ async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectErro
     Ok(None)
 }
 
-/// Makes the home of a store, for its user alone.
+/// Creates the home directory of a store, accessible only to its user.
 pub fn make_home(home: &Home) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(home.path())
 }
@@ -464,7 +464,7 @@ pub fn open_shared(
 fn settings_in(place: &Path) -> SettingsSource {
     let place = place.to_owned();
     let cached = Mutex::new(None::<(FileStamp, Settings)>);
-    // Asked for whenever they are needed, so that a change applies at once. The file is read again when it has changed.
+    // The settings are read on each use, so that a change applies at once. The file is parsed again only when it has changed.
     Arc::new(move || {
         let stamp = FileStamp::of(&place.join(CONFIG_FILE));
         let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
@@ -486,12 +486,12 @@ fn settings_in(place: &Path) -> SettingsSource {
     })
 }
 
-/// The identity and the times of a file, by which a change is noticed. A file that does not exist has none.
+/// The device, inode, size and change time of a file, to detect changes; `None` if the file does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp(Option<(u64, u64, u64, i64)>);
 
 impl FileStamp {
-    /// A change is noticed only if the clock of the file system has moved on since the change before.
+    /// Age after which a change time is trusted. Two changes within one tick of the file system's clock have the same time.
     const SETTLED_AFTER_NANOSECONDS: i64 = 1_000_000_000;
 
     fn of(path: &Path) -> Self {
@@ -502,7 +502,7 @@ impl FileStamp {
         Self(std::fs::metadata(path).ok().map(stamp))
     }
 
-    /// Whether the file did not change within the last moments.
+    /// Returns whether the last change is old enough that the next one gets another time. A missing file counts as settled.
     fn is_settled(self) -> bool {
         self.0.is_none_or(|(.., changed)| now().0.saturating_sub(changed) > Self::SETTLED_AFTER_NANOSECONDS)
     }

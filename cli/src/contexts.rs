@@ -23,7 +23,7 @@ const CONTEXTS: &str = "contexts";
 /// The servers that the user has logged in to, by name.
 #[derive(Debug)]
 pub struct Contexts {
-    /// Nothing where the user has no configuration directory.
+    /// `None` if the user has no configuration directory.
     path: Option<PathBuf>,
     document: DocumentMut,
 }
@@ -46,13 +46,13 @@ impl Contexts {
         Ok(Self { path: Some(path), document })
     }
 
-    /// The names in the order of the file.
+    /// Returns the names of all contexts, in the order of the file.
     pub fn names(&self) -> Vec<String> {
         let contexts = self.document.get(CONTEXTS).and_then(Item::as_table_like);
         contexts.map_or(Vec::new(), |contexts| contexts.iter().map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// A server by the name of its context.
+    /// Finds the server of a context, or returns `None` if there is no such context.
     pub fn find(&self, name: &str) -> Result<Option<Server>, CliError> {
         let found = self.document.get(CONTEXTS).and_then(|contexts| contexts.get(name));
         let Some(context) = found.and_then(Item::as_table_like) else { return Ok(None) };
@@ -69,7 +69,7 @@ impl Contexts {
         }))
     }
 
-    /// A server by the name of its context, which must exist.
+    /// Returns the server of a context, or an error that lists all contexts if there is no such one.
     pub fn get(&self, name: &str) -> Result<Server, CliError> {
         self.find(name)?.ok_or_else(|| {
             let error = CliError::usage(format!("there is no context `{name}`"));
@@ -80,8 +80,8 @@ impl Contexts {
         })
     }
 
-    /// The server that a word names: a URL or a context; nothing for `local`. Key and authorities of the environment go before
-    /// those that were stored.
+    /// Resolves a URL or the name of a context to a server; `local` is `None`. The key and the CA file of the environment override
+    /// the stored ones.
     pub fn resolve(&self, word: &str) -> Result<Option<Server>, CliError> {
         match word {
             LOCAL => Ok(None),
@@ -90,7 +90,7 @@ impl Contexts {
         }
     }
 
-    /// The server at a URL, with the key and the authorities that are known for its host.
+    /// Returns the server at a URL, with the key and the certificates that are stored for its host.
     pub fn at(&self, url: ServerUrl) -> Result<Server, CliError> {
         let server = match self.known(&url)? {
             Some(known) => Server { url, ..known },
@@ -99,7 +99,7 @@ impl Contexts {
         Ok(with_environment(server))
     }
 
-    /// The key and the authorities that were stored for a host, for any of its projects.
+    /// Finds the first context with the same origin as a URL, for any project.
     fn known(&self, url: &ServerUrl) -> Result<Option<Server>, CliError> {
         for name in self.names() {
             if let Some(server) = self.find(&name)?.filter(|server| server.url.origin() == url.origin()) {
@@ -109,12 +109,12 @@ impl Contexts {
         Ok(None)
     }
 
-    /// The name of the context that commands use; nothing for the store of this machine.
+    /// Returns the name of the context that commands use, or `None` for the store of this machine.
     pub fn current(&self) -> Option<&str> {
         self.document.get(CURRENT).and_then(Item::as_str).filter(|name| *name != LOCAL)
     }
 
-    /// Makes commands use a context, or the store of this machine.
+    /// Makes commands use a context, or the store of this machine if the name is `None`.
     pub fn set_current(&mut self, name: Option<&str>) {
         match name {
             Some(name) => self.document[CURRENT] = value(name),
@@ -144,7 +144,7 @@ impl Contexts {
         contexts[name] = Item::Table(context);
     }
 
-    /// Forgets a context with its key. Returns whether there was one.
+    /// Removes a context and its key. Returns whether it existed.
     pub fn remove(&mut self, name: &str) -> bool {
         let contexts = self.document.get_mut(CONTEXTS).and_then(Item::as_table_like_mut);
         let was_there = contexts.is_some_and(|contexts| contexts.remove(name).is_some());
@@ -170,14 +170,14 @@ impl Contexts {
             fs::rename(&new, path)
         };
         write().map_err(|error| {
-            // The error that is reported matters more.
+            // An error of this removal is ignored, in favour of the first one.
             let _ = fs::remove_file(&new);
             failed(error)
         })
     }
 }
 
-/// A server with the key and the authorities of the environment, if they are set.
+/// Replaces the key and the CA file of a server by those of the environment, if they are set.
 fn with_environment(server: Server) -> Server {
     let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     Server {
@@ -187,7 +187,7 @@ fn with_environment(server: Server) -> Server {
     }
 }
 
-/// The file of contexts in the user's configuration directory.
+/// Returns the path of the contexts file in the user's configuration directory, or `None` if there is no such directory.
 fn file() -> Option<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = set("XDG_CONFIG_HOME")

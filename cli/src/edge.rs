@@ -2,8 +2,8 @@
 //!
 //! A remote is a project of a server. `definition` holds what the user asked for, `state` what came of it, both as files in
 //! `remotes/` beside the store. `decide` chooses the next step for a workspace from the heads on both sides, `sync` carries the
-//! steps out with calls of the API, `labels` does so for labels, and `worker` repeats that in the background process. Keys are in the contexts of the user
-//! and nowhere else.
+//! steps out with calls of the API, `labels` does so for labels, and `worker` repeats that in the background process. Keys are in
+//! the contexts of the user and nowhere else.
 //!
 //! The heads that the remote had when it was last seen are workspaces here, `remote/NAME/WORKSPACE`: collections keep their
 //! snapshots, and all commands can read them.

@@ -10,8 +10,7 @@ use std::path::Path;
 
 use crate::config::Config;
 
-/// Variables that a test gets: who and where the user is, the language, the terminal, where toolchains are, and where programs of the
-/// user find each other.
+/// Variables that a test gets: for the user, the language, the terminal, toolchains and the runtime directory.
 const PASSED: [&str; 18] = [
     "PATH",
     "HOME",
@@ -32,12 +31,12 @@ const PASSED: [&str; 18] = [
     "VIRTUAL_ENV",
     "XDG_RUNTIME_DIR",
 ];
-/// Variables with this start are passed, too.
+/// Variables with this prefix are passed, too.
 const PASSED_START: &str = "LC_";
-/// This program, also after it was replaced on the disk.
+/// The executable of this process, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// The environment of a test.
+/// Returns the variables of this process that a test gets.
 pub fn for_commands(config: &Config) -> BTreeMap<OsString, OsString> {
     let more = config.command_environment();
     let is_passed =
@@ -45,7 +44,8 @@ pub fn for_commands(config: &Config) -> BTreeMap<OsString, OsString> {
     env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_passed)).collect()
 }
 
-/// The program, with its arguments, that runs a command and ends everything that it started.
+/// Returns the program and the arguments that run a command and end all processes that it started; empty if `/proc` is not
+/// available.
 pub fn supervisor() -> Vec<OsString> {
     match Path::new(THIS_PROGRAM).exists() {
         true => [THIS_PROGRAM, "supervise", "--"].map(OsString::from).to_vec(),

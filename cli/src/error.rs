@@ -25,28 +25,28 @@ pub struct CliError {
 pub type Outcome = Result<Exit, CliError>;
 
 impl CliError {
-    /// An error without a hint.
+    /// Creates an error without a hint.
     pub fn new(exit: Exit, reason: &str, message: impl Into<String>) -> Self {
         Self { exit, reason: reason.to_owned(), message: message.into(), hint: None }
     }
 
-    /// A wrong command line.
+    /// Creates the error for a wrong command line.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::USAGE, "USAGE", message)
     }
 
-    /// A request that cannot be fulfilled.
+    /// Creates the error for a request that cannot be fulfilled.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::ERROR, "REFUSED", message)
     }
 
-    /// An error of the operating system about a path or an action.
+    /// Creates the error for a failure of the operating system; `what` is the path or the action.
     pub fn machine(what: impl fmt::Display, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::StorageFull { Exit::FULL } else { Exit::ERROR };
         Self::new(exit, "FAULT", format!("{what}: {error}"))
     }
 
-    /// A command could not be started. The exit code is that of a shell.
+    /// Creates the error for a command that could not be started, with the exit code of a shell: 127 if not found, else 126.
     pub fn not_started(command: &OsStr, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
         Self::new(exit, "NOT_STARTED", format!("{}: {error}", command.to_string_lossy()))
@@ -59,17 +59,17 @@ impl CliError {
         self
     }
 
-    /// Whether the reader of the output went away. That is no failure.
+    /// Returns whether the reader of the output closed it, which is not a failure.
     pub fn is_closed_output(&self) -> bool {
         self.reason == CLOSED
     }
 
-    /// Whether Ctrl-C ended the command: nothing is wrong.
+    /// Returns whether Ctrl-C ended the command, which is not a failure.
     pub fn is_interrupt(&self) -> bool {
         self.exit == Exit::INTERRUPTED
     }
 
-    /// The error of a call to a server: where the background process would have died, the connection broke.
+    /// Converts an error of a call to one of a server: a dead background process becomes a broken connection.
     #[must_use]
     pub fn of_server(self, url: &dyn fmt::Display) -> Self {
         match self.message == DIED {
@@ -78,14 +78,14 @@ impl CliError {
         }
     }
 
-    /// Whether the API gave this reason.
+    /// Returns whether the API gave this reason.
     pub fn is(&self, reason: Reason) -> bool {
         self.reason == reason.word()
     }
 }
 
 const CLOSED: &str = "OUTPUT_CLOSED";
-/// The message about a connection that broke.
+/// The message for a broken connection to the background process.
 const DIED: &str = "the background process died";
 /// Start of the server's message about a panic.
 const BUG: &str = "a bug in the server";

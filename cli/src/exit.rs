@@ -33,7 +33,7 @@ impl Exit {
     /// Ctrl-C.
     pub const INTERRUPTED: Self = Self(130);
 
-    /// The exit code of a failure with this reason.
+    /// Returns the exit code of a failure with this reason.
     pub fn of_reason(reason: Reason) -> Self {
         match reason {
             Reason::StaleHead | Reason::StaleFile | Reason::MovedSince => Self::STALE,
@@ -60,13 +60,13 @@ impl Exit {
         }
     }
 
-    /// The code that a shell ends with when a command ends like this.
+    /// Returns the exit code that a shell gives a command with this status: 128 plus the signal that ended it.
     pub fn of_status(status: ExitStatus) -> Self {
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
         Self(u8::try_from(code).unwrap_or(1))
     }
 
-    /// The first of two exit codes that is not success.
+    /// Returns the first of two exit codes that is not success.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::OK { other } else { self }

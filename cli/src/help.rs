@@ -130,7 +130,7 @@ const TEMPLATE: &str = "\
 /// The last line of the help of each command.
 const FOOTER: &str = "`amalgam help` lists the options of every command, such as --json, -q and -C DIR.";
 
-/// clap makes a line break of `{n}`. With this in between it does not; [`printed`] takes it out again.
+/// A word joiner. It is put into `{n}`, which clap would replace by a line break; [`render`] removes it.
 const JOINER: &str = "\u{2060}";
 
 /// The answer to a command line that asks for help or cannot be parsed.
@@ -147,25 +147,25 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
     if let Ok(arguments) = plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         return Ok(arguments);
     }
-    // Arranging the help takes longer than reading most command lines, so only those that need it pay for it.
+    // Building the complete help is slower than parsing most command lines, so it is done only if needed.
     let mut command = command();
     let read = command.try_get_matches_from_mut(words);
     read.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &command))
 }
 
-/// Whether a command line asks for JSON, found without parsing it.
+/// Returns whether a command line asks for JSON, without parsing it.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
-/// Whether a command line names a store, found without parsing it. The environment may name one, too, and does not count.
+/// Returns whether a command line names a store, without parsing it. A store that the environment names does not count.
 pub fn names_store(words: &[OsString]) -> bool {
     let is_option =
         |word: &OsString| word == "--store" || word.to_str().is_some_and(|word| word.starts_with("--store="));
     words.iter().take_while(|word| *word != "--").any(is_option)
 }
 
-/// The page about a command or a topic; with no words, the list of commands.
+/// Returns the help page of a command or a topic; without words, the list of commands.
 pub fn page(words: &[String]) -> Result<String, CliError> {
     if let [topic] = words
         && let Some((_, text)) = TOPICS.iter().find(|(name, _)| name == topic)
@@ -206,7 +206,7 @@ fn answer(error: &clap::Error, command: &Command) -> ParseAnswer {
     }
 }
 
-/// A failure of the words that clap has for it.
+/// Converts an error text of clap to a failure.
 fn usage(text: &str) -> ParseAnswer {
     let plain = anstream::adapter::strip_str(text).to_string();
     let mut parts = plain
@@ -218,7 +218,7 @@ fn usage(text: &str) -> ParseAnswer {
     ParseAnswer::Failure { error, text: Some(text.to_owned()) }
 }
 
-/// Whether the unknown word stands in the place of a command, not of a subcommand.
+/// Returns whether the unknown word stands in the place of a command, not of a subcommand.
 fn is_of_root(error: &clap::Error, command: &Command) -> bool {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
@@ -237,20 +237,20 @@ fn suggested(error: &clap::Error, command: &Command) -> Vec<String> {
     names.into_iter().filter(|name| command.find_subcommand(name).is_some_and(|found| !found.is_hide_set())).collect()
 }
 
-/// There is no such command.
+/// Returns the error for an unknown command, with a hint for commands of other tools or a similar name.
 fn unknown(name: &str, suggested: &[String]) -> CliError {
     let error = CliError::usage(format!("there is no command `{name}`"));
     if let Some((_, habit)) = HABITS.iter().find(|(habit, _)| *habit == name) {
         return error.hint(*habit);
     }
-    // The likeliest comes last.
+    // clap lists the most similar name last.
     match suggested.last() {
         None => error.hint("`amalgam help` lists the commands"),
         Some(name) => error.hint(format!("did you mean `{name}`?")),
     }
 }
 
-/// The command line with its help as it is printed.
+/// Builds the clap command with the help as it is printed.
 fn command() -> Command {
     let mut root = Arguments::command();
     root.build();
@@ -260,7 +260,7 @@ fn command() -> Command {
     root.help_template(ROOT_TEMPLATE).before_help(with_joiners(&groups)).after_help(with_joiners(&examples))
 }
 
-/// A command with prose first, and without the options of every command.
+/// Puts the prose of a command's help first, and hides global options.
 fn arrange(command: Command) -> Command {
     let text = |text: Option<&StyledStr>| text.map(|text| text.to_string()).unwrap_or_default();
     let after = text(command.get_after_help());
@@ -295,7 +295,7 @@ fn groups(root: &Command) -> String {
     text.trim_end().to_owned()
 }
 
-/// Prose with each paragraph in one line, so that it is wrapped where it is printed. Lines that begin with spaces stay.
+/// Joins the lines of each paragraph, so that the text is wrapped to the terminal. Paragraphs with indented lines stay.
 fn join_wrapped_lines(text: &str) -> String {
     let paragraph = |text: &str| match text.lines().any(|line| line.starts_with(' ')) {
         true => text.to_owned(),
@@ -304,12 +304,12 @@ fn join_wrapped_lines(text: &str) -> String {
     text.split("\n\n").map(paragraph).collect::<Vec<_>>().join("\n\n")
 }
 
-/// A text that clap prints as it is.
+/// Protects `{n}` in a text from clap, which would replace it by a line break.
 fn with_joiners(text: &str) -> String {
     text.replace("{n}", &format!("{{{JOINER}n}}"))
 }
 
-/// Renders a text of clap.
+/// Renders a styled text of clap, without the joiners of [`with_joiners`].
 fn render(text: &StyledStr) -> String {
     text.ansi().to_string().replace(JOINER, "")
 }

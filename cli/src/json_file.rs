@@ -33,7 +33,7 @@ impl From<Value> for Node {
 }
 
 impl Node {
-    /// The value of a key of an object, made by `make` if it is missing. Nothing if this is no object.
+    /// Returns the value of a key of an object, inserted with `make` if it is missing. Returns `None` if this is no object.
     pub fn entry(&mut self, key: &str, make: fn() -> Self) -> Option<&mut Self> {
         let Self::Object(fields) = self else { return None };
         let place = match fields.iter().position(|(name, _)| name == key) {
@@ -46,7 +46,7 @@ impl Node {
         fields.get_mut(place).map(|(_, value)| value)
     }
 
-    /// The value of a key of an object.
+    /// Returns the value of a key, or `None` if it is missing or this is no object.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Self::Object(fields) = self else { return None };
         fields.iter_mut().find(|(name, _)| name == key).map(|(_, value)| value)
@@ -67,7 +67,7 @@ impl Node {
         fields.len() < before
     }
 
-    /// Whether it is an object or array without anything in it.
+    /// Returns whether this is an object or an array without elements.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Object(fields) => fields.is_empty(),
@@ -76,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Whether the text occurs in any string in it.
+    /// Returns whether the text occurs in any string value, at any depth.
     pub fn mentions(&self, text: &str) -> bool {
         match self {
             Self::Object(fields) => fields.iter().any(|(_, value)| value.mentions(text)),
@@ -85,12 +85,12 @@ impl Node {
         }
     }
 
-    /// An object without keys.
+    /// Creates an object without keys.
     pub fn object() -> Self {
         Self::Object(Vec::new())
     }
 
-    /// An array without values.
+    /// Creates an array without values.
     pub fn array() -> Self {
         Self::Array(Vec::new())
     }
@@ -195,7 +195,7 @@ impl JsonFile {
         }
     }
 
-    /// Writes the file as a whole; removes it if nothing is left in it.
+    /// Writes the file in one step, or removes it if the object is empty.
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         if self.root.is_empty() {
@@ -208,12 +208,12 @@ impl JsonFile {
     }
 }
 
-/// The text of a value.
+/// Formats a value as indented JSON.
 pub fn pretty(node: &Node) -> String {
     serde_json::to_string_pretty(node).unwrap_or_default()
 }
 
-/// Replaces a file as a whole; a symlink stays, and its target is replaced. Makes the directories above it.
+/// Replaces a file in one step, and creates its parent directories. A symlink stays, and its target is replaced.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
     use std::io::Write as _;
     let failed = |error: io::Error| CliError::machine(path.display(), &error);

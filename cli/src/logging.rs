@@ -1,8 +1,8 @@
 //! The log: where events of this process go, and which of them.
 //!
 //! The process that holds a store writes to `log` in the store's home and rotates that file by size. Other commands log to standard
-//! error, and only if `AMALGAM_LOG` is set. Events of other crates are never written: `h2` logs headers, for example. `docs/LOGGING.md`
-//! describes levels, fields and files.
+//! error, and only if `AMALGAM_LOG` is set. Events of other crates are never written: `h2` logs headers, for example.
+//! `docs/LOGGING.md` describes levels, fields and files.
 
 mod repeats;
 mod rotation;
@@ -43,14 +43,14 @@ pub enum LogOwner {
 /// Options of the log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// The value of [`VARIABLE`]; nothing if it is not set.
+    /// The value of [`VARIABLE`]; `None` if it is not set.
     pub filter: Option<String>,
     /// The size at which a file is rotated.
     pub file_bytes_max: u64,
 }
 
 impl LogOptions {
-    /// Logs to a file from here on.
+    /// Starts logging to a file.
     pub fn log_to_file(&self, path: &Path, owner: LogOwner) -> io::Result<()> {
         let stderr = match owner {
             LogOwner::Background => StandardError::Follows,
@@ -66,8 +66,8 @@ impl LogOptions {
         Ok(())
     }
 
-    /// Logs JSON lines to standard error from here on, for a server in the foreground. With traces, its spans go to a collector too,
-    /// whichever events the log takes.
+    /// Starts logging JSON lines to standard error, for a server in the foreground. With `traces`, all spans also go to a
+    /// collector, independently of the filter of the log.
     pub fn log_server(&self, traces: Option<&Traces>) {
         let ours = filter_fn(|metadata| is_ours(metadata.target()));
         let (filter, problem) = parse(self.filter.as_deref());
@@ -88,7 +88,7 @@ impl LogOptions {
         problem.iter().for_each(|problem| warn!("{problem}"));
     }
 
-    /// Logs to standard error from here on, if [`VARIABLE`] is set.
+    /// Starts logging to standard error, if [`VARIABLE`] is set.
     pub fn log_to_stderr(&self) {
         if self.filter.is_none() {
             return;
@@ -101,12 +101,12 @@ impl LogOptions {
     }
 }
 
-/// Writes JSON lines to standard error.
+/// Returns a layer that writes JSON lines to standard error.
 fn json_lines<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
     fmt::layer().json().flatten_event(true).with_writer(io::stderr)
 }
 
-/// The filter of a text. A text that cannot be read gives the default filter, and a problem in words.
+/// Parses a log filter. For an invalid text, returns the default filter and a message about the problem.
 fn parse(text: Option<&str>) -> (EnvFilter, Option<String>) {
     let default = || EnvFilter::default().add_directive(LevelFilter::INFO.into());
     match text.map(EnvFilter::try_new) {

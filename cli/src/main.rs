@@ -65,8 +65,8 @@ use output::{Color, Output, OutputOptions};
 use remote::Server;
 use session::Session;
 
-/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so the
-/// process would keep the memory of a large mount.
+/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so
+/// the process would keep the memory of a large mount.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -175,21 +175,21 @@ fn actor(config: &Config) -> String {
         .unwrap_or_else(login_name)
 }
 
-/// The login name of the user; the user's number where it has none.
+/// Returns the login name of the user, or `uid-N` if the user has no name.
 fn login_name() -> String {
     let user = rustix::process::getuid().as_raw();
     let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     name_in_passwd(&table, user).or_else(name_from_id_command).unwrap_or_else(|| format!("uid-{user}"))
 }
 
-/// The name of a user in the table of users.
+/// Finds the name of a user in the text of `/etc/passwd`.
 fn name_in_passwd(table: &str, user: u32) -> Option<String> {
     let mut users = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let found = users.find(|fields| fields.len() > 2 && fields[2].parse() == Ok(user))?;
     Some(found[0].to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The name of the user by the system's own program, which also knows users that are in no table of this machine.
+/// Returns the name that `id -un` prints, which also knows users of directory services.
 fn name_from_id_command() -> Option<String> {
     let told = std::process::Command::new("id").arg("-un").output().ok().filter(|told| told.status.success())?;
     let name = String::from_utf8(told.stdout).ok()?.trim().to_owned();
@@ -269,7 +269,7 @@ fn conclude(session: &mut Session, outcome: Outcome) -> Exit {
     }
 }
 
-/// One thread is enough to ask another process.
+/// Builds the async runtime: multi-threaded for a store in this process, else one thread, which is enough for calls.
 fn runtime(in_process: bool) -> Result<Runtime, CliError> {
     let mut builder = if in_process { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     builder.enable_all().build().map_err(|error| CliError::machine("could not start", &error))
@@ -343,7 +343,7 @@ impl Signals {
     }
 }
 
-/// Whether the parent process made this program ignore a signal.
+/// Returns whether the parent process made this program ignore a signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,8 @@
 //! A mount in a private namespace: seen by one command and its child processes, gone when they end, and made without any privilege
 //! and without any helper program. Linux only. No other module creates namespaces.
 //!
-//! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has one
-//! thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
+//! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has
+//! one thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -18,13 +18,13 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::UnshareFlags;
 
-/// The variable with the token of a mount, so that it stands in no list of processes.
+/// The environment variable with the token of a mount. As an argument the token would be visible to other users.
 pub const TOKEN_VARIABLE: &str = "AMALGAM_MOUNT_TOKEN";
 
 /// The kernel's FUSE device.
 pub const FUSE_DEVICE: &str = "/dev/fuse";
 
-/// A command that runs in a mount of its own.
+/// A private mount and the command that runs in it.
 pub struct PrivateMount<'a> {
     /// The mount point.
     pub at: &'a Path,
@@ -34,27 +34,27 @@ pub struct PrivateMount<'a> {
     pub token: &'a [u8],
     /// Whether other users may enter.
     pub allow_other: bool,
-    /// Directories of the host that belong in the mount, and where in it.
+    /// Directories of the host that are bound into the mount: source, and path in the mount.
     pub bindings: &'a [(&'a Path, &'a Path)],
     /// The command.
     pub words: &'a [OsString],
 }
 
-/// Why a command could not be run in a mount of its own.
+/// Why a command could not be run in a private mount.
 pub enum PrivateMountError {
-    /// There is no mount, and why.
+    /// The mount failed: the action, and its error.
     Mount(&'static str, io::Error),
-    /// There is one, and the command could not be started.
+    /// The mount succeeded, but the command could not be started.
     Start(io::Error),
 }
 
-/// Becomes the command, in a mount of its own. Returns only if that cannot be.
+/// Mounts in a private namespace and replaces this process by the command. Returns only if that fails.
 pub fn become_command(enter: &PrivateMount<'_>) -> PrivateMountError {
     match mount(enter) {
         Ok(()) => {
             let at: PathBuf = enter.at.to_owned();
             let mut command = Command::new(&enter.words[0]);
-            // A process that has the token can mount in the command's place.
+            // A process that has the token could mount in place of the command, so the command does not get it.
             command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).env_remove(TOKEN_VARIABLE);
             PrivateMountError::Start(command.exec())
         }
@@ -93,13 +93,13 @@ fn unshare() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", apart)?)
 }
 
-/// Whether this process may mount as it is.
+/// Returns whether this process has the capability to mount (`CAP_SYS_ADMIN`).
 pub fn is_capable() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("CapEff:")).is_some_and(holds_sys_admin)
 }
 
-/// Whether a set of capabilities, in hex as the kernel writes it, holds the one that mounting needs.
+/// Returns whether a capability set, in hex as in `/proc/self/status`, contains `CAP_SYS_ADMIN`.
 pub fn holds_sys_admin(set: &str) -> bool {
     const SYS_ADMIN: u32 = 21;
     u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> SYS_ADMIN & 1 == 1)

@@ -35,11 +35,11 @@ pub enum Color {
 /// Options of the output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
-    /// JSON lines.
+    /// Whether to print JSON lines.
     pub json: bool,
-    /// No remarks, no progress, no confirmations.
+    /// Whether to print only results: no remarks, no progress, no confirmations.
     pub quiet: bool,
-    /// How much more to print.
+    /// The number of `-v` flags.
     pub verbose: u8,
     /// When to use colours.
     pub color: Color,
@@ -59,7 +59,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Standard output.
+    /// Creates an output that writes to standard output.
     pub fn new(options: OutputOptions) -> Self {
         let styled = is_styled(options.color, anstream::AutoStream::choice(&io::stdout()));
         let styled_remarks = is_styled(options.color, anstream::AutoStream::choice(&io::stderr()));
@@ -67,22 +67,22 @@ impl Output {
         Self { options, styled, styled_remarks, is_terminal: io::stdout().is_terminal(), sink, pager: None }
     }
 
-    /// Whether JSON lines are printed.
+    /// Returns whether JSON lines are printed.
     pub fn is_json(&self) -> bool {
         self.options.json
     }
 
-    /// Whether only results are printed.
+    /// Returns whether only results are printed.
     pub fn is_quiet(&self) -> bool {
         self.options.quiet
     }
 
-    /// Whether more is printed.
+    /// Returns whether details are printed (`-v`).
     pub fn is_verbose(&self) -> bool {
         self.options.verbose > 0
     }
 
-    /// Whether progress may be shown.
+    /// Returns whether progress may be shown: standard error is a terminal, and neither JSON, `--quiet` nor a pager is active.
     pub fn shows_progress(&self) -> bool {
         !self.options.json && !self.options.quiet && self.pager.is_none() && io::stderr().is_terminal()
     }
@@ -134,7 +134,7 @@ impl Output {
         Ok(())
     }
 
-    /// Bytes of others for people: coloured by `style` if colours are wanted. On a terminal they are escaped, elsewhere as they are.
+    /// Prints contents of files, in `style` if colours are enabled. On a terminal, control characters are escaped.
     pub fn raw_styled(&mut self, style: anstyle::Style, bytes: &[u8]) -> Result<(), CliError> {
         let shown = if self.is_terminal { text::contents(bytes) } else { bytes.into() };
         let bytes = &*shown;
@@ -173,7 +173,7 @@ impl Output {
         } else if error.is_interrupt() {
             self.to_stderr(&error.to_string());
         } else {
-            // Arguments and names in it are not ours.
+            // The message can hold arguments and names from outside, so it is escaped.
             let (style, words) = (style::FAILURE, error.to_string());
             self.to_stderr(&format!("{style}error:{style:#} {}", text::printable(&words)));
         }

@@ -1,5 +1,5 @@
-//! The raw mode of a terminal: every key goes to the program, nothing is echoed. The terminal gets its settings back when the guard is
-//! dropped, and before a panic is reported.
+//! The raw mode of a terminal: every key goes to the program, nothing is echoed. The terminal gets its settings back when the guard
+//! is dropped, and before a panic is reported.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The size of a terminal that does not know its own.
+/// Columns and rows that are assumed for a terminal that does not report its size.
 const SIZE_DEFAULT: (u16, u16) = (80, 24);
 
-/// The settings that the terminal of the process had before.
+/// The settings of the terminal before raw mode; `None` if it is not in raw mode.
 static BEFORE: Mutex<Option<Saved>> = Mutex::new(None);
 static HOOK: Once = Once::new();
 
@@ -19,7 +19,7 @@ struct Saved {
     settings: Termios,
 }
 
-/// A terminal in raw mode or without echo, until this is dropped. A process has one at a time.
+/// A guard of raw mode, or of a terminal without echo: dropping it restores the settings. A process has one at a time.
 pub struct RawMode(());
 
 impl RawMode {
@@ -58,16 +58,16 @@ impl Drop for RawMode {
     }
 }
 
-/// Gives the terminal its settings back, once.
+/// Restores the settings of the terminal, if they were not restored before.
 fn restore() {
     let saved = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(Saved { terminal, settings }) = saved {
-        // A terminal that is gone needs no settings.
+        // A terminal that was closed needs no settings.
         let _ = tcsetattr(&terminal, OptionalActions::Drain, &settings);
     }
 }
 
-/// Columns and rows of a terminal.
+/// Returns the columns and rows of a terminal.
 pub fn window_size(terminal: impl AsFd) -> (u16, u16) {
     match tcgetwinsize(terminal) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -94,7 +94,7 @@ mod tests {
         !modes.contains(LocalModes::ECHO) && !modes.contains(LocalModes::ICANON)
     }
 
-    /// One test: the settings before are those of the process.
+    /// Checks both cases in one test, because the saved settings are global to the process.
     #[test]
     fn settings_come_back_at_the_end_and_after_a_panic() {
         let (_master, slave) = pair();
@@ -106,7 +106,7 @@ mod tests {
             let slave = slave.try_clone().expect("a copy");
             move || {
                 let mode = RawMode::enter(&slave).expect("raw");
-                // Without the hook the guard would not be dropped.
+                // Forgotten, so that only the panic hook can restore the settings.
                 std::mem::forget(mode);
                 assert!(!is_raw(&slave), "this panics, because the terminal is raw");
             }

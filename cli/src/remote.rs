@@ -11,9 +11,9 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use crate::error::CliError;
 use crate::exit::Exit;
 
-/// Time for a connection and its TLS handshake.
+/// Time limit for a connection and its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection without traffic is probed so often, so that a server that disappeared is noticed during a long call.
+/// Interval of keep-alive probes, so that a long call notices a server that has disappeared.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The URL of a server, with the project to work in: `https://HOST[:PORT][/PROJECT]`.
@@ -71,17 +71,17 @@ impl ServerUrl {
         Ok((Self { origin, host, is_tls, project: None }, rest))
     }
 
-    /// Scheme, host and port.
+    /// Returns scheme, host and port.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Host and port, for the name of a context.
+    /// Returns host and port, for the name of a context.
     pub fn authority(&self) -> &str {
         self.origin.split_once("://").map_or(&self.origin, |(_, authority)| authority)
     }
 
-    /// Whether the host is this machine.
+    /// Returns whether the host is this machine: `localhost` or a loopback address.
     fn is_loopback(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -107,13 +107,13 @@ fn wrong(text: &str, why: &str) -> CliError {
 pub struct ServerKey(String);
 
 impl ServerKey {
-    /// A key; nothing if the text is empty.
+    /// Creates a key from a text without surrounding blanks, or returns `None` if it is empty.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
-    /// The text, for a header or for the file of contexts.
+    /// Returns the secret text, for a header or for the contexts file.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -139,7 +139,7 @@ pub struct ClientCertificate {
 pub struct Server {
     /// Its URL.
     pub url: ServerUrl,
-    /// The key; nothing for a server without keys.
+    /// The API key; `None` for a server without keys.
     pub key: Option<ServerKey>,
     /// The certificates that its TLS is checked with, as PEM; without a file, those of the system.
     pub authorities: Option<PathBuf>,
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-/// The error of a server that cannot be reached, with the causes that the library hides behind `transport error`.
+/// Returns the error for a server that cannot be reached, with the causes that tonic hides behind `transport error`.
 fn unreachable(url: &ServerUrl, error: &tonic::transport::Error) -> CliError {
     let mut causes = Vec::new();
     let mut cause = error.source();

@@ -21,9 +21,9 @@ const SECRET_KINDS: [&str; 2] = ["credential", "credential-name"];
 pub struct Secret {
     /// The path of the file.
     pub path: Bytes,
-    /// Why it looks like one.
+    /// The reason why it looks like one.
     pub message: String,
-    /// The snapshot that brought it, `snapshots/{hex}`.
+    /// The snapshot that added it, `snapshots/{hex}`.
     pub snapshot: String,
 }
 
@@ -57,7 +57,7 @@ pub async fn find_secrets(client: &mut Client, head: &str, had: &[String]) -> Re
     }
 }
 
-/// Those of the receiver's snapshots that the sender has too, as revisions.
+/// Returns the ids of those snapshots of the receiver that the sender has, too.
 async fn known(client: &mut Client, had: &[String]) -> Result<Vec<String>, CliError> {
     if had.is_empty() {
         return Ok(Vec::new());
@@ -67,7 +67,7 @@ async fn known(client: &mut Client, had: &[String]) -> Result<Vec<String>, CliEr
     Ok(found.iter().map(|name| text::id(name).to_owned()).collect())
 }
 
-/// The likely secrets that a snapshot brought, by path.
+/// Returns the paths of likely secrets that a snapshot added, with the reasons.
 async fn secrets(client: &mut Client, snapshot: &v1::Snapshot) -> Result<Vec<(Bytes, String)>, CliError> {
     let before = snapshot.parents.first().map_or_else(empty_state, |parent| revision_state(text::id(parent)));
     let after = revision_state(text::id(&snapshot.name));

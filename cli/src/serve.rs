@@ -14,12 +14,13 @@ use crate::logging::{LogOptions, LogOwner};
 use crate::serve_network::{CATALOG, sandbox_options};
 use crate::serve_rest::RestListener;
 
-/// Opens the store and serves its socket, by default the one where commands look for it, until it is idle for long enough or asked to stop.
+/// Opens the store and serves its socket, by default [`socket_path`], until it has been idle for `idle` or is asked to stop.
 /// Returns the exit code.
 pub fn run(home: &Home, socket: Option<PathBuf>, idle: Duration, nfs: Option<NfsListen>, log: &LogOptions) -> i32 {
-    // Its own session: the terminal's hang-up and Ctrl-C are not meant for it.
+    // A new session, so that Ctrl-C and hang-ups of the terminal do not reach this process.
     let _ = rustix::process::setsid();
-    // Without it free memory is given back only while others are at work. Where it cannot be had, that is how it is.
+    // Without the background thread, jemalloc returns free memory to the kernel only while other threads allocate. A failure is
+    // harmless.
     let _ = tikv_jemalloc_ctl::background_thread::write(true);
     if let Err(error) = make_home(home).and_then(|()| log.log_to_file(&home.log_path(), LogOwner::Background)) {
         print_error(&format!("the log cannot be written: {error}"));
@@ -51,7 +52,7 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration, nfs: Option<NfsListen
     let service = open(home, &runtime_directory().map_err(|error| fault(&error))?)?;
     if let Some(nfs) = nfs {
         let address = service.listen_nfs(nfs)?;
-        // A closed output keeps nothing from being served.
+        // A closed output does not stop the server.
         drop(writeln!(io::stdout(), "NFS is served at {address}"));
     }
     let served = runtime.block_on(async {
@@ -72,7 +73,7 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration, nfs: Option<NfsListen
         rest.end().await;
         served
     });
-    // Abandoned work must not keep the store open.
+    // Work that was abandoned must not keep the store open.
     runtime.shutdown_timeout(Duration::from_secs(10));
     served.map_err(|error| fault(&error))
 }

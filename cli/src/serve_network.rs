@@ -43,7 +43,7 @@ const AGENT: &str = "amalgam-agent";
 const CLUSTER: &str = "AMALGAM_CLUSTER";
 /// The environment variable with the text of the first admin key.
 const API_KEY: &str = "API_KEY";
-/// A server in the foreground never ends because it is idle.
+/// Idle time of a server in the foreground, which never ends because it is idle.
 const NEVER: Duration = Duration::from_secs(u64::MAX / 4);
 /// The memory of all projects together: RocksDB's cache and write buffers.
 const BLOCK_CACHE_BYTES: usize = 256 << 20;
@@ -52,10 +52,10 @@ const WRITE_BUFFER_BYTES: usize = 128 << 20;
 const CHUNK_BUFFER_BYTES: usize = 16 << 20;
 const OTHER_BUFFER_BYTES: usize = 4 << 20;
 const OBJECT_CACHE_BYTES: u64 = 8 << 20;
-/// How long abandoned work may keep the process.
+/// Time limit for abandoned work when the process ends.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a server serves and where it listens.
+/// Options of a server on the network: its data, its addresses and its services.
 #[derive(Clone, Debug)]
 pub struct NetworkOptions {
     /// The directory of many projects; without one the local store is served as project `default`.
@@ -68,46 +68,46 @@ pub struct NetworkOptions {
     pub home: PathBuf,
     /// Where the exports of the local store are served over NFS, if they are.
     pub nfs: Option<NfsListen>,
-    /// The address.
+    /// The address for gRPC and REST.
     pub listen: SocketAddr,
     /// The address for e2b clients, if they are served.
     pub e2b: Option<SocketAddr>,
     /// The files for TLS.
     pub tls: Option<TlsFiles>,
-    /// A proxy does TLS.
+    /// Whether a proxy in front of the server terminates TLS.
     pub is_behind_tls_proxy: bool,
     /// Whether calls need keys.
     pub authentication: Authentication,
     /// Whether metrics are answered without a key.
     pub metrics_open: bool,
-    /// How many calls a key may make.
+    /// The rate limits of a key.
     pub rates: RatePreset,
-    /// How events are sent to webhooks.
+    /// The options of webhook deliveries.
     pub webhooks: WebhookOptions,
-    /// How sandboxes are started.
+    /// The settings of sandboxes.
     pub sandboxes: SandboxSettings,
     /// The collector that gets traces, if there is one.
     pub otlp_endpoint: Option<String>,
 }
 
-/// How sandboxes are started, as the operator says.
+/// The settings of sandboxes that the operator chose.
 #[derive(Clone, Debug)]
 pub struct SandboxSettings {
-    /// The runtimes.
+    /// The runtimes that are offered.
     pub runtimes: Vec<RuntimeChoice>,
-    /// How sandboxes get at their files.
+    /// The way in which sandboxes access their workspaces.
     pub workspace_access: AccessSetting,
-    /// Sandboxes at a time.
+    /// Most sandboxes at the same time.
     pub total_max: Option<u32>,
-    /// Sandboxes of one key at a time.
+    /// Most sandboxes of one key at the same time.
     pub per_key_max: Option<u32>,
     /// Whether Landlock restricts writes of sandboxes that outlive the server.
     pub has_strict_landlock: bool,
-    /// The domain for host names of ports.
+    /// The domain for host names of sandbox ports.
     pub port_domain: Option<String>,
     /// The hosts that sandboxes may be allowed to reach.
     pub hosts: Vec<HostRule>,
-    /// Private networks that those hosts may be in.
+    /// Private networks in which those hosts may be.
     pub networks: Vec<Network>,
 }
 
@@ -126,13 +126,13 @@ impl SandboxSettings {
 }
 
 impl NetworkOptions {
-    /// The directory of the catalog, the lock and the audit log.
+    /// Returns the directory of the catalog, the lock and the audit log.
     fn directory(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(|| self.home.clone())
     }
 }
 
-/// Opens the catalog in a directory; makes it if it does not exist.
+/// Opens the catalog in a directory, and creates it if it does not exist.
 pub async fn open_catalog(directory: &Path) -> Result<Catalog, CliError> {
     make_private(directory).map_err(|error| CliError::machine(directory.display(), &error))?;
     Catalog::open(&directory.join(CATALOG)).await.map_err(catalog_error)
@@ -147,7 +147,7 @@ pub async fn open_server_catalog(cluster: Option<&str>, directory: &Path) -> Res
     }
 }
 
-/// The error of a catalog, for the command.
+/// Converts an error of the catalog to one of the command.
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub fn catalog_error(error: CatalogError) -> CliError {
     let (exit, code) = match error {
@@ -238,7 +238,7 @@ pub async fn run(options: NetworkOptions) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Listens for backups until the server stops, and records where.
+/// Listens on a socket for backups until the server stops, and records its path in the data directory.
 fn serve_operator(
     projects: Projects,
     data: &Path,
@@ -263,14 +263,14 @@ fn serve_operator(
     Ok(())
 }
 
-/// Where the running server of a data directory listens for its operator.
+/// Returns the socket on which the running server of a data directory listens for its operator.
 pub fn operator_socket(data: &Path) -> Result<PathBuf, CliError> {
     let record = data.join(OPERATOR);
     let text = std::fs::read(&record).map_err(|error| CliError::machine(record.display(), &error))?;
     Ok(PathBuf::from(std::ffi::OsString::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&text))))
 }
 
-/// How sandboxes are started: with the agent that lies beside this program.
+/// Returns the options of sandboxes, with the agent program that lies beside this program.
 pub fn sandbox_options(data: Option<&Path>, home: &Home) -> Result<SandboxOptions, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::machine("the path of this program", &error))?;
     // A workspace may be mounted outside of the home of its store, or among its forks.
@@ -278,12 +278,12 @@ pub fn sandbox_options(data: Option<&Path>, home: &Home) -> Result<SandboxOption
         Some(data) => data.join(SANDBOXES),
         None => home.forks_path().join(SANDBOXES),
     };
-    // The kernel's table of mounts knows no relative paths.
+    // The paths in the kernel's table of mounts are absolute.
     let directory = std::path::absolute(directory).map_err(|error| CliError::machine("the data directory", &error))?;
     Ok(SandboxOptions::new(directory, program.with_file_name(AGENT)))
 }
 
-/// Takes the lock of a data directory: two servers would take each other's projects.
+/// Locks a data directory, so that no second server uses its projects.
 pub fn lock(directory: &Path) -> Result<File, CliError> {
     let path = directory.join(LOCK);
     let failed = |error: io::Error| CliError::machine(path.display(), &error);
@@ -338,7 +338,7 @@ async fn make_first_key(catalog: &Catalog) -> Result<bool, CliError> {
     Ok(!catalog.list_keys().await.map_err(catalog_error)?.is_empty())
 }
 
-/// The projects in a data directory.
+/// Returns the projects in a data directory.
 fn data_projects(catalog: Catalog, data: &Path) -> Result<Projects, CliError> {
     let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
     make_private(&data.join("projects")).map_err(|error| CliError::machine(data.display(), &error))?;
@@ -356,7 +356,7 @@ fn data_projects(catalog: Catalog, data: &Path) -> Result<Projects, CliError> {
     Ok(Projects::in_directory(catalog, data, open_home))
 }
 
-/// The projects of a cluster. The directory has files of this node only.
+/// Connects to a cluster and returns its projects. The directory has files of this node only.
 async fn cluster_projects(catalog: Catalog, directory: &Path, cluster: ClusterOptions) -> Result<Projects, CliError> {
     let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
     // Apart from the projects of a server that used the directory before: a node removes files that it finds in its own.
@@ -373,7 +373,8 @@ async fn cluster_projects(catalog: Catalog, directory: &Path, cluster: ClusterOp
     Ok(Projects::in_cluster(catalog, &files, stores, open_home))
 }
 
-/// The local store as project `default`, with its Unix socket beside it.
+/// Opens the local store as project `default`, and serves it on its Unix socket, too. Returns the projects and the task of the
+/// socket.
 fn local_project(
     home: &Path,
     nfs: Option<NfsListen>,
@@ -422,7 +423,7 @@ pub fn run_blocking(options: NetworkOptions, log: &LogOptions) -> Result<(), Cli
     done
 }
 
-/// Makes a directory that only this user can enter.
+/// Creates a directory that only this user can enter.
 pub fn make_private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)

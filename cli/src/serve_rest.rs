@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 
 use crate::connect::now;
 
-/// The socket for REST that belongs to a socket for commands.
+/// Returns the REST socket that belongs to a gRPC socket.
 pub fn rest_socket(socket: &Path) -> PathBuf {
     socket.with_extension("rest")
 }
 
-/// A listener for REST, until it is ended.
+/// A REST listener on a Unix socket.
 pub struct RestListener {
     path: PathBuf,
     stop: watch::Sender<bool>,
@@ -27,7 +27,7 @@ pub struct RestListener {
 }
 
 impl RestListener {
-    /// Listens beside the socket of a process. The catalog is made if it does not exist.
+    /// Starts a listener beside the socket of a process. Creates the catalog if it does not exist.
     pub fn start(
         service: &Service,
         calls: &Arc<Calls>,
@@ -51,7 +51,7 @@ impl RestListener {
         Ok(Self { path, stop, serving: tokio::spawn(serve_local(options, listener, stopped)) })
     }
 
-    /// Ends it, and removes the socket.
+    /// Removes the socket, and stops the listener.
     pub async fn end(self) {
         let _ = std::fs::remove_file(&self.path);
         self.stop.send_replace(true);

@@ -239,7 +239,7 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// The value of a flag that is given.
+    /// Returns the value of a flag, or `None` if the command line does not have it.
     fn given(&self, name: &str) -> Option<String> {
         let is_set = |is_set: bool| is_set.then(|| "true".to_owned());
         match name {
@@ -282,7 +282,7 @@ impl ServerArgs {
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No flag, variable or file sets it.
+    /// The default: no flag, variable or file sets the value.
     Default,
     /// A file.
     File(PathBuf),
@@ -306,7 +306,7 @@ impl fmt::Display for Source {
 /// The settings of a server, each with its source.
 #[derive(Debug)]
 pub struct ServerSettings {
-    /// In the order of [`KEYS`].
+    /// The values and their sources, in the order of [`KEYS`].
     values: Vec<(Option<String>, Source)>,
 }
 
@@ -357,7 +357,7 @@ impl ServerSettings {
         Ok(Self { values: KEYS.iter().map(value).collect() })
     }
 
-    /// Every setting with its value, if it has one, and the source of that.
+    /// Iterates over all settings, with their values, if set, and the sources of these.
     pub fn iter(&self) -> impl Iterator<Item = (&'static ServerSetting, Option<&str>, &Source)> {
         KEYS.iter().zip(&self.values).map(|(key, (value, source))| (key, value.as_deref(), source))
     }
@@ -367,24 +367,24 @@ impl ServerSettings {
         (value, source)
     }
 
-    /// A text.
+    /// Returns a setting as text, or `None` if it is not set.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.find(name).0
     }
 
-    /// A path.
+    /// Returns a setting as a path, or `None` if it is not set.
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         self.text(name).map(PathBuf::from)
     }
 
-    /// A value of another type; an error names the setting and its source.
+    /// Parses a setting, or returns `None` if it is not set. The error names the setting and its source.
     fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, CliError> {
         let (value, source) = self.find(name);
         let wrong = |why: String| CliError::usage(format!("{name} ({source}): {why}"));
         value.map(|value| parse(value).map_err(wrong)).transpose()
     }
 
-    /// Whether something is switched on.
+    /// Returns whether a boolean setting is on; one that is not set is off.
     pub fn is_on(&self, name: &str) -> Result<bool, CliError> {
         let parse = |text: &str| match text {
             "true" | "1" | "yes" | "on" => Ok(true),
@@ -394,7 +394,7 @@ impl ServerSettings {
         Ok(self.parsed(name, parse)?.unwrap_or(false))
     }
 
-    /// A number within limits.
+    /// Parses a setting as a number within limits.
     pub fn number(&self, name: &str, limits: RangeInclusive<u32>) -> Result<Option<u32>, CliError> {
         self.parsed(name, |text| {
             let number = text.parse().ok().filter(|number| limits.contains(number));
@@ -402,22 +402,22 @@ impl ServerSettings {
         })
     }
 
-    /// A number of bytes, as people write them.
+    /// Parses a setting as a size such as `20GiB`, in bytes.
     pub fn size(&self, name: &str) -> Result<Option<u64>, CliError> {
         self.parsed(name, crate::config::size)
     }
 
-    /// The address of gRPC and REST.
+    /// Returns the address for gRPC and REST, or `None` if it is not set.
     pub fn listen(&self) -> Result<Option<SocketAddr>, CliError> {
         self.address("listen")
     }
 
-    /// The address for e2b clients.
+    /// Returns the address for e2b clients, or `None` if it is not set.
     pub fn e2b(&self) -> Result<Option<SocketAddr>, CliError> {
         self.address("e2b")
     }
 
-    /// The domain for host names of ports of sandboxes; it may have a port.
+    /// Returns the domain for host names of sandbox ports, which may end with a port, or `None` if it is not set.
     pub fn port_domain(&self) -> Result<Option<String>, CliError> {
         self.parsed("sandbox-port-domain", |text| {
             let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
@@ -436,18 +436,18 @@ impl ServerSettings {
         })
     }
 
-    /// The address of NFS.
+    /// Returns the address for NFS, or `None` if it is not set.
     pub fn nfs(&self) -> Result<Option<SocketAddr>, CliError> {
         self.parsed("nfs", parse_address)
     }
 
-    /// Values separated by commas.
+    /// Parses a comma-separated list; empty if it is not set.
     pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, CliError> {
         let words = |text: &str| text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(&parse).collect();
         Ok(self.parsed(name, words)?.unwrap_or_default())
     }
 
-    /// The calls per minute of a key.
+    /// Returns the rate limits of a key, in calls per minute.
     pub fn rates(&self) -> Result<RatePreset, CliError> {
         let rates = self.parsed("rate", |text| match text {
             "default" => Ok(RatePreset::DEFAULT),
@@ -460,7 +460,7 @@ impl ServerSettings {
         Ok(rates.unwrap_or(RatePreset::DEFAULT))
     }
 
-    /// Fails if a setting is there without another one that it needs.
+    /// Fails if a setting is set without another one that it needs.
     pub fn require(&self, name: &str, needed: &str) -> Result<(), CliError> {
         match (self.find(name), self.text(needed)) {
             ((Some(_), source), None) => {
@@ -481,7 +481,7 @@ pub fn without_password(value: &str) -> String {
     }
 }
 
-/// A value of the file as text.
+/// Converts a value of the file to text; an array becomes a comma-separated list.
 fn plain(item: &Item) -> String {
     match item.as_array() {
         Some(array) => array.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
@@ -502,7 +502,7 @@ mod tests {
 
     use super::*;
 
-    /// The variables of the design that came before, each with the setting that takes its place.
+    /// The environment variables of the earlier design, each with the setting that replaces it.
     const EQUIVALENTS: [(&str, &str); 18] = [
         ("API_PORT", "`listen`: REST and gRPC have one port"),
         ("GRPC_PORT", "`listen`: REST and gRPC have one port"),
@@ -524,7 +524,7 @@ mod tests {
         ("WEBHOOK_RETRY", "`webhook-retries`"),
     ];
 
-    /// The tables of settings and of equivalents, as Markdown.
+    /// Returns the tables of settings and of equivalents, as Markdown.
     fn tables() -> String {
         let mut text = "| setting and flag | environment | default | is |\n|---|---|---|---|\n".to_owned();
         for key in &KEYS {
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(missing, ["log"]);
     }
 
-    /// `UPDATE_DOCS=1` writes the tables anew.
+    /// Compares the tables of the guide with the settings. `UPDATE_DOCS=1` rewrites them.
     #[test]
     fn the_operators_guide_has_the_tables() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATING.md");

@@ -30,11 +30,11 @@ pub struct Session {
     pub config: Config,
     /// Where the store of this machine is, and how to connect to it.
     pub connect: ConnectOptions,
-    /// The server that the command works on instead.
+    /// The server that the command works on; `None` for the store of this machine.
     server: Option<Server>,
     /// The current directory.
     pub cwd: PathBuf,
-    /// Whether that is in a mount whose process has died.
+    /// Whether the current directory is in a mount whose process has died.
     is_in_dead_mount: bool,
     /// Whether prompts are disabled.
     pub no_input: bool,
@@ -45,7 +45,7 @@ pub struct Session {
     client: Option<Client>,
 }
 
-/// Whether Ctrl-C ends the command, or the command takes care of it.
+/// How the command reacts to signals such as Ctrl-C.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts {
     are_left: Arc<AtomicBool>,
@@ -55,12 +55,12 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Leaves Ctrl-C to a child from here on; this program waits until the child ends.
+    /// Sets whether Ctrl-C is left to a child, in which case this program waits until the child ends.
     pub fn leave_to_child(&self, left: bool) {
         self.are_left.store(left, Ordering::Relaxed);
     }
 
-    /// Whether a child gets Ctrl-C.
+    /// Returns whether Ctrl-C is left to a child.
     pub fn are_left_to_child(&self) -> bool {
         self.are_left.load(Ordering::Relaxed)
     }
@@ -70,22 +70,22 @@ impl Interrupts {
         self.message.get_or_init(|| message);
     }
 
-    /// Sets the hint that is printed when a person interrupts the command from here on. The first one counts.
+    /// Sets the hint that is printed when the user interrupts the command. The first one counts.
     pub fn say(&self, hint: &'static str) {
         self.hint.get_or_init(|| hint);
     }
 
-    /// From here on a folder with forks has to be removed when the command is interrupted.
+    /// Sets the folder with forks that is removed when the command is interrupted. The first one counts.
     pub fn clean_up(&self, folder: &Path) {
         self.work_folder.get_or_init(|| folder.to_owned());
     }
 
-    /// The folder that has to be removed, if there is one.
+    /// Returns the folder to remove when the command is interrupted, if there is one.
     pub fn work_folder(&self) -> Option<&Path> {
         self.work_folder.get().map(PathBuf::as_path)
     }
 
-    /// The failure that an interrupt by this signal is.
+    /// Returns the error for an interrupt by a signal.
     pub fn failure(&self, signal: Signal) -> CliError {
         let code = u8::try_from(128 + signal.as_raw()).unwrap_or(Exit::INTERRUPTED.0);
         let message = self.message.get().copied().unwrap_or("interrupted");
@@ -98,7 +98,7 @@ impl Interrupts {
 }
 
 impl Session {
-    /// A session that has not spoken to the store yet.
+    /// Creates a session that has not connected to the store yet.
     pub fn new(
         output: Output,
         config: Config,
@@ -112,7 +112,8 @@ impl Session {
         Self { output, config, connect, server, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
     }
 
-    /// In a mount whose process has died: starts another process, which mounts it again, and enters the directory.
+    /// Restores the mount that the working directory is in if its background process has died: connects to the store, which starts
+    /// a process that mounts it again, and enters the directory.
     pub async fn enter_dead_mount(&mut self) -> Result<(), CliError> {
         if !self.is_in_dead_mount {
             return Ok(());
@@ -122,7 +123,7 @@ impl Session {
             return Err(CliError::refused(format!("{shown} is in a mount whose background process has died"))
                 .hint("run this without --in-process, and the mount is made again"));
         }
-        // A process that runs already has done so before.
+        // A new process mounts again when it starts. One that runs already has done so.
         let place = self.attached_directory_if_any().await?;
         let entered = std::env::set_current_dir(&self.cwd);
         match (place, entered) {
@@ -130,33 +131,33 @@ impl Session {
                 "the background process had died; {shown} is mounted again, with what was not committed (`cd .` takes a shell in there along)"
             )),
             (Some(_), Err(error)) => Err(CliError::machine(shown, &error)),
-            // It was not mounted again, or shows a snapshot. A command that needs a workspace fails with the reason.
+            // It was not mounted again, or it is the mount of a snapshot. A command that needs a workspace fails with the reason.
             (None, _) => Ok(()),
         }
     }
 
-    /// The store's home.
+    /// Returns the home of the store.
     pub fn home(&self) -> &Path {
         &self.connect.home
     }
 
-    /// The server that the command works on, if it is not the store of this machine.
+    /// Returns the server that the command works on, or `None` for the store of this machine.
     pub fn server(&self) -> Option<&Server> {
         self.server.as_ref()
     }
 
-    /// Takes the server out of the session: from here on it is about the store of this machine.
+    /// Removes the server from the session, which then works on the store of this machine. Returns the server.
     pub fn take_server(&mut self) -> Option<Server> {
         self.client = None;
         self.server.take()
     }
 
-    /// Where the snapshots are, for people: the home of the store, or the URL of the server.
+    /// Describes the location of the snapshots: the home of the store, or the URL of the server.
     pub fn store_words(&self) -> String {
         self.server.as_ref().map_or_else(|| self.home().display().to_string(), |server| server.url.to_string())
     }
 
-    /// Refuses something that only the store of this machine can do. `instead` says what to do with a server.
+    /// Refuses an action that only the store of this machine supports. `instead` is the hint for the user.
     pub fn refuse_server(&self, what: &str, instead: &str) -> Result<(), CliError> {
         let Some(server) = &self.server else { return Ok(()) };
         let message = format!("{what} works on this machine, and {} is a server", server.url);
@@ -175,7 +176,7 @@ impl Session {
         Ok(self.client.clone().expect("it was put there"))
     }
 
-    /// Connects to the sandboxes of the server, or to those of the process of the store.
+    /// Connects to the sandbox service of the server, or of the background process of the store.
     pub async fn sandbox_client(&mut self) -> Result<Client, CliError> {
         if self.server.is_some() {
             return self.client().await;
@@ -203,7 +204,7 @@ impl Session {
         self.client().await
     }
 
-    /// Makes the next call connect again: the process may have ended.
+    /// Drops the connection, so that the next call connects again: the process may have ended.
     pub fn forget_client(&mut self) {
         self.client = None;
     }
@@ -213,7 +214,7 @@ impl Session {
         running(&self.connect).await
     }
 
-    /// Whether there is a store at all.
+    /// Returns whether the store exists.
     pub fn has_store(&self) -> bool {
         Home::new(self.home()).exists()
     }
@@ -233,8 +234,8 @@ impl Session {
         Ok(AttachedDirectory { directory, workspace })
     }
 
-    /// Returns the live tree of a workspace: its directory, or its view if it is mounted or exported. Without a name, the attached directory
-    /// around the current one.
+    /// Returns the live tree of a workspace: its directory, or its view if it is mounted or exported. Without a name, the attached
+    /// directory around the current one.
     pub async fn live_tree(&mut self, workspace: Option<&str>) -> Result<AttachedDirectory, CliError> {
         let Some(name) = workspace else { return self.attached_directory().await };
         self.refuse_server("the live tree of a workspace", "`amalgam commit -w` and `amalgam restore -w` reach it")?;
@@ -266,13 +267,13 @@ impl Session {
         }
     }
 
-    /// An absolute path on the host, of something that may not be there yet.
+    /// Resolves an argument to an absolute path on the host, which need not exist.
     pub fn host_path(&self, given: &OsStr) -> PathBuf {
         resolve_path(&self.cwd.join(given))
     }
 }
 
-/// The error for a response without a field that it always has.
+/// Returns the error for a response without a required field.
 pub fn missing_field(what: &str) -> CliError {
     let message = format!("the background process answered without a {what}");
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam stop`, then try again")
@@ -288,17 +289,17 @@ pub fn current_workspace(place: Option<&AttachedDirectory>) -> String {
     place.map(|place| place.workspace.name.clone()).unwrap_or_default()
 }
 
-/// The state of a revision.
+/// Returns the state that a revision names.
 pub fn revision_state(text: &str) -> v1::State {
     v1::State { state: Some(v1::state::State::Revision(text.to_owned())) }
 }
 
-/// The current state of a directory.
+/// Returns the current state of a directory.
 pub fn directory_state(place: &AttachedDirectory) -> v1::State {
     v1::State { state: Some(v1::state::State::Directory(place.directory.name.clone())) }
 }
 
-/// The empty tree.
+/// Returns the state without files.
 pub fn empty_state() -> v1::State {
     v1::State { state: Some(v1::state::State::Empty(true)) }
 }

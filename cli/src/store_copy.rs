@@ -1,4 +1,5 @@
-//! Copies a workspace or a label between two stores, by difference: the common part of `push`, `pull`, `clone` and the sync with remotes.
+//! Copies a workspace or a label between two stores, by difference: the common part of `push`, `pull`, `clone` and the sync with
+//! remotes.
 //!
 //! The sender leaves out what the receiver has. The receiver moves names only forward, so nothing is ever overwritten. A copy
 //! that broke off left whole snapshots in the receiver, and the next one goes on behind them.
@@ -15,14 +16,14 @@ use crate::output::progress::drive_pieces;
 use crate::session::workspace_name;
 use crate::text;
 
-/// Snapshots of a history that the receiver is asked about at once.
+/// Snapshots of a history in one question to the receiver.
 const CANDIDATES: i32 = 1_000;
-/// The most questions about snapshots of one history: a copy that broke off further back begins anew.
+/// Most questions to the receiver about one history. An interrupted copy that is further back starts again.
 const QUESTIONS_MAX: usize = 100;
-/// Pieces of a stream that wait for the receiver.
+/// Most pieces of a stream that wait for the receiver.
 const QUEUE: usize = 16;
 
-/// The kind of a name.
+/// The kind of a named head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// A workspace.
@@ -32,7 +33,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// The word for it.
+    /// Returns the word for the kind.
     pub fn word(self) -> &'static str {
         match self {
             Self::Workspace => "workspace",
@@ -44,9 +45,9 @@ impl NameKind {
 /// A workspace or a label, with its snapshot.
 #[derive(Clone, Debug)]
 pub struct NamedHead {
-    /// Which of them it is.
+    /// Whether it is a workspace or a label.
     pub kind: NameKind,
-    /// Its name, as people write it.
+    /// The name without `workspaces/` or `labels/`.
     pub name: String,
     /// The snapshot, `snapshots/{hex}`; empty for a workspace without one.
     pub head: String,
@@ -55,12 +56,12 @@ pub struct NamedHead {
 }
 
 impl NamedHead {
-    /// Kind and name, for people.
+    /// Describes kind and name for people.
     pub fn words(&self) -> String {
         format!("{} {}", self.kind.word(), text::printable(&self.name))
     }
 
-    /// The revision that a stream takes together with its name.
+    /// Returns the revision that makes a stream carry the name, too.
     fn revision(&self) -> String {
         match self.kind {
             NameKind::Workspace => format!("{}@", self.name),
@@ -95,7 +96,7 @@ pub async fn find_kind(client: &mut Client, kind: NameKind, name: &str) -> Resul
         }
         NameKind::Label => {
             let request = v1::ListLabelsRequest { prefix: name.to_owned(), page_size: 1, page_token: String::new() };
-            // The first of those that begin like it is the label itself.
+            // Labels are sorted, so an exact match is the first one with the prefix.
             let labels = client.snapshots.list_labels(request).await?.into_inner().labels;
             let found = labels.into_iter().find(|label| text::id(&label.name) == name);
             Ok(found.map(|label| NamedHead {
@@ -113,15 +114,15 @@ pub async fn find_kind(client: &mut Client, kind: NameKind, name: &str) -> Resul
 pub enum Relation {
     /// They are the same.
     Same,
-    /// The sender's comes after the receiver's, or the receiver has none.
+    /// The sender's snapshot is a descendant of the receiver's, or the receiver has none.
     Forward,
-    /// The receiver's comes after the sender's.
+    /// The receiver's snapshot is a descendant of the sender's.
     Behind,
     /// Each side has snapshots that the other one does not have.
     Diverged,
 }
 
-/// How the sender's snapshot relates to the receiver's. Asks the side that may know both.
+/// Determines how the sender's snapshot relates to the receiver's, by the history of `knows`; `Diverged` if it lacks one of them.
 pub async fn relation(knows: &mut Client, sender: &str, receiver: &str) -> Result<Relation, CliError> {
     if receiver.is_empty() || sender == receiver {
         return Ok(if sender == receiver { Relation::Same } else { Relation::Forward });
@@ -139,7 +140,7 @@ pub async fn relation(knows: &mut Client, sender: &str, receiver: &str) -> Resul
     }
 }
 
-/// Whether a snapshot led to another one.
+/// Returns whether `older` is `newer` or one of its ancestors.
 pub async fn is_ancestor(client: &mut Client, older: &str, newer: &str) -> Result<bool, CliError> {
     let request = v1::ListSnapshotsRequest {
         revisions: vec![text::id(older).to_owned()],
@@ -150,14 +151,14 @@ pub async fn is_ancestor(client: &mut Client, older: &str, newer: &str) -> Resul
     Ok(client.snapshots.list_snapshots(request).await?.into_inner().snapshots.is_empty())
 }
 
-/// The latest snapshots of the sender's history that the receiver has, named there or not; without any, all that names hold there.
+/// Returns the latest snapshots of the sender's history that the receiver has, named there or not. If it has none of them, returns
+/// all snapshots that have names there.
 pub async fn common(from: &mut Client, to: &mut Client, head: &str) -> Result<v1::GetHaveResponse, CliError> {
     common_since(from, to, head, "").await
 }
 
-/// The latest snapshots of the sender's history that the receiver has, like [`common`], among those after a snapshot that both have.
-/// The history is read back until the receiver has one of its snapshots, so that an interrupted copy continues where it
-/// stopped.
+/// Returns the latest snapshots of the sender's history that the receiver has, like [`common`], among those after the snapshot
+/// `shared`, which both have. Walks back until the receiver has a snapshot, so that an interrupted copy continues where it stopped.
 pub async fn common_since(
     from: &mut Client,
     to: &mut Client,
@@ -176,7 +177,7 @@ pub async fn common_since(
         let page = from.snapshots.list_snapshots(request.clone()).await?.into_inner();
         let snapshots: Vec<_> =
             page.snapshots.into_iter().map(|snapshot| snapshot.name).chain(shared.clone()).collect();
-        // A question about nothing would be one about everything.
+        // An empty request would ask for all named snapshots.
         if !snapshots.is_empty() {
             have = to.transfer.get_have(v1::GetHaveRequest { snapshots }).await?.into_inner();
         }
@@ -201,7 +202,7 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// The counts of the sender, for people.
+    /// Describes the numbers of sent snapshots, objects and bytes.
     pub fn words(&self) -> String {
         let sent = &self.sent;
         format!(
@@ -222,7 +223,7 @@ pub struct CopySource<'a> {
     pub expected: bool,
 }
 
-/// Sends a workspace or a label from one store to the other, without what the receiver has.
+/// Sends a workspace or a label from one store to another, without the objects that the receiver has.
 pub async fn copy(
     shows_progress: bool,
     (from, to): (&mut Client, &mut Client),
@@ -243,17 +244,17 @@ pub async fn copy(
     let messages = tokio_stream::once(message(Event::Options(options.clone()))).chain(data);
     let send = async {
         let sent = drive_pieces(shows_progress, from.transfer.send_snapshots(request), &pieces).await;
-        // The end of the pieces is the end of the stream.
+        // Dropping the sender of pieces ends the stream.
         drop(pieces);
         sent
     };
     let (sent, received) = tokio::join!(send, to.transfer.receive_snapshots(messages));
     match (sent, received) {
         (Ok(sent), Ok(received)) => Ok(Copied { sent, received: received.into_inner() }),
-        // A sender that failed cuts the stream, which the receiver reports in its own words.
+        // A failed sender truncates the stream, about which the receiver complains, too: the first error is the cause.
         (Err(Some(error)), _) => Err(error),
         (_, Err(status)) => Err(status.into()),
-        // A retry of a request that was done is answered without its stream.
+        // The receiver answers a retried request without reading its stream.
         (Err(None), Ok(received)) if !options.request_id.is_empty() => {
             Ok(Copied { sent: v1::SendResult::default(), received: received.into_inner() })
         }

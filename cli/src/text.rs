@@ -7,7 +7,7 @@ use amalgam_proto::v1;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// `79,314`.
+/// Formats a number with separators: `79,314`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -20,11 +20,11 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// `1 file`, `2 files`.
+/// Formats a number with its noun: `1 file`, `2 files`.
 pub fn plural(number: u64, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        // `directories`, but `days`.
+        // `directory` becomes `directories`, but `day` becomes `days`.
         _ if one.ends_with('y') && !["ay", "ey", "oy", "uy"].iter().any(|end| one.ends_with(end)) => {
             format!("{} {}ies", count(number), one.trim_end_matches('y'))
         }
@@ -32,12 +32,12 @@ pub fn plural(number: u64, one: &str) -> String {
     }
 }
 
-/// The pronoun for so many things: `it`, `them`.
+/// Returns the pronoun for a number of things: `it` or `them`.
 pub fn them(number: u64) -> &'static str {
     if number == 1 { "it" } else { "them" }
 }
 
-/// `1.2 MB`: thousands, as disks are sold.
+/// Formats a number of bytes with decimal units: `1.2 MB`.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
     if number < 1_000 {
@@ -57,7 +57,7 @@ pub fn timestamp(time: Option<&prost_types::Timestamp>) -> Timestamp {
     time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// `3 minutes ago`.
+/// Describes the time from `then` until `now`: `3 minutes ago`.
 pub fn ago(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - then.as_second();
     let (amount, unit) = match seconds {
@@ -73,7 +73,7 @@ pub fn ago(then: Timestamp, now: Timestamp) -> String {
     format!("{} ago", plural(amount.unsigned_abs(), unit))
 }
 
-/// The time until then: `3 hours`.
+/// Describes the time from `now` until `then`, rounded up: `3 hours`.
 pub fn until(then: Timestamp, now: Timestamp) -> String {
     let seconds = (then.as_second() - now.as_second()).max(0).unsigned_abs();
     let (amount, unit) = match seconds {
@@ -85,17 +85,17 @@ pub fn until(then: Timestamp, now: Timestamp) -> String {
     plural(amount, unit)
 }
 
-/// A time in the local time zone.
+/// Formats a time in the local time zone.
 pub fn wall_clock(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
 }
 
-/// The id in a resource name: the part behind `workspaces/`, `labels/` or the like.
+/// Returns the id in a resource name: the part after `workspaces/`, `labels/` or another collection.
 pub fn id(name: &str) -> &str {
     name.split_once('/').map_or(name, |(_, id)| id)
 }
 
-/// The first digits of a snapshot's id.
+/// Returns the first 8 digits of a snapshot's id.
 pub fn short(name: &str) -> &str {
     let id = id(name);
     id.get(..8).unwrap_or(id)
@@ -115,12 +115,12 @@ fn is_terminal_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Whether a character changes the direction of the text around it.
+/// Returns whether a character changes the direction of the text around it.
 fn is_bidirectional(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character has no width or changes the direction of text, so that a name looks like another one.
+/// Returns whether a character has no width or changes the direction of text, so that a name looks like another one.
 fn is_hidden(c: char) -> bool {
     is_bidirectional(c)
         || matches!(
@@ -131,7 +131,7 @@ fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The contents of a file for a terminal: escapes control characters and characters that change the direction of text.
+/// Escapes control characters and characters that change the direction of text in the contents of a file, for a terminal.
 pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
     let is_shown = |c: char| is_terminal_control(c) || is_bidirectional(c);
     // A byte between 0x80 and 0x9f is a control character to some terminals.
@@ -160,7 +160,7 @@ pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(shown)
 }
 
-/// A line for a terminal: escapes control characters, except those that set colours, and invisible characters.
+/// Escapes control characters, except sequences that set colours, and invisible characters in a line, for a terminal.
 pub fn line(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| is_terminal_control(c) || is_hidden(c)) {
         return Cow::Borrowed(text);
@@ -184,7 +184,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The length of the sequence that a text begins with if it sets a colour; 0 if it does something else.
+/// Returns the length of the escape sequence that a text begins with if it sets a colour, else 0.
 fn colour_length(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';' && c != ':');
@@ -194,12 +194,13 @@ fn colour_length(text: &str) -> usize {
     }
 }
 
-/// The first line of a message.
+/// Returns the first line of a message, with control characters escaped.
 pub fn first_line(message: &str) -> Cow<'_, str> {
     printable(message.lines().next().unwrap_or(""))
 }
 
-/// A path as text: the root is `.`, and a path with control characters or other bytes that are no text is quoted, as git does.
+/// Formats a path: the root is `.`; a path with quotes, backslashes, control or invisible characters, or bytes that are not UTF-8
+/// is quoted as in git.
 pub fn path(path: &[u8]) -> Cow<'_, str> {
     if path.is_empty() {
         return Cow::Borrowed(".");
@@ -233,7 +234,7 @@ fn push_octal(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The part of a path that ends with its first name `.git`; nothing if it has none.
+/// Returns the part of a path up to and including its first component `.git`, or `None` if it has none.
 pub fn git_part(path: &[u8]) -> Option<&[u8]> {
     let mut end = 0;
     for name in path.split(|byte| *byte == b'/') {
@@ -246,7 +247,7 @@ pub fn git_part(path: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The letter of a change in a list.
+/// Returns the letter of a change in a list.
 pub fn change_letter(kind: v1::ChangeKind) -> char {
     match kind {
         v1::ChangeKind::Added => 'A',
@@ -258,7 +259,7 @@ pub fn change_letter(kind: v1::ChangeKind) -> char {
     }
 }
 
-/// The word for a change in JSON.
+/// Returns the JSON word for a change.
 pub fn change_word(kind: v1::ChangeKind) -> &'static str {
     match kind {
         v1::ChangeKind::Added => "added",
@@ -271,7 +272,7 @@ pub fn change_word(kind: v1::ChangeKind) -> &'static str {
     }
 }
 
-/// The word for a kind of entry.
+/// Returns the word for a kind of entry.
 pub fn kind_word(kind: v1::EntryKind) -> &'static str {
     match kind {
         v1::EntryKind::File => "file",
@@ -286,7 +287,7 @@ pub fn kind_word(kind: v1::EntryKind) -> &'static str {
     }
 }
 
-/// The word for a notice's reason.
+/// Returns the JSON word for the kind of a notice.
 pub fn notice_word(kind: v1::NoticeKind) -> &'static str {
     match kind {
         v1::NoticeKind::Ignored => "ignored",

@@ -10,15 +10,15 @@ use amalgam_server::Home;
 
 use crate::error::CliError;
 
-/// The variable that lists homes, separated by colons, that are opened although another user owns them.
+/// The environment variable that lists homes, separated by colons, that are opened although another user owns them.
 const SAFE: &str = "AMALGAM_SAFE_STORES";
 /// Files of a home that name commands, or decide where commands come from.
 const NAMING_COMMANDS: [&str; 6] =
     ["config.toml", "merge.toml", "publishing.json", "approved-commands.json", "store", "directories"];
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Refuses a home that others own or can write to. A home of the caller that others could read is closed to them; returns what to say
-/// of that.
+/// Refuses a home that other users own or can write to. If others could read a home of the caller, makes it private, and returns a
+/// message about that.
 pub fn check_home(home: &Path) -> Result<Option<String>, CliError> {
     let Ok(found) = fs::metadata(home) else { return Ok(None) };
     if is_declared_safe(home) {
@@ -45,7 +45,7 @@ pub fn check_home(home: &Path) -> Result<Option<String>, CliError> {
         check_part(home, name, user)?;
     }
     let home = Home::new(home);
-    // A directory that is not a store yet may be more than one.
+    // A directory that is not a store yet may hold other files, so its mode is not changed.
     if !home.exists() {
         return Ok(None);
     }
@@ -53,7 +53,8 @@ pub fn check_home(home: &Path) -> Result<Option<String>, CliError> {
     Ok(closed.map(|mode| format!("{shown} was open to other users (mode {mode:04o}); it is yours alone now (0700)")))
 }
 
-/// A file of a home is the caller's own or the system's; one that a symlink leads to can be written by no other user.
+/// Refuses a file of a home that belongs neither to the caller nor to root, or is a symlink to a file that other users can write
+/// to.
 fn check_part(home: &Path, name: &str, user: u32) -> Result<(), CliError> {
     let path = home.join(name);
     let Ok(found) = fs::metadata(&path) else { return Ok(()) };

@@ -110,7 +110,7 @@ impl ToolArgs {
         Ok(Selection { is_read_only: self.read_only, names: self.tools, has_run: true })
     }
 
-    /// The server that the session works on, with the workspace; nothing for the store of this machine.
+    /// Returns the server and the workspace that the session works on, or `None` for the store of this machine.
     fn place(&self, session: &Session) -> Result<Option<(Server, String)>, CliError> {
         match (session.server(), &self.workspace) {
             (Some(server), Some(name)) => Ok(Some((server.clone(), name.clone()))),
@@ -161,7 +161,7 @@ impl Init {
     }
 }
 
-/// The name of this program if the shell finds it by its name, else its path.
+/// Returns the name of this program if it is on `PATH`, else its path.
 pub fn program_name() -> Result<String, CliError> {
     let path = env::current_exe().map_err(|error| CliError::machine("find this program", &error))?;
     let same = |directory: &Path| directory.join("amalgam").canonicalize().ok() == path.canonicalize().ok();

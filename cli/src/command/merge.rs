@@ -14,7 +14,7 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 
-/// Most paths in one line.
+/// Most paths that one line lists.
 const PATHS_MAX: usize = 10;
 
 /// Merge workspaces into another one
@@ -78,7 +78,7 @@ impl Merge {
     }
 }
 
-/// Rules of one call, from `PATH=WAY`.
+/// Parses the merge rules of one call, each written as `PATH=WAY`.
 pub fn ways(words: &[String]) -> Result<Vec<v1::PathWay>, CliError> {
     let way = |word: &String| match word.rsplit_once('=') {
         Some((path, way)) if !path.is_empty() => Ok(v1::PathWay { path: path.to_owned(), way: way.to_owned() }),
@@ -196,7 +196,7 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
     }
 }
 
-/// A merge for programs.
+/// Returns the JSON line of a merge.
 pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
     let path = |path: &v1::MergedPath| {
         let mut object = json!({"way": path.way, "result": path.result});

@@ -87,7 +87,7 @@ pub struct MountArgs {
 }
 
 impl MountArgs {
-    /// For the wire.
+    /// Converts the options to the message of the API.
     pub fn message(&self) -> v1::MountOptions {
         v1::MountOptions {
             allow_other: self.allow_other,
@@ -98,7 +98,7 @@ impl MountArgs {
         }
     }
 
-    /// The first option that is given and has an effect only in a mount.
+    /// Returns the first given option that has an effect only in a mount, or `None` if there is none.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             (self.allow_other, "--allow-other"),
@@ -109,7 +109,7 @@ impl MountArgs {
         given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
     }
 
-    /// Refuses paths that are to be kept out of snapshots where the files are not mounted: they would be in them.
+    /// Refuses `--local` where nothing is mounted, because the paths would get into snapshots.
     pub fn refuse_local(&self, why: &str) -> Result<(), CliError> {
         if self.local.is_empty() {
             return Ok(());
@@ -181,7 +181,7 @@ impl Mount {
     }
 }
 
-/// As completion writes directories, without its last sign.
+/// Strips the trailing slash that shell completion appends to a directory; `/` stays.
 fn without_slash(path: &[u8]) -> &[u8] {
     match path {
         [rest @ .., b'/'] if !rest.is_empty() => rest,
@@ -189,7 +189,7 @@ fn without_slash(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Mounts a workspace to be changed.
+/// Mounts a workspace, writable.
 async fn mount(
     client: &mut Client,
     workspace: &str,
@@ -226,7 +226,7 @@ pub async fn mount_or_else(
     }
 }
 
-/// The JSON word for the mode of a mount.
+/// Returns the JSON word for the mode of a mount.
 pub fn mode_word(mount: &v1::MountPoint) -> &'static str {
     match mount.mode() {
         v1::MountMode::Snapshot => "snapshot",
@@ -263,7 +263,7 @@ pub fn words(mount: &v1::MountPoint) -> String {
     words
 }
 
-/// A mount for programs.
+/// Returns the JSON line of a mount.
 pub fn json_line(kind: &str, mount: &v1::MountPoint) -> serde_json::Value {
     let workspace = (!mount.workspace.is_empty()).then(|| text::id(&mount.workspace));
     let snapshot = (!mount.snapshot.is_empty()).then(|| text::id(&mount.snapshot));
@@ -283,7 +283,7 @@ pub fn json_line(kind: &str, mount: &v1::MountPoint) -> serde_json::Value {
     lines::with_path(line, &mount.path)
 }
 
-/// Whether a word on the command line means a path rather than a workspace.
+/// Returns whether an argument is a path rather than a workspace: it begins with `/` or `.`.
 pub fn is_path(word: &OsStr) -> bool {
     let bytes = word.as_bytes();
     bytes.starts_with(b"/") || bytes.starts_with(b".")

@@ -14,8 +14,8 @@ use crate::namespace::is_capable;
 use crate::session::Session;
 use crate::text;
 
-/// Exports a tree and mounts it. Where this user or this machine cannot mount NFS, fails with the reason and the line to run elsewhere; the
-/// export stays.
+/// Exports a tree and mounts it. Where this user or this machine cannot mount NFS, fails with the reason and the line to run
+/// elsewhere; the export stays.
 pub async fn mount_nfs(session: &mut Session, client: &mut Client, tree: &ExportedTree, directory: &Path) -> Outcome {
     let export = find_or_create(client, tree).await?;
     let commands = commands(&export);
@@ -53,7 +53,7 @@ async fn find_or_create(client: &mut Client, tree: &ExportedTree) -> Result<v1::
             return Ok(export);
         }
     }
-    // All users of this machine have its loopback address.
+    // All users of this machine can connect from its loopback address, so the path gets a secret component.
     create(client, v1::CreateExportRequest { secret: true, ..tree.request() }).await
 }
 

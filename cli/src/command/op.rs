@@ -95,7 +95,7 @@ impl OpLog {
     }
 }
 
-/// An operation with the changes that its message had no room for.
+/// Fetches the changes that were left out of the message of an operation, and returns the complete operation.
 async fn with_all_changes(client: &mut Client, mut operation: v1::Operation) -> Result<v1::Operation, CliError> {
     while operation.changes_left_out > 0 {
         let page_token = operation.changes.len().to_string();
@@ -108,7 +108,7 @@ async fn with_all_changes(client: &mut Client, mut operation: v1::Operation) -> 
     Ok(operation)
 }
 
-/// The name of a reference in a list.
+/// Returns the text that a list shows for a reference. For example, `foreign/58be...` is shown as `foreign 58be1234`.
 fn name_of(reference: &str) -> Cow<'_, str> {
     for kind in ["resolution", "foreign"] {
         if let Some(id) = reference.strip_prefix(kind).and_then(|rest| rest.strip_prefix('/')) {

@@ -12,12 +12,12 @@ use tonic::codegen::Bytes;
 
 use crate::error::CliError;
 
-/// Bytes that are read at once.
+/// Most bytes of one read.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces that wait.
+/// Most pieces in the queue between the thread and the call.
 const QUEUE: usize = 16;
 
-/// Opens what a stream comes from; `-` is standard input.
+/// Opens the source of a stream; `-` is standard input.
 pub fn source(path: &OsStr) -> Result<Box<dyn Read + Send>, CliError> {
     if path == "-" {
         return Ok(Box::new(io::stdin()));
@@ -26,7 +26,7 @@ pub fn source(path: &OsStr) -> Result<Box<dyn Read + Send>, CliError> {
     Ok(Box::new(File::open(path).map_err(named)?))
 }
 
-/// The pieces of the input. Dropping them ends the reading.
+/// Reads the input on a blocking thread, and returns the pieces and the task. Dropping the receiver stops the task.
 pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHandle<io::Result<()>>) {
     let (send, receive) = mpsc::channel(QUEUE);
     let reading = tokio::task::spawn_blocking(move || {
@@ -69,7 +69,7 @@ impl Target {
     /// Opens a target; `-` is standard output. Returns the sender of pieces and the target.
     pub fn open(name: &OsStr) -> Result<(mpsc::Sender<Bytes>, Self), CliError> {
         let failed = |error: io::Error| CliError::machine(name.to_string_lossy(), &error);
-        // A pipe or a device with a name is written to as it is.
+        // A named pipe or a device is opened and written directly.
         let is_plain = fs::metadata(name).map_or(true, |found| found.is_file());
         let (mut out, unfinished): (Box<dyn Write + Send>, _) = match name {
             name if name == "-" => (Box::new(io::stdout()), None),
@@ -92,7 +92,7 @@ impl Target {
         Ok((send, Self { writing, unfinished, shown }))
     }
 
-    /// Waits until everything is written, and gives a file its name if all of it arrived.
+    /// Waits until all pieces are written. If the stream is complete, syncs the temporary file and renames it into place.
     pub async fn finish(self, is_whole: bool) -> Result<(), CliError> {
         let Self { writing, unfinished, shown } = self;
         let written = writing.await.expect("writing does not panic");

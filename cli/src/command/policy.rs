@@ -14,9 +14,9 @@ use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
 
-/// The name of the standard input.
+/// The argument that stands for the standard input.
 const STDIN: &str = "-";
-/// The longest policy that is read.
+/// Most bytes of a policy. One byte more is read from the standard input, so that the server refuses a longer policy.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
 /// Show, set, test and explain permissions of agents
@@ -114,7 +114,7 @@ impl Policy {
     }
 }
 
-/// The text of a file, or of the standard input.
+/// Reads a file, or the standard input if the file is `-`.
 fn read(session: &Session, file: &OsStr) -> Result<String, CliError> {
     let mut text = String::new();
     if file == STDIN {
@@ -216,7 +216,7 @@ impl Explain {
     }
 }
 
-/// Says what an agent may do with a path, by the policy of the store or by another text.
+/// Prints the permissions of an agent for a path, by the policy of the store or by the given policy text.
 async fn explain(session: &mut Session, agent: &str, path: String, text: Option<String>) -> Result<(), CliError> {
     let mut client = session.client().await?;
     let request = v1::ExplainPolicyRequest { agent: agent.to_owned(), path, text };

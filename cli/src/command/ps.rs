@@ -11,7 +11,7 @@ use crate::output::json as lines;
 use crate::session::Session;
 use crate::text;
 
-/// Sandboxes whose commands are listed when none is named.
+/// Most sandboxes whose commands are listed when no sandbox is named.
 const SANDBOXES_MAX: i32 = 100;
 
 /// List the commands of a sandbox, or those that run in all
@@ -46,7 +46,7 @@ impl Ps {
             let request = v1::ListCommandsRequest { sandbox_id: id.clone() };
             let listed = match calls.client.list_commands(request).await {
                 Ok(listed) => listed.into_inner(),
-                // It ended after it was listed.
+                // The sandbox ended after it was listed.
                 Err(_) if self.sandbox.is_none() => continue,
                 Err(status) => return Err(failure(status)),
             };

@@ -68,7 +68,7 @@ pub struct Publish {
 /// The shell that runs a command line.
 const SHELL: [&str; 2] = ["sh", "-c"];
 
-/// A test as it was written: a line of the shell, or words.
+/// Returns a test as the user wrote it: the shell command line, or the words of the command.
 pub fn test_text(test: &[String]) -> String {
     match test {
         [shell, option, line] if [shell.as_str(), option.as_str()] == SHELL => line.clone(),
@@ -76,7 +76,7 @@ pub fn test_text(test: &[String]) -> String {
     }
 }
 
-/// A span in seconds.
+/// Parses a duration such as `30s`, `5m`, `1h` or `1d` into seconds.
 pub fn seconds(text: &str) -> Result<u32, String> {
     let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(at);
@@ -91,7 +91,7 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     count.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(|| "at least 1s, at most a year".to_owned())
 }
 
-/// A quiet time in milliseconds.
+/// Parses a quiet time such as `500ms`, `2s` or `5m` into milliseconds.
 fn quiet(text: &str) -> Result<u32, String> {
     const WRONG: &str = "write it as 500ms, 2s or 5m";
     let milliseconds = match text.strip_suffix("ms") {
@@ -138,7 +138,7 @@ struct What {
 }
 
 impl What {
-    /// A dry run knows nothing of tests.
+    /// Prints that the test was not run, if there is one: a dry run does not run tests.
     fn say_untested(&self, session: &mut Session) -> Result<(), CliError> {
         match self.test_command().is_empty() {
             true => Ok(()),
@@ -146,7 +146,7 @@ impl What {
         }
     }
 
-    /// The words of the test; none without one.
+    /// Returns the command and the arguments of the test; empty without a test.
     fn test_command(&self) -> Vec<String> {
         match &self.test {
             Some(line) => SHELL.iter().map(|word| (*word).to_owned()).chain([line.clone()]).collect(),
@@ -175,7 +175,7 @@ impl Complete {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let submission = self.what.submission(session).await?;
-        // Asked before: an ended workspace has none. One that ended with the first call of this request is not there any more.
+        // Read before the call, which removes the workspace. On a retry the first call may have removed it already.
         let before = v1::GetWorkspaceRequest { name: submission.workspace.clone() };
         let before = match client.workspaces.get_workspace(before).await.map_err(CliError::from) {
             Ok(found) => found.into_inner().workspace.unwrap_or_default(),
@@ -254,7 +254,7 @@ impl Publish {
     }
 }
 
-/// When a workspace is published by itself, and into what.
+/// Describes when a workspace is published automatically, and into which target.
 fn when(publishing: &v1::Publishing) -> String {
     let every = (publishing.every_seconds > 0).then(|| format!("every {}", span(publishing.every_seconds)));
     let on_commit = publishing.on_commit.then(|| "after each commit".to_owned());
@@ -266,7 +266,7 @@ fn when(publishing: &v1::Publishing) -> String {
     format!("into {} {}", text::id(&publishing.target), when.join(" and "))
 }
 
-/// Seconds as they are said.
+/// Formats a number of seconds in the largest unit that divides it: `1 d`, `5 min`, `30 s`.
 pub fn span(seconds: u32) -> String {
     match seconds {
         _ if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),

@@ -80,7 +80,7 @@ impl Pull {
         };
         let here = find_kind(local, named.kind, &name_here).await?;
         let before = here.as_ref().map_or("", |here| here.head.as_str());
-        // Whether a snapshot that only the server has comes after the local head or beside it, the receiver finds out.
+        // For a snapshot that the local store does not have, the receiver finds out whether it is a descendant of the local head.
         match relation(local, &named.head, before).await? {
             Relation::Forward | Relation::Diverged => {}
             Relation::Same | Relation::Behind => {
@@ -118,7 +118,7 @@ impl Pull {
     }
 }
 
-/// The error of a pull into a name that holds snapshots which the server does not have.
+/// Returns the error of a pull into a name that holds snapshots which the server does not have.
 fn diverged(named: &NamedHead, url: &dyn std::fmt::Display) -> CliError {
     let message = format!("{} has snapshots that {url} does not have, and the other way round", named.words());
     let name = &named.name;

@@ -135,7 +135,7 @@ impl Purge {
     }
 }
 
-/// Every tombstone, in the order of ids.
+/// Lists all tombstones, in the order of their ids.
 async fn list(session: &mut Session) -> Outcome {
     let mut client = session.client().await?;
     let output = &mut session.output;
@@ -164,7 +164,7 @@ async fn list(session: &mut Session) -> Outcome {
     Ok(Exit::OK)
 }
 
-/// Takes a tombstone away.
+/// Removes a tombstone, so that the same bytes may be stored again.
 async fn forget(session: &mut Session, object: &str, yes: bool) -> Outcome {
     if !yes {
         let question = format!("Forget that {object} was purged? The same bytes are stored again then.");
@@ -233,7 +233,7 @@ fn say_plan(output: &mut Output, plan: &v1::PurgePlan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The files of a plan that exist in a directory now. Their contents are not compared.
+/// Returns the paths of a plan that exist in an attached directory now. Does not compare contents.
 async fn on_disk(client: &mut Client, plan: &v1::PurgePlan) -> Result<Vec<PathBuf>, CliError> {
     let paths: BTreeSet<&Bytes> = plan.places.iter().map(|place| &place.path).collect();
     let mut found = Vec::new();

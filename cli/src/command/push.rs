@@ -117,7 +117,7 @@ impl Push {
         v1::ReceiveOptions { under, tombstones: self.tombstones, ..Default::default() }
     }
 
-    /// The error of a push to a name that holds something else.
+    /// Returns the error of a push to a name that moved on the server to a snapshot outside of the sent history.
     fn moved(&self, named: &NamedHead, url: &dyn std::fmt::Display, before: &str) -> CliError {
         let at = if before.is_empty() { String::new() } else { format!(" to {}", text::short(before)) };
         let message = format!("{} moved{at} on {url}; nothing was sent", named.words());

@@ -168,7 +168,7 @@ impl Withdraw {
     }
 }
 
-/// The message for a workspace that is not merged, or would not be merged.
+/// Returns the message for a workspace that is not merged, or would not be merged.
 pub fn not_merged(workspace: &str, dry_run: bool) -> String {
     match dry_run {
         true => format!("it would not be merged, and {workspace} would stay what it is; nothing was changed"),
@@ -176,7 +176,7 @@ pub fn not_merged(workspace: &str, dry_run: bool) -> String {
     }
 }
 
-/// An entry in one line.
+/// Returns a queue entry as one line of a listing.
 pub fn line(entry: &v1::QueueEntry) -> String {
     let held = if entry.held { "  (brought back by an undo)" } else { "" };
     format!(
@@ -190,7 +190,7 @@ pub fn line(entry: &v1::QueueEntry) -> String {
     .to_owned()
 }
 
-/// An entry in full.
+/// Prints all fields of a queue entry.
 pub fn say_entry(output: &mut Output, entry: &v1::QueueEntry) -> Result<(), CliError> {
     let time = text::timestamp(entry.time.as_ref());
     output.say(paint(style::ID, text::id(&entry.name)))?;
@@ -204,7 +204,7 @@ pub fn say_entry(output: &mut Output, entry: &v1::QueueEntry) -> Result<(), CliE
     Ok(())
 }
 
-/// An entry for programs.
+/// Returns the JSON line of a queue entry.
 pub fn json_line(kind: &str, entry: &v1::QueueEntry) -> Value {
     lines::line(
         kind,

@@ -14,7 +14,7 @@ use crate::text;
 
 /// The most ranges or keys in one line.
 const SHOWN_MAX: usize = 5;
-/// The size of a page.
+/// Overlaps in one answer of the server.
 const PAGE: i32 = 500;
 
 /// Show which open workspaces change the same files, while agents still work
@@ -50,7 +50,7 @@ impl Radar {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let mut events = match self.watch {
-            // Before the first look, so that nothing is missed between both.
+            // Subscribe before the first listing, so that no change in between is missed.
             true => Some(self.subscribe(&mut client).await?),
             false => None,
         };

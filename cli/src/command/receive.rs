@@ -93,7 +93,7 @@ impl Receive {
             let messages = tokio_stream::once(message(Event::Options(options))).chain(data);
             count_bytes(&session.output, "receive", &passed, client.transfer.receive_snapshots(messages)).await
         };
-        // A source that could not be read looks like a stream that was cut.
+        // To the server, a source that could not be read looks like a truncated stream: report the read error instead.
         if reading.is_finished() {
             let read = reading.await.expect("reading does not panic");
             read.map_err(|error| CliError::machine(self.file.to_string_lossy(), &error))?;
@@ -125,7 +125,7 @@ fn hinted(error: CliError) -> CliError {
     error
 }
 
-/// The JSON line of a receive.
+/// Returns the JSON line of a receive.
 pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     let tips: Vec<_> = received.tips.iter().map(|name| text::id(name)).collect();
     let fields = json!({
@@ -141,7 +141,7 @@ pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
     lines::line("received", fields)
 }
 
-/// The kind and the name of a reference that a user has named; nothing for records that the store names itself.
+/// Splits a reference into its kind and its name, or returns `None` if it is neither a workspace nor a label.
 fn shown_name(reference: &str) -> Option<(&str, &str)> {
     reference.split_once('/').filter(|(kind, _)| matches!(*kind, "workspace" | "label"))
 }

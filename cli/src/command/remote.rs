@@ -126,7 +126,7 @@ impl Add {
             contexts.put(&context, &server);
             contexts.save()?;
         }
-        // The process that syncs: it sees the definition within a second.
+        // Starts the background process, which reads the new definition within a second.
         session.client_of_new_store().await?;
         let remotes = Remotes::of_home(session.home());
         let remote = Definition {
@@ -153,7 +153,7 @@ impl Add {
         Ok(Exit::OK)
     }
 
-    /// The server, and the name of the context that holds its key.
+    /// Returns the server and the name of the context that holds its key.
     fn choose_server(&self, contexts: &Contexts, key: Option<ServerKey>) -> Result<(String, Server), CliError> {
         if !self.server.contains("://") {
             if self.server == LOCAL {
@@ -221,14 +221,14 @@ impl Rm {
     }
 }
 
-/// The workspaces that hold the heads of a remote, as resource names.
+/// Returns the resource names of the workspaces that hold the heads of a remote.
 async fn tracked(client: &mut Client, remote: &str) -> Result<Vec<String>, CliError> {
     let prefix = tracking_name(remote, "");
     let found = workspaces(client, &prefix).await?;
     Ok(found.into_iter().map(|found| found.name).collect())
 }
 
-/// The labels that were kept of a remote because both sides had moved them, as resource names.
+/// Returns the resource names of the labels that were kept of a remote because both sides had moved them.
 async fn tracked_labels(client: &mut Client, remote: &str) -> Result<Vec<String>, CliError> {
     let mut request = v1::ListLabelsRequest { prefix: tracking_name(remote, ""), ..Default::default() };
     let mut found = Vec::new();
@@ -242,7 +242,7 @@ async fn tracked_labels(client: &mut Client, remote: &str) -> Result<Vec<String>
     }
 }
 
-/// The JSON line of a remote. It holds no key.
+/// Returns the JSON line of a remote, without its key.
 fn json_line(remote: &Definition) -> Value {
     lines::line(
         "remote",

@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::store_copy::{Copied, NamedHead};
 use crate::text;
 
-/// The error for a name that the sender does not have.
+/// Returns the error for a name that the sender does not have.
 pub fn not_found(word: &str, place: &str) -> CliError {
     let message = format!("there is no workspace and no label `{}` in {place}", text::printable(word));
     CliError::new(Exit::ERROR, Reason::NotFound.word(), message)
@@ -27,7 +27,8 @@ pub fn hinted(error: CliError) -> CliError {
     }
 }
 
-/// The server to push to or to pull from: the one that is named, that of the workspace, the current context, or the only one.
+/// Returns the server to push to or to pull from: the named one, the one that settings name for the workspace, the current context,
+/// or the only known one.
 pub fn choose_server(session: &Session, named: Option<Server>, workspace: &str) -> Result<Server, CliError> {
     if let Some(server) = named {
         return Ok(server);
@@ -51,13 +52,13 @@ pub fn choose_server(session: &Session, named: Option<Server>, workspace: &str) 
     contexts.resolve(&word)?.ok_or_else(local)
 }
 
-/// The setting with the server of a workspace, or of all.
+/// Returns the key of the setting that names the server of a workspace, or of all workspaces.
 fn server_key(workspace: Option<&str>) -> Result<NamedKey, CliError> {
     let named = find_key("workspace.server")?;
     Ok(NamedKey { workspace: workspace.map(str::to_owned), ..named })
 }
 
-/// The server that the settings name for a workspace.
+/// Returns the server that the settings name for a workspace, or for all workspaces.
 fn stored_server(session: &Session, workspace: &str) -> Result<Option<String>, CliError> {
     let of_workspace = session.config.shown(&server_key(Some(workspace))?);
     Ok(of_workspace.or(session.config.shown(&server_key(None)?)))
@@ -69,7 +70,7 @@ pub fn store_server(session: &mut Session, workspace: &str, server: &Server) -> 
     session.config.save()
 }
 
-/// The JSON line of a push or a pull. Without a copy nothing was to be sent.
+/// Returns the JSON line of a push or a pull. `copied` is `None` if there was nothing to send.
 pub fn json_line(kind: &str, named: &NamedHead, server: &Server, copied: Option<&Copied>) -> Value {
     let sent = copied.map(|copied| copied.sent).unwrap_or_default();
     let names = copied.map_or(&[][..], |copied| &copied.received.names);

@@ -144,7 +144,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
         output.say(format!("{} {}", paint(style_of(kind), text::change_letter(kind)), text::path(&change.path)))?;
         match kind {
             v1::ChangeKind::Removed => remove += 1,
-            // A restore counts files: directories and attributes come with them.
+            // Only files are counted: directories and attributes are restored with them.
             _ if change.directory || kind == v1::ChangeKind::Metadata => {}
             _ => {
                 write += 1;
@@ -164,7 +164,7 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
     output.say(words)
 }
 
-/// The JSON line of a restore.
+/// Returns the JSON line of a restore.
 pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
     lines::line(
         kind,

@@ -115,7 +115,7 @@ impl Redo {
     }
 }
 
-/// Redoes the operation of a number, or the one that the undo of this number took back. Returns its number as well.
+/// Redoes an operation, or the operation that the undo of this number reverted. Returns the number of the redone operation as well.
 async fn redo_operation(client: &mut Client, number: u64) -> Result<(v1::RedoOperationResponse, u64), CliError> {
     let request = v1::GetOperationRequest { name: operation_name(number), ..Default::default() };
     let found = client.operations.get_operation(request).await?.into_inner().operation;

@@ -115,7 +115,7 @@ struct VersionFlags {
 }
 
 impl Take {
-    /// The version and the paths that were named.
+    /// Returns the version to take, and the paths to take it for.
     fn split(&self) -> Result<(String, &[OsString]), CliError> {
         let flag = match &self.version {
             VersionFlags { ours: true, .. } => Some("ours"),
@@ -217,7 +217,7 @@ impl Show {
     }
 }
 
-/// Shows what a path would look like in the target, markers included.
+/// Prints the contents that a path would have in the target, with conflict markers.
 fn say_text(output: &mut Output, shown: &[u8]) -> Result<(), CliError> {
     let lines = String::from_utf8_lossy(shown);
     lines.lines().try_for_each(|line| output.say(format!("    {}", text::printable(line))))

@@ -11,7 +11,7 @@ use crate::connect::Client;
 use crate::error::CliError;
 use crate::session::{Session, current_workspace, revision_state};
 
-/// The snapshot that a revision names.
+/// Fetches the snapshot that a revision names.
 pub async fn snapshot(
     client: &mut Client,
     place: Option<&AttachedDirectory>,
@@ -25,9 +25,9 @@ pub async fn snapshot(
 /// Two revisions written as `A..B`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The one before the dots; `@` where there is none.
+    /// The revision before the dots; `@` if there is none.
     pub from: String,
-    /// The one behind them; `@` where there is none.
+    /// The revision after the dots; `@` if there is none.
     pub to: String,
 }
 
@@ -49,13 +49,13 @@ pub struct RevisionsAndPaths {
     pub ranges: Vec<Range>,
     /// Paths in the tree.
     pub paths: Vec<Bytes>,
-    /// The first path that is neither on the disk nor in the last snapshot and was not said to be a path, with the reason why it is no
-    /// revision.
+    /// The first argument that was taken for a path, but is neither on the disk nor in the last snapshot, with the reason why it is
+    /// no revision. Arguments after `--` are not checked.
     pub doubtful: Option<(String, CliError)>,
 }
 
 impl RevisionsAndPaths {
-    /// Fails if one of the words is neither a revision nor a path that is there.
+    /// Fails if an argument is neither a revision nor an existing path.
     pub fn require_known(self) -> Result<Self, CliError> {
         match self.doubtful {
             Some((word, error)) => Err(neither_error(&word, &error)),
@@ -64,18 +64,18 @@ impl RevisionsAndPaths {
     }
 }
 
-/// A word that is neither a revision nor a path.
+/// Returns the error for a word that is neither a revision nor a path.
 pub fn neither_error(word: &str, error: &CliError) -> CliError {
     let message = format!("`{word}` is neither a path nor a revision: {}", error.message);
     CliError::new(error.exit, &error.reason, message)
 }
 
-/// Which words of a command line are revisions.
+/// Which arguments can be revisions.
 #[derive(Clone, Copy, Debug)]
 pub struct RevisionLimits {
-    /// Most revisions; the arguments behind them are paths.
+    /// Most revisions; the arguments after them are paths.
     pub revisions_max: usize,
-    /// Whether `A..B` is taken as well.
+    /// Whether ranges such as `A..B` are accepted, too.
     pub ranges: bool,
 }
 
@@ -118,7 +118,7 @@ pub async fn split_revisions_and_paths(
     Ok(found)
 }
 
-/// The revisions among the first words, at most `revisions_max` of them; the words behind them are paths.
+/// Splits words into at most `revisions_max` revisions and the paths that follow them.
 pub async fn revisions_and_paths(
     session: &mut Session,
     place: Option<&AttachedDirectory>,
@@ -131,7 +131,7 @@ pub async fn revisions_and_paths(
     Ok((found.revisions, found.paths))
 }
 
-/// A revision and a path of it, as `REV:PATH`; nothing if there is no colon outside of braces. Without a revision it is `@`.
+/// Splits `REV:PATH` into the revision and the path; `REV` defaults to `@`. Returns `None` if there is no colon outside of braces.
 pub fn revision_and_path(
     session: &Session,
     place: Option<&AttachedDirectory>,
@@ -154,7 +154,7 @@ fn colon(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// The path in the tree that a word means. Outside of any directory it is taken as it is.
+/// Resolves a word to a path in the tree. Outside of attached directories, the word is relative to the root of the tree.
 pub fn tree_path(session: &Session, place: Option<&AttachedDirectory>, word: &OsStr) -> Result<Bytes, CliError> {
     match place {
         Some(place) => place.tree_path(&session.cwd, word),
@@ -162,16 +162,16 @@ pub fn tree_path(session: &Session, place: Option<&AttachedDirectory>, word: &Os
     }
 }
 
-/// A word that must be text.
+/// Returns a word as text, or an error that it is not a revision if it is not UTF-8.
 pub fn text_of(word: &OsStr) -> Result<&str, CliError> {
     word.to_str().ok_or_else(|| CliError::usage(format!("`{}` is not a revision", word.to_string_lossy())))
 }
 
-/// The meaning of an argument.
+/// The kind of an argument.
 enum WordKind {
     Revision(String),
     Range(Range),
-    /// A path; with the reason why it is no revision if nothing is there.
+    /// A path; if it does not exist, with the reason why it is no revision.
     Path(Option<CliError>),
 }
 
@@ -210,7 +210,7 @@ async fn meaning(
     Ok(WordKind::Path(Some(error).filter(|_| !is_there)))
 }
 
-/// Whether the last snapshot has a path.
+/// Returns whether the head of the workspace has a path; `false` if that cannot be determined.
 async fn is_in_head(session: &Session, client: &mut Client, place: Option<&AttachedDirectory>, word: &OsStr) -> bool {
     let Some(place) = place.filter(|place| !place.workspace.head.is_empty()) else { return false };
     let Ok(path) = place.tree_path(&session.cwd, word) else { return false };

@@ -113,7 +113,7 @@ impl Show {
             (store.as_str(), &rules.text),
             (rules.project_source.as_str(), &rules.project),
         ];
-        // Later ones go before earlier ones, as rules do in one file.
+        // Printed in the order in which they apply: later rules override earlier ones, as in one file.
         for (source, text) in parts.iter().filter(|(_, text)| !text.trim().is_empty()) {
             output.say(paint(style::FAINT, format!("# {}", text::printable(source))))?;
             output.say(text.trim_end())?;

@@ -77,7 +77,7 @@ impl Run {
         };
         let found = workspaces::workspace(&mut client, &workspace_name(workspace)).await?;
         if found.following.is_some() {
-            // A conflict is told; the command sees it in the files.
+            // A conflict is only reported; the command finds it in the files.
             update_now(session, &mut client, &found.name, true).await?;
         }
         if let Some(directory) = found.directories.first() {
@@ -99,7 +99,7 @@ impl Run {
         }
     }
 
-    /// Mounts in a namespace of its own, which ends with the command.
+    /// Runs the command in a private mount of the workspace, in its own mount namespace.
     async fn in_mount(&self, session: &mut Session, client: &mut Client, workspace: &str) -> Outcome {
         let request = v1::PrepareMountRequest {
             workspace: workspace_name(workspace),
@@ -135,7 +135,7 @@ impl Run {
         }
     }
 
-    /// Writes the files out for the time of the command.
+    /// Runs the command in a temporary checkout of the workspace.
     async fn in_checkout(&self, session: &mut Session, client: &mut Client, workspace: &str) -> Outcome {
         let folder = new_folder(session.home(), "run")?;
         let path = folder.join("tree");
@@ -238,7 +238,7 @@ async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, Cli
         };
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            // The child may have ended in this moment.
+            // The child may have just ended.
             let _ = kill_process(id, signal);
         }
     }

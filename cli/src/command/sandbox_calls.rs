@@ -16,12 +16,12 @@ use crate::session::Session;
 
 /// The start of every id of a sandbox.
 const ID_START: &str = "sbx-";
-/// Sandboxes of one name that are looked at.
+/// Most sandboxes in one answer when a name is looked up.
 const PAGE_SIZE: i32 = 100;
 
-/// The sandboxes that a command works on.
+/// The calls to the sandbox service of a server or of the local store.
 pub struct SandboxCalls {
-    /// The calls.
+    /// The client of the service.
     pub client: SandboxServiceClient<CallerChannel>,
 }
 
@@ -31,7 +31,7 @@ impl SandboxCalls {
         Ok(Self { client: session.sandbox_client().await?.sandboxes })
     }
 
-    /// The id of a sandbox that is named by its id or by its name.
+    /// Returns the id of a sandbox, given its id or its name.
     pub async fn id(&mut self, word: &str) -> Result<String, CliError> {
         if word.starts_with(ID_START) {
             return Ok(word.to_owned());
@@ -58,7 +58,7 @@ impl SandboxCalls {
         }
     }
 
-    /// Ends a sandbox and forgets it. Returns it as it was.
+    /// Deletes a sandbox. Returns its last state.
     pub async fn remove(&mut self, word: &str, keep_workspace: bool) -> Result<v1::Sandbox, CliError> {
         let id = self.id(word).await?;
         let found = self.client.get_sandbox(v1::GetSandboxRequest { id: id.clone() }).await.map_err(failure)?;
@@ -68,7 +68,7 @@ impl SandboxCalls {
     }
 }
 
-/// The error of a call about sandboxes. A process without sandboxes does not know the call.
+/// Converts the status of a failed sandbox call to an error. A process without sandboxes answers "unimplemented".
 pub fn failure(status: Status) -> CliError {
     if status.code() == Code::Unimplemented {
         let message = "this process of the store has no sandboxes";
@@ -107,8 +107,8 @@ pub fn variables(words: &[String]) -> Result<HashMap<String, String>, CliError> 
     words.iter().map(one).collect()
 }
 
-/// Reads secrets: `NAME` for the variable of this program, `NAME=@FILE` for the contents of a file. A value is not taken from the command
-/// line, which other users of this machine can read.
+/// Reads secrets: `NAME` for the variable of this program, `NAME=@FILE` for the contents of a file. A value is not taken from the
+/// command line, which other users of this machine can read.
 pub fn secrets(words: &[String], directory: &Path) -> Result<HashMap<String, String>, CliError> {
     let one = |word: &String| -> Result<(String, String), CliError> {
         let hint = "write --secret NAME for a variable of the environment, or --secret NAME=@FILE";
@@ -131,7 +131,7 @@ pub fn secrets(words: &[String], directory: &Path) -> Result<HashMap<String, Str
     words.iter().map(one).collect()
 }
 
-/// The working directory in the sandbox.
+/// Returns the working directory in the sandbox: a relative path is below `/workspace`, an empty one selects the default.
 pub fn working_directory(given: &str) -> String {
     match given {
         "" => String::new(),
@@ -140,7 +140,7 @@ pub fn working_directory(given: &str) -> String {
     }
 }
 
-/// A command line for a shell that runs exactly these words.
+/// Quotes words into a shell command line that executes exactly these words.
 pub fn command_line(words: &[std::ffi::OsString]) -> Result<String, CliError> {
     let quoted: Result<Vec<_>, CliError> = words
         .iter()
@@ -153,7 +153,7 @@ pub fn command_line(words: &[std::ffi::OsString]) -> Result<String, CliError> {
             }
         })
         .collect();
-    // The shell gives its process to the command, which gets signals directly.
+    // `exec` replaces the shell by the command, so that the command gets signals directly.
     Ok(format!("exec {}", quoted?.join(" ")))
 }
 

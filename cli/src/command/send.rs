@@ -17,7 +17,7 @@ use crate::output::progress::drive_pieces;
 use crate::session::{Session, current_workspace};
 use crate::text;
 
-/// A list of what a store has is not longer than this.
+/// Most bytes that are read of a list of a receiver's snapshots.
 const HAVE_BYTES_MAX: u64 = 32 << 20;
 
 /// Send snapshots to another store, as a stream of bytes
@@ -127,7 +127,7 @@ async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError
     Ok(Some(Bytes::from(bytes)))
 }
 
-/// The JSON line of a send.
+/// Returns the JSON line of a send.
 pub fn json_line(sent: &v1::SendResult) -> Value {
     let fields = json!({
         "objects": sent.objects,

@@ -63,7 +63,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until the process is asked to stop, or is idle if it is the background process.
+    /// Serves until the process is asked to stop; the background process of a store also stops when it is idle.
     pub fn run(self, session: &Session) -> Result<Exit, CliError> {
         let settings = ServerSettings::load(&self.options, self.socket.is_some())?;
         let nfs = nfs(&settings)?;
@@ -107,7 +107,7 @@ impl Serve {
     }
 }
 
-/// The cluster whose projects are served, if the server is a node of one.
+/// Returns the cluster whose projects are served, or `None` if the server is not a node of a cluster.
 fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
     let (database, bucket) = settings.text("cluster").zip(settings.text("bucket"))?;
     Some(ClusterOptions {
@@ -118,7 +118,7 @@ fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
     })
 }
 
-/// How events are sent to webhooks.
+/// Reads the settings of the delivery of webhooks.
 fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
     let default = WebhookOptions::default();
     let seconds = settings.number("webhook-timeout", 1..=60)?.map(u64::from);
@@ -131,7 +131,7 @@ fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
     })
 }
 
-/// How sandboxes are started.
+/// Reads the settings of sandboxes.
 fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
     let host = settings.text("docker-host").unwrap_or(DOCKER_HOST);
     let network = settings.text("docker-network").filter(|network| *network != "none");
@@ -160,7 +160,7 @@ fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
     })
 }
 
-/// Where NFS is served, if it is.
+/// Returns the address on which NFS is served and the allowed clients, or `None` if NFS is off.
 fn nfs(settings: &ServerSettings) -> Result<Option<NfsListen>, CliError> {
     settings.require("nfs-allow", "nfs")?;
     let allow = settings.list("nfs-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?;
@@ -181,7 +181,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Does it, and waits until the store is free.
+    /// Stops the background process, and waits until it has ended and released the store.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client_if_running().await;
         let mut watches = 0;

@@ -32,7 +32,7 @@ const MARK_TEXT: &str = "amalgam server backup 1\n";
 /// The file of settings, in a data directory and in a backup.
 const SETTINGS: &str = "config.toml";
 const PROJECTS: &str = "projects";
-/// Projects that one question returns.
+/// Projects in one answer of the catalog.
 const PAGE: u32 = 500;
 
 /// Backs up the server of a data directory.
@@ -47,7 +47,7 @@ pub async fn back_up(session: &mut Session, data: &Path, target: &Path, verify: 
     }
     let failed = |error: io::Error| CliError::machine(target.display(), &error);
     make_private(&target.join(PROJECTS)).map_err(failed)?;
-    // Held to the end: no server begins meanwhile. A server that runs has it.
+    // The lock is held to the end, so that no server starts meanwhile. If a server runs, it has the lock.
     let held = lock(data).ok();
     let catalog = open_catalog(data).await?;
     let projects = copy_catalog(&catalog, target).await?;
@@ -77,7 +77,7 @@ pub async fn back_up(session: &mut Session, data: &Path, target: &Path, verify: 
     Ok(Exit::OK)
 }
 
-/// A client of the process that has a project open: the server, or this one.
+/// Returns a client of the process that has a project open: the running server if `is_served`, else this process.
 async fn client(session: &Session, data: &Path, project: &Project, is_served: bool) -> Result<Client, CliError> {
     let actor = &session.connect.actor;
     if !is_served {
@@ -117,7 +117,7 @@ async fn back_up_project(
     Ok(sent)
 }
 
-/// Copies the catalog as it is at one moment. Returns its projects, deleted ones too.
+/// Copies a consistent snapshot of the catalog. Returns its projects, including deleted ones.
 async fn copy_catalog(catalog: &Catalog, target: &Path) -> Result<Vec<Project>, CliError> {
     let failed = |error: io::Error| CliError::machine(target.display(), &error);
     // In a private directory: the database's own mode would let others read it.

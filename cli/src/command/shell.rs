@@ -21,12 +21,12 @@ use crate::session::Session;
 
 /// Bytes of input that one call sends.
 const INPUT_BYTES: usize = 4 << 10;
-/// Parts of input that wait to be sent.
+/// Most blocks of input that wait to be sent.
 const INPUT_QUEUE: usize = 64;
-/// Delay before a broken connection is made again; it doubles up to the longest one.
+/// Delay before a broken connection is retried; it doubles up to the maximum.
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
-/// A server that cannot be reached for so long is given up.
+/// Time after which a connection that cannot be restored is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
 
 /// Open a terminal in a sandbox
@@ -90,15 +90,15 @@ fn require_terminal() -> Result<(), CliError> {
     }
 }
 
-/// A terminal of a sandbox that is shown on this one.
+/// A terminal of a sandbox that is attached to the terminal of this process.
 pub struct Terminal {
-    /// The calls.
+    /// The client of the sandbox service.
     pub client: SandboxServiceClient<CallerChannel>,
-    /// The sandbox.
+    /// The id of the sandbox.
     pub sandbox_id: String,
-    /// The terminal.
+    /// The id of the terminal.
     pub id: String,
-    /// Bytes of output that were written already.
+    /// Offset of the next byte of output to show.
     pub offset: i64,
 }
 
@@ -107,7 +107,7 @@ impl Terminal {
     pub async fn follow(mut self, session: &mut Session) -> Outcome {
         require_terminal()?;
         session.output.flush()?;
-        // A window that is closed, or a kill, ends this program; the terminal in the sandbox goes on.
+        // A closed window or a kill ends this program, but not the terminal in the sandbox.
         session.interrupts.say_instead("the terminal goes on in its sandbox; `amalgam attach` comes back to it");
         let mode = RawMode::enter(io::stdin()).map_err(|error| CliError::machine("the terminal", &error))?;
         let resizing = tokio::spawn(follow_size(self.client.clone(), self.sandbox_id.clone(), self.id.clone()));
@@ -119,7 +119,7 @@ impl Terminal {
         ended
     }
 
-    /// Writes the output to its end.
+    /// Writes the output to the screen until the shell ends, and reconnects if the connection breaks.
     async fn show(&mut self) -> Outcome {
         let (mut delay, mut lost): (_, Option<Instant>) = (RETRY_DELAY_MIN, None);
         loop {
@@ -163,7 +163,7 @@ fn write(event: &v1::AttachTerminalResponse) -> Result<Option<Outcome>, CliError
         "exit" => Ok(Some(Ok(Exit(u8::try_from(event.exit_code).unwrap_or(1))))),
         "error" => Ok(Some(Err(CliError::new(Exit::ERROR, "COMMAND_FAILED", event.message.as_str())))),
         _ => {
-            // The screen of the sandbox is this screen: its bytes go there as they are.
+            // The bytes control the screen of the user on purpose, so they are not escaped.
             let mut screen = io::stdout();
             screen.write_all(&event.data)?;
             screen.flush()?;
@@ -172,10 +172,10 @@ fn write(event: &v1::AttachTerminalResponse) -> Result<Option<Outcome>, CliError
     }
 }
 
-/// Sends keys.
+/// Forwards standard input to the terminal of the sandbox.
 async fn feed(mut client: SandboxServiceClient<CallerChannel>, sandbox_id: String, id: String) {
     let (send, mut typed) = mpsc::channel(INPUT_QUEUE);
-    // A thread of its own: a person may type nothing for hours.
+    // Its own thread, because a read from standard input can block for hours.
     std::thread::spawn(move || {
         let mut block = vec![0; INPUT_BYTES];
         loop {
@@ -192,19 +192,19 @@ async fn feed(mut client: SandboxServiceClient<CallerChannel>, sandbox_id: Strin
     });
     while let Some(data) = typed.recv().await {
         let request = v1::WriteTerminalRequest { sandbox_id: sandbox_id.clone(), pty_id: id.clone(), data };
-        // The output tells what became of the terminal; keys that are typed while the connection is broken are lost.
+        // A failure is reported by the stream of output; keys that are typed while the connection is broken are lost.
         let _ = client.write_terminal(request).await;
     }
 }
 
-/// Gives the terminal of the sandbox the size of this one, now and whenever it changes.
+/// Resizes the terminal of the sandbox to the size of this one, now and after each change.
 async fn follow_size(mut client: SandboxServiceClient<CallerChannel>, sandbox_id: String, id: String) {
     let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
     loop {
         let (cols, rows) = window_size(io::stdin());
         let (cols, rows) = (cols.into(), rows.into());
         let request = v1::ResizeTerminalRequest { sandbox_id: sandbox_id.clone(), pty_id: id.clone(), cols, rows };
-        // A size that does not arrive is sent again with the next change.
+        // A resize that fails is repeated by the next change.
         let _ = client.resize_terminal(request).await;
         changes.recv().await;
     }

@@ -26,9 +26,9 @@ use crate::session::Session;
 use crate::text;
 use fold::Changes;
 
-/// Most lines that are printed unless more are asked for.
+/// Most lines that are printed without `-v`.
 const LINES_MAX: usize = 100;
-/// Most unwritten paths that are named for one reason unless more are asked for.
+/// Most unwritten paths that are listed for one reason without `-v`.
 const UNWRITTEN_MAX: usize = 5;
 
 /// Show what changed since the last snapshot
@@ -52,7 +52,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether the workspace is named, so that no directory is needed.
+    /// Returns whether `-w` names the workspace, so that no directory is needed.
     pub fn names_workspace(&self) -> bool {
         self.workspace.is_some()
     }
@@ -113,7 +113,7 @@ impl Status {
     }
 }
 
-/// The lines of the listing: folded, or every path.
+/// Prints the lines of the listing: folded, or every path with `-v`.
 fn say_changes(output: &mut Output, changes: &Changes) -> Result<(), CliError> {
     let is_verbose = output.is_verbose();
     let lines = if is_verbose { &changes.every_path } else { &changes.folded };
@@ -204,7 +204,7 @@ fn emit_status(
     output.emit(&lines::with_path(line, &place.directory.path))
 }
 
-/// Names the paths of the head that ignore rules leave out by now: the outermost of them, sorted.
+/// Prints the outermost paths of the head that ignore rules exclude by now, and emits a JSON line for each path.
 fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
     let mut outermost: Vec<&Bytes> = Vec::new();
     for path in paths {
@@ -224,7 +224,7 @@ fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Names the paths that could not be written here, in one line for each reason, and the command that tries again.
+/// Prints the paths that could not be written here, in one line for each reason, and the command that retries them.
 fn say_unwritten(output: &mut Output, unwritten: &[v1::Notice]) -> Result<(), CliError> {
     let mut by_reason: Vec<(&v1::Notice, Vec<&Bytes>)> = Vec::new();
     for notice in unwritten {
@@ -257,7 +257,7 @@ fn say_unwritten(output: &mut Output, unwritten: &[v1::Notice]) -> Result<(), Cl
     Ok(())
 }
 
-/// The directory is known, but not as it is now.
+/// Prints the status of a directory that cannot be captured, and fails with the reason.
 fn unusable(output: &mut Output, place: &AttachedDirectory) -> Outcome {
     emit_status(output, place, &v1::DirectoryStatus::default(), &Changes::default())?;
     Err(CliError::refused(format!("not protected: {}", place.directory.problem)))

@@ -64,14 +64,14 @@ struct Migrate {
     bucket: String,
 }
 
-/// The two places of a migration.
+/// The direction of a migration, with its source and its target.
 enum Route {
     ToCluster { home: PathBuf, project: ProjectName },
     FromCluster { project: ProjectName, home: PathBuf },
 }
 
 impl StoreCommand {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let StoreVerb::Migrate(migrate) = self.verb;
         migrate.run(session).await
@@ -128,7 +128,7 @@ fn migrate(route: &Route, cluster: &str, bucket: &str) -> Result<Migrated, CliEr
         let options = CloudOptions::new(cluster, open_bucket(bucket)?, project.as_str());
         Cloud::open(&options).map(Arc::new)
     };
-    // Progress has no place of its own yet: a migration is one call.
+    // A migration is one call without a progress stream, so progress goes to the log.
     let mut watch = |done: u64, total: u64| tracing::info!(done, total, "objects copied");
     let (migrated, target) = match route {
         Route::ToCluster { home, project } => {

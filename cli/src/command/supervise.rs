@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// Time that processes get to end after they were killed: one that waits for a disk takes its time, one of another user never ends.
+/// Time limit for killed processes to end: one that waits for a disk needs time, one of another user never ends.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -31,13 +31,13 @@ pub struct Supervise {
 }
 
 impl Supervise {
-    /// Does it. Ends as the command ends, or with 143 if it was asked to end.
+    /// Runs the command under supervision. Returns its exit code, or 143 if the supervisor was asked to end.
     pub fn run(&self) -> Exit {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let ended = runtime.and_then(|runtime| runtime.block_on(self.supervise()));
         end_descendants();
         ended.unwrap_or_else(|error| {
-            // Standard error is that of the command.
+            // Standard error is shared with the command.
             drop(writeln!(io::stderr(), "{}: {error}", self.command[0].to_string_lossy()));
             if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) }
         })
@@ -58,12 +58,12 @@ impl Supervise {
     }
 }
 
-/// Ends all descendants: each that ends hands its children over to this process.
+/// Kills all descendants. The kernel reparents orphaned grandchildren to this process, which kills them in the next round.
 fn end_descendants() {
     let until = Instant::now() + END_TIMEOUT;
     loop {
         for id in children() {
-            // It may have ended in this moment.
+            // The process may have just ended.
             let _ = kill_process(id, Signal::KILL);
         }
         loop {
@@ -81,7 +81,7 @@ fn end_descendants() {
     }
 }
 
-/// The children of this process.
+/// Returns the process ids of the children of this process.
 fn children() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -89,7 +89,7 @@ fn children() -> Vec<Pid> {
     ids.filter(|id| parent_of(*id).as_deref() == Some(&*own)).filter_map(Pid::from_raw).collect()
 }
 
-/// The parent of a process, as the kernel writes it.
+/// Reads the parent id of a process from `/proc`, or returns `None` if the process is gone.
 fn parent_of(id: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the program is in brackets, and may hold brackets and blanks itself.

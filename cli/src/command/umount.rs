@@ -40,7 +40,7 @@ pub struct Umount {
     lazy: bool,
 }
 
-/// Unmounts a path, in use or not.
+/// Unmounts a path, even if it is in use (lazily).
 pub async fn unmount(client: &mut Client, path: &Path) -> Result<(), CliError> {
     let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
     let target = Some(v1::unmount_request::Target::Path(path));
@@ -62,7 +62,7 @@ impl Umount {
         }
     }
 
-    /// Unmounts what can be, and says what cannot.
+    /// Unmounts all mounts, and prints an error for each one that cannot be unmounted.
     async fn unmount_all(&self, session: &mut Session, client: &mut Client) -> Outcome {
         let mut exit = Exit::OK;
         let all = mounts(client).await?.0;
@@ -70,7 +70,7 @@ impl Umount {
         for mount in &all {
             let target = v1::unmount_request::Target::Name(mount.name.clone());
             match self.unmount(session, client, target).await {
-                // It was unmounted in this moment.
+                // The mount has just been removed.
                 Err(error) if error.is(Reason::NotFound) => {}
                 Err(error) => {
                     session.output.failure(&error);
@@ -111,7 +111,7 @@ impl Umount {
     }
 }
 
-/// Whether an argument is the path of a mount. A path goes before a workspace of the same name.
+/// Returns the path or the workspace that an argument names. The path of a mount goes before a workspace of the same name.
 async fn target(session: &Session, client: &mut Client, what: &OsStr) -> Result<v1::unmount_request::Target, CliError> {
     use v1::unmount_request::Target;
     let path = session.host_path(what);

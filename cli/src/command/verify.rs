@@ -85,7 +85,7 @@ impl Verify {
     }
 }
 
-/// Rebuilds what keeps the store from being opened, where no process has it open.
+/// Repairs a store that cannot be opened, unless a process has it open.
 async fn recover(session: &mut Session) -> Result<(), CliError> {
     if session.server().is_some() || running(&session.connect).await.is_some() {
         return Ok(());

@@ -106,7 +106,7 @@ impl Watch {
     }
 }
 
-/// Has the background process started at log-in if asked to, and says what takes the watch up when the process is gone.
+/// Installs the systemd unit if `at_login` is set, and prints how the watch continues after a restart of the machine.
 fn say_survival(session: &mut Session, at_login: bool) -> Result<(), CliError> {
     if at_login {
         let unit = unit::install(session.home())?;
@@ -123,12 +123,12 @@ fn say_survival(session: &mut Session, at_login: bool) -> Result<(), CliError> {
     })
 }
 
-/// Whether any directory of the store is to be watched in the background.
+/// Returns whether any directory of the store is to be watched in the background.
 async fn is_any_watched(client: &mut Client) -> Result<bool, CliError> {
     Ok(directories(client).await?.iter().any(|directory| directory.watch_wanted))
 }
 
-/// All directories that belong to workspaces.
+/// Returns all directories that belong to workspaces.
 pub async fn directories(client: &mut Client) -> Result<Vec<v1::Directory>, CliError> {
     let mut request = v1::ListDirectoriesRequest { page_size: 500, page_token: String::new() };
     let mut all = Vec::new();
@@ -142,10 +142,10 @@ pub async fn directories(client: &mut Client) -> Result<Vec<v1::Directory>, CliE
     }
 }
 
-/// For how many seconds it is told that a new process has taken a watch up.
+/// Seconds after a new process has resumed a watch during which commands mention the gap.
 const RESUMED_SECONDS: i64 = 60;
 
-/// Warns if a directory should be watched and is not, or was not watched until a moment ago.
+/// Warns if a directory should be watched and is not, or if its watch was resumed a moment ago.
 pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Timestamp) -> Result<(), CliError> {
     if !directory.watch_problem.is_empty() {
         let warning = format!(
@@ -165,7 +165,7 @@ pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Times
     ))
 }
 
-/// `500ms`, `2s`, `5m`, `1h`, or seconds.
+/// Parses a duration such as `500ms`, `2s`, `5m` or `1h`; a number without a unit is in seconds.
 fn duration(words: &str) -> Result<Duration, String> {
     let digits = words.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &words[digits.len()..] {

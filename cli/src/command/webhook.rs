@@ -16,7 +16,7 @@ use crate::serve_network::{catalog_error, open_server_catalog};
 use crate::session::Session;
 use crate::text;
 
-/// How long `test` and `replay` wait for the server.
+/// Most time that `test` and `replay` wait for the server.
 const RESULT_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -145,7 +145,7 @@ struct Replay {
 }
 
 impl Webhook {
-    /// Does it. The catalog is changed without the server, which looks at it every second.
+    /// Runs the command. It changes the catalog directly; a running server reads the catalog every second.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
             WebhookCommand::Create(create) => create.run(session).await,
@@ -238,7 +238,7 @@ impl Deliveries {
     }
 }
 
-/// Waits until the server has made a delivery, and tells the result.
+/// Waits until the server has made a delivery, and prints the result.
 async fn tell_result(
     session: &mut Session,
     catalog: &Catalog,

@@ -1,7 +1,8 @@
 //! The folders in the store's `forks` in which `explore` and `bisect` work: lists the workspaces made for them, and removes them.
 //!
-//! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a note
-//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its leftovers.
+//! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a
+//! note without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes its
+//! leftovers.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -31,21 +32,21 @@ use crate::text;
 
 /// The command that removes leftovers.
 pub const REMOVE_ENDED: &str = "amalgam ws rm --ended";
-/// Environment variable of a folder's processes: the path of the folder.
+/// Environment variable with the path of the folder, set for the processes that are started for it.
 pub const FOLDER_VARIABLE: &str = "AMALGAM_WORK_FOLDER";
 /// The file that lists the workspaces that were made for a folder.
 const NOTE_FILE: &str = "note.json";
-/// Attempts to kill the processes of a folder: one that was just being started may be missed.
+/// Most rounds of killing the processes of a folder: a round can miss a process that is just being started.
 const KILL_ATTEMPTS_MAX: usize = 10;
-/// No more sandboxes of a folder run at the same time.
+/// Most sandboxes of one folder that run at the same time.
 const SANDBOXES_MAX: i32 = 100;
 
-/// A folder of a command that runs.
+/// The folder of a running command.
 pub struct WorkFolder {
     path: PathBuf,
     /// Whether sandboxes are started for it.
     has_sandboxes: bool,
-    /// Holds the lock.
+    /// The open note, which holds the lock.
     note: File,
 }
 
@@ -54,7 +55,7 @@ pub struct AbandonedFolder {
     /// The folder.
     pub path: PathBuf,
     made: Vec<CreatedWorkspace>,
-    /// Holds the lock, so that two do not remove the same.
+    /// The open note, which holds the lock, so that two processes do not remove the same folder.
     _note: File,
 }
 
@@ -62,7 +63,7 @@ pub struct AbandonedFolder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CreatedWorkspace {
     name: String,
-    /// When; nothing as long as it is only about to be made.
+    /// The creation time; `None` before the workspace is created.
     created: Option<String>,
 }
 
@@ -85,11 +86,11 @@ pub enum FolderLogs {
 }
 
 impl WorkFolder {
-    /// Makes a new folder: `explore-1`, or the first number that is free.
+    /// Creates a folder with the first free number: `explore-1`, `explore-2`.
     pub fn create(home: &Path, start: &str) -> Result<Self, CliError> {
         let path = new_folder(home, start)?;
         let failed = |error: io::Error| CliError::machine(path.display(), &error);
-        // Under its name it is locked from the beginning.
+        // The note is locked before it gets its name, so it never appears unlocked.
         let apart = path.join("note.new");
         let note = File::options().read(true).write(true).create_new(true).open(&apart).map_err(failed)?;
         flock(&note, FlockOperation::NonBlockingLockExclusive).map_err(|error| failed(error.into()))?;
@@ -99,25 +100,26 @@ impl WorkFolder {
         Ok(folder)
     }
 
-    /// The path of the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Notes that sandboxes are about to be started for this folder. Returns the name that they have to get.
+    /// Notes that sandboxes are about to be started for this folder. Returns the name to give them. Clears the list of workspaces,
+    /// so it comes before [`Self::expect`].
     pub fn note_sandboxes(&mut self) -> Result<String, CliError> {
         self.has_sandboxes = true;
         self.write(&[])?;
         Ok(sandbox_name(&self.path))
     }
 
-    /// Notes that workspaces are about to be made.
+    /// Notes that workspaces are about to be created. Replaces the list of the note.
     pub fn expect(&mut self, names: &[String]) -> Result<(), CliError> {
         let made: Vec<_> = names.iter().map(|name| CreatedWorkspace { name: name.clone(), created: None }).collect();
         self.write(&made)
     }
 
-    /// Notes which workspaces were made.
+    /// Notes the created workspaces with their creation times. Replaces the list of the note.
     pub fn note_made(&mut self, workspaces: &[v1::Workspace]) -> Result<(), CliError> {
         let made = |workspace: &v1::Workspace| CreatedWorkspace {
             name: text::id(&workspace.name).to_owned(),
@@ -137,7 +139,7 @@ impl WorkFolder {
     }
 }
 
-/// The name of all sandboxes of a folder.
+/// Returns the name that all sandboxes of a folder have.
 fn sandbox_name(folder: &Path) -> String {
     format!("forks/{}", folder.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -165,7 +167,7 @@ fn read_note(note: &mut File) -> (Vec<CreatedWorkspace>, bool) {
     (made, note["sandboxes"] == true)
 }
 
-/// When a workspace was made, as a note has it.
+/// Formats the creation time of a workspace as the note stores it.
 fn created(workspace: &v1::Workspace) -> String {
     let time = workspace.create_time.unwrap_or_default();
     format!("{}.{:09}", time.seconds, time.nanos)
@@ -204,8 +206,8 @@ pub fn remark_abandoned(session: &mut Session) -> Result<(), CliError> {
     }
 }
 
-/// Ends the processes of a folder, takes its mounts away, and removes its workspaces with their directories; then the folder. The names of
-/// the workspaces that are gone.
+/// Kills the processes of a folder, ends its sandboxes, and removes its workspaces with their directories and mounts, then the
+/// folder unless `logs` keeps it. Returns the names of the removed workspaces.
 pub async fn clean_up(
     session: &mut Session,
     folder: &Path,
@@ -215,7 +217,7 @@ pub async fn clean_up(
     let failed = |error: io::Error| CliError::machine(folder.display(), &error);
     end_processes(folder);
     let mut note = match File::options().read(true).write(true).open(folder.join(NOTE_FILE)) {
-        // It was removed already.
+        // Without a note, the folder was cleaned up or kept before.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         note => note.map_err(failed)?,
     };
@@ -243,7 +245,7 @@ pub async fn clean_up(
     Ok(removed)
 }
 
-/// Ends the sandboxes of a name. Their workspaces stay: they were not made for them.
+/// Deletes the sandboxes with a name. Their workspaces stay, because the sandboxes did not create them.
 async fn end_sandboxes(session: &mut Session, name: &str) -> Result<(), CliError> {
     let mut calls = SandboxCalls::connect(session).await?.client;
     let name_prefix = name.to_owned();
@@ -256,7 +258,7 @@ async fn end_sandboxes(session: &mut Session, name: &str) -> Result<(), CliError
     Ok(())
 }
 
-/// Whether a workspace was made for a folder. Another command may have taken a name that became free.
+/// Returns whether a workspace was created for a folder. Another command may have created one with the same name since.
 fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[CreatedWorkspace]) -> bool {
     let directories = workspace.directories.iter().map(|directory| &directory.path);
     let mut places = directories.chain(&workspace.mounts).map(|path| Path::new(OsStr::from_bytes(path)));
@@ -318,13 +320,13 @@ async fn settle(
         }
     };
     match done {
-        // Its checkout was cut off, so it has no changes; or the directory is gone.
+        // An incomplete checkout has no changes to keep, and neither has a directory that is gone.
         Err(error) if error.is(Reason::StaleHead) || error.is(Reason::DirectoryGone) => Ok(()),
         done => done,
     }
 }
 
-/// Ends the processes that were started for a folder and are still in it.
+/// Kills the processes that were started for a folder and still work in it.
 fn end_processes(folder: &Path) {
     let mut variable = format!("{FOLDER_VARIABLE}=").into_bytes();
     variable.extend_from_slice(folder.as_os_str().as_bytes());
@@ -336,7 +338,7 @@ fn end_processes(folder: &Path) {
             return;
         }
         for id in ours.into_iter().filter_map(Pid::from_raw) {
-            // It may have ended in this moment.
+            // The process may have just ended.
             let _ = kill_process(id, Signal::KILL);
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -364,6 +366,7 @@ fn mount_below(folder: &Path) -> Option<PathBuf> {
     below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()
 }
 
+<<<<<<< HEAD
 /// Returns the path that the table of mounts writes with [`escape_mountinfo`].
 pub fn unescape_mountinfo(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
@@ -385,6 +388,9 @@ pub fn unescape_mountinfo(word: &[u8]) -> PathBuf {
 }
 
 /// A path as the table of mounts writes it.
+=======
+/// Escapes a path as the kernel does in `/proc/self/mountinfo`.
+>>>>>>> fb2fa9b3ad695391d58377b19adfd152b59b2def
 fn escape_mountinfo(path: &[u8]) -> Vec<u8> {
     let escape = |byte: u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),

@@ -6,24 +6,24 @@
 /// The heads of a workspace. A workspace that does not exist has none; one without a snapshot has an empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heads {
-    /// The head here.
+    /// The head in the local store.
     pub local: Option<String>,
     /// The head on the server.
     pub remote: Option<String>,
-    /// The head that the server had when it was last seen.
+    /// The last known head on the server, which the tracking workspace holds.
     pub tracked: Option<String>,
-    /// The head that both sides last had at once; empty before the first time.
+    /// The last head that both sides had in common; empty before the first sync.
     pub synced: String,
 }
 
-/// How two heads that differ relate, as far as this side knows.
+/// How the local head relates to a different head of the server, by the history of the local store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadOrder {
-    /// This side does not have the server's head.
+    /// The local store does not have the server's head.
     Unknown,
-    /// The local head comes after the server's.
+    /// The local head is a descendant of the server's head.
     Ahead,
-    /// The server's head comes after the local one.
+    /// The server's head is a descendant of the local head.
     Behind,
     /// Each side has snapshots that the other one does not have.
     Diverged,
@@ -32,7 +32,7 @@ pub enum HeadOrder {
 /// The next step for a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Both sides have the same head, and this side knows.
+    /// Both sides have the same head, and the tracking workspace has it, too.
     Done,
     /// Neither side has a snapshot.
     Empty,
@@ -46,13 +46,13 @@ pub enum Step {
     Push,
     /// Forget a workspace that neither side has any more.
     Forget,
-    /// It was deleted here.
+    /// The workspace was deleted in the local store.
     DeletedHere,
-    /// It was deleted on the server.
+    /// The workspace was deleted on the server.
     DeletedThere,
-    /// What both sides had was undone here.
+    /// A synced snapshot was undone in the local store.
     UndoneHere,
-    /// What both sides had was undone on the server.
+    /// A synced snapshot was undone on the server.
     UndoneThere,
 }
 
@@ -60,7 +60,7 @@ pub enum Step {
 pub fn next_step(heads: &Heads, order: HeadOrder) -> Step {
     let (local, remote) = match (&heads.local, &heads.remote) {
         (None, None) => return Step::Forget,
-        // A workspace that was never seen on the other side is new; one that was seen there was deleted.
+        // A workspace that was never seen on the server is new; one that was seen there has been deleted.
         (Some(_), None) if heads.tracked.is_some() => return Step::DeletedThere,
         (None, Some(_)) if heads.tracked.is_some() => return Step::DeletedHere,
         (Some(head), None) => return if head.is_empty() { Step::Empty } else { Step::Push },
@@ -93,27 +93,28 @@ pub fn next_step(heads: &Heads, order: HeadOrder) -> Step {
 /// The next step for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelStep {
-    /// Both sides have it on the same snapshot.
+    /// The label names the same snapshot on both sides.
     Done,
-    /// Put the server's label on the snapshot of the local one.
+    /// Move the server's label to the snapshot of the local label.
     Push,
-    /// Put the local label on the snapshot of the server's.
+    /// Move the local label to the snapshot of the server's label.
     Pull,
     /// Forget a label that neither side has any more.
     Forget,
-    /// It was deleted here.
+    /// The label was deleted in the local store.
     DeletedHere,
-    /// It was deleted on the server.
+    /// The label was deleted on the server.
     DeletedThere,
-    /// Both sides moved it.
+    /// Both sides moved the label.
     Diverged,
 }
 
-/// Returns the next step for a label that is on these snapshots. `synced` is the snapshot that both sides last had at once, or empty.
+/// Returns the next step for a label that is on these snapshots. `synced` is the snapshot that both sides last had at once, or
+/// empty.
 pub fn next_label_step(local: Option<&str>, remote: Option<&str>, synced: &str) -> LabelStep {
     match (local, remote) {
         (None, None) => LabelStep::Forget,
-        // A label that moved on after the other side deleted it is a new one.
+        // A label that one side moved after the other side deleted it counts as new.
         (Some(local), None) => {
             if local == synced {
                 LabelStep::DeletedThere
@@ -166,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The step for `local remote tracked synced`, where `-` is no workspace and `0` one without a snapshot.
+    /// Returns the step for `local remote tracked synced`, where `-` is no workspace and `0` is a workspace without a snapshot.
     fn step(heads: &str, order: HeadOrder) -> Step {
         let head = |word: &str| match word {
             "-" => None,

@@ -1,4 +1,4 @@
-//! The remotes of a store: one file for each in `remotes/` beside the store, and the lock of those who sync with it.
+//! The remotes of a store: one file for each in `remotes/` beside the store, and the locks that serialise syncs.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,9 +16,9 @@ use crate::remote::Server;
 
 /// The directory of remotes in the home of a store.
 const DIRECTORY: &str = "remotes";
-/// The end of the names of files with definitions.
+/// Suffix of the names of definition files.
 const DEFINITION_END: &str = ".remote.json";
-/// How long a command waits for the sync of another process.
+/// Most time that a command waits for the sync of another process.
 pub const COMMAND_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Delay between two attempts to get a lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const NAME_BYTES_MAX: usize = 64;
 /// The longest interval: a year.
 const INTERVAL_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
-/// The prefixes of workspaces that hold the state of something else: remotes, and sources outside of the store.
+/// The prefixes of workspaces and labels that track others: of remotes, and of sources outside of the store.
 const TRACKING_PREFIXES: [&str; 2] = ["remote/", "following/"];
 
 /// When the background process syncs with a remote.
@@ -54,7 +54,7 @@ impl SyncMode {
         }
     }
 
-    /// The mode for people.
+    /// Describes the mode for people.
     pub fn words(self) -> String {
         match self {
             Self::Auto => "when either side changes".to_owned(),
@@ -64,7 +64,7 @@ impl SyncMode {
         }
     }
 
-    /// The mode as `--sync` takes it.
+    /// Returns the mode as `--sync` takes it.
     pub fn word(self) -> String {
         match self {
             Self::Auto => "auto".to_owned(),
@@ -94,13 +94,13 @@ pub struct Remote {
     pub allow_secrets: bool,
 }
 
-/// Whether a workspace or a label holds what another store had.
+/// Returns whether a workspace or a label is a copy of one of another store: its name has a tracking prefix.
 pub fn is_tracking(name: &str) -> bool {
     TRACKING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl Remote {
-    /// Whether a workspace is synced with this remote.
+    /// Returns whether a workspace is synced with this remote.
     pub fn selects(&self, workspace: &str) -> bool {
         if is_tracking(workspace) {
             return false;
@@ -110,7 +110,7 @@ impl Remote {
         is_taken && !left_out.iter().any(|pattern| matches(&pattern[1..], workspace))
     }
 
-    /// The server, with the key of its context.
+    /// Returns the server of the remote, with the key of its context.
     pub fn server(&self) -> Result<Server, CliError> {
         let found = Contexts::load()?.resolve(&self.context);
         let mut server = found.ok().flatten().ok_or_else(|| {
@@ -122,7 +122,7 @@ impl Remote {
     }
 }
 
-/// Whether a name matches a pattern in which `*` stands for any characters.
+/// Returns whether a name matches a pattern in which `*` stands for any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -145,17 +145,17 @@ pub struct Remotes {
 }
 
 impl Remotes {
-    /// The remotes of the store in a home.
+    /// Returns the remotes of the store in a home directory.
     pub fn of_home(home: &Path) -> Self {
         Self { directory: home.join(DIRECTORY) }
     }
 
-    /// Changes when a remote is added, changed or removed.
+    /// Returns the modification time of the directory, which changes when a remote is added, changed or removed.
     pub fn stamp(&self) -> Option<SystemTime> {
         fs::metadata(&self.directory).and_then(|found| found.modified()).ok()
     }
 
-    /// All remotes, by name.
+    /// Reads all remotes, sorted by name.
     pub fn list(&self) -> Result<Vec<Remote>, CliError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -174,7 +174,7 @@ impl Remotes {
         Ok(found)
     }
 
-    /// A remote by its name.
+    /// Reads a remote, or returns `None` if there is no remote of this name.
     pub fn find(&self, name: &str) -> Result<Option<Remote>, CliError> {
         let path = self.definition_path(name);
         let bytes = match fs::read(&path) {
@@ -188,7 +188,7 @@ impl Remotes {
         Ok(Some(Remote { name: name.to_owned(), ..remote }))
     }
 
-    /// A remote by its name, which must exist.
+    /// Reads a remote, or returns an error that lists all remotes if there is no remote of this name.
     pub fn get(&self, name: &str) -> Result<Remote, CliError> {
         if let Some(found) = self.find(name)? {
             return Ok(found);
@@ -201,13 +201,13 @@ impl Remotes {
         })
     }
 
-    /// Stores a remote, in place of another one of its name.
+    /// Stores a remote, and replaces one of the same name.
     pub fn put(&self, remote: &Remote) -> Result<(), CliError> {
         let text = serde_json::to_vec_pretty(remote).expect("a definition is plain values");
         self.write(&self.definition_path(&remote.name), &text)
     }
 
-    /// Forgets a remote and its state. The caller holds its lock, whose file stays.
+    /// Removes a remote and its state. The caller holds its lock, whose file stays.
     pub fn remove(&self, name: &str) -> Result<(), CliError> {
         for path in [self.definition_path(name), self.state_path(name)] {
             match fs::remove_file(&path) {
@@ -220,7 +220,7 @@ impl Remotes {
         Ok(())
     }
 
-    /// Waits until no other process syncs with a remote. Fails after `timeout`.
+    /// Locks a remote, and waits while another process syncs with it. Fails after `timeout`.
     pub async fn lock(&self, name: &str, timeout: Duration) -> Result<SyncLock, CliError> {
         let path = self.lock_path(name);
         let failed = |error: io::Error| CliError::machine(path.display(), &error);
@@ -243,7 +243,7 @@ impl Remotes {
         }
     }
 
-    /// Where the state of a remote is stored.
+    /// Returns the path of the file with the state of a remote.
     pub fn state_path(&self, name: &str) -> PathBuf {
         self.directory.join(format!("{name}.state.json"))
     }
@@ -261,7 +261,7 @@ impl Remotes {
         made.map_err(|error| CliError::machine(self.directory.display(), &error))
     }
 
-    /// Replaces a file, so that a crash leaves the old one or the new one.
+    /// Replaces a file atomically, so that a crash leaves the old one or the new one.
     pub fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), CliError> {
         self.make_directory()?;
         let replace = || {
@@ -274,13 +274,13 @@ impl Remotes {
     }
 }
 
-/// Keeps other processes from syncing with a remote, until it is dropped.
+/// The lock of a remote: no other process syncs with it until this is dropped.
 #[derive(Debug)]
 pub struct SyncLock {
     _file: File,
 }
 
-/// Checks the name of a remote: it is a part of names of workspaces and of files.
+/// Checks the name of a remote, which becomes part of workspace names and file names.
 pub fn check_name(name: &str) -> Result<(), CliError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_name = !name.is_empty()

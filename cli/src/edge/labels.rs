@@ -1,8 +1,8 @@
-//! Syncs labels with a remote, after the workspaces: a label travels when the other side has its snapshot, that is, when it belongs to
-//! a workspace that is synced.
+//! Syncs labels with a remote, after the workspaces: a label travels when the other side has its snapshot, that is, when it belongs
+//! to a workspace that is synced.
 //!
-//! A label that one side moved is moved on the other side. One that both sides moved stays as it is on both; the server's is kept here
-//! as `remote/NAME/LABEL`. A label is set only if it is where it was seen, so nothing is overwritten.
+//! A label that one side moved is moved on the other side. One that both sides moved stays as it is on both; the server's is kept
+//! here as `remote/NAME/LABEL`. A label is set only if it is where it was seen, so nothing is overwritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,11 @@ use crate::text;
 
 /// Labels that one call lists.
 const PAGE_SIZE: i32 = 1_000;
-/// Snapshots that one call asks for.
+/// Most snapshots that one call asks about.
 const HAVE_MAX: usize = 1_000;
 
-/// Syncs the labels of a remote, and calls `report` with each result. A label that fails does not keep the others from being synced.
+/// Syncs the labels of a remote, and calls `report` with each result. A label that fails does not keep the others from being
+/// synced.
 pub async fn sync_labels(
     sides: &mut Sides,
     remote: &Remote,
@@ -71,7 +72,7 @@ pub async fn sync_labels(
     Ok(())
 }
 
-/// The snapshots of all labels of a store, by label.
+/// Returns the snapshots of all labels of a store, by label.
 async fn list_labels(client: &mut Client) -> Result<BTreeMap<String, String>, CliError> {
     let mut request = v1::ListLabelsRequest { page_size: PAGE_SIZE, ..Default::default() };
     let mut found = BTreeMap::new();
@@ -85,7 +86,7 @@ async fn list_labels(client: &mut Client) -> Result<BTreeMap<String, String>, Cl
     }
 }
 
-/// The snapshots among these that a store has.
+/// Returns the snapshots among `snapshots` that a store has.
 async fn known(client: &mut Client, snapshots: impl Iterator<Item = &String>) -> Result<BTreeSet<String>, CliError> {
     let all: BTreeSet<_> = snapshots.cloned().collect();
     let all: Vec<_> = all.into_iter().collect();
@@ -101,21 +102,21 @@ async fn known(client: &mut Client, snapshots: impl Iterator<Item = &String>) ->
 struct LabelRun<'a> {
     remote: &'a Remote,
     name: &'a str,
-    /// The snapshot here.
+    /// The snapshot of the label in the local store.
     local: Option<&'a str>,
-    /// The snapshot on the server.
+    /// The snapshot of the label on the server.
     there: Option<&'a str>,
-    /// The snapshot of the server that was kept when both sides had moved the label.
+    /// The snapshot of the label that was kept of the server because both sides had moved it.
     kept: Option<&'a str>,
-    /// The snapshot that both sides last had at once; empty before the first time.
+    /// The last snapshot that both sides had in common; empty before the first sync.
     synced: &'a str,
     is_known_here: bool,
     is_known_there: bool,
 }
 
 impl LabelRun<'_> {
-    /// Brings the label to the same snapshot on both sides, or tells the user to decide. Returns nothing for a label that neither side
-    /// has, or that belongs to no synced workspace.
+    /// Moves the label to the same snapshot on both sides, or reports that the user has to decide. Returns `None` for a label that
+    /// neither side has, or that belongs to no synced workspace.
     async fn run(&self, sides: &mut Sides) -> Result<Option<WorkspaceState>, CliError> {
         let (local, there) = (self.local.unwrap_or_default(), self.there.unwrap_or_default());
         match next_label_step(self.local, self.there, self.synced) {
@@ -156,12 +157,12 @@ impl LabelRun<'_> {
         }
     }
 
-    /// The name under which the server's label is kept here.
+    /// Returns the local name under which a conflicting label of the server is kept.
     fn kept_name(&self) -> String {
         tracking_name(&self.remote.name, self.name)
     }
 
-    /// Removes the kept label of the server when both sides agree again.
+    /// Removes the label that was kept of the server, now that both sides agree.
     async fn drop_kept(&self, sides: &mut Sides) -> Result<(), CliError> {
         if self.kept.is_some() {
             let name = format!("labels/{}", self.kept_name());
@@ -207,7 +208,7 @@ impl LabelRun<'_> {
     }
 }
 
-/// Puts a label on a snapshot, if it is where it was seen. Returns whether it was: otherwise the next round decides anew.
+/// Moves a label to a snapshot if it still is at `seen`. Returns whether it was; if not, the next round decides again.
 async fn set(client: &mut Client, label: &str, snapshot: &str, seen: &str) -> Result<bool, CliError> {
     let request = v1::SetLabelRequest {
         label_id: label.to_owned(),

@@ -1,4 +1,4 @@
-//! The two sides of a sync: their clients, names of what the other side had, and the results that are told.
+//! The two sides of a sync: their clients, the names of tracking workspaces, and the callback for results.
 
 use amalgam_proto::Reason;
 
@@ -16,7 +16,7 @@ pub struct Sides {
     pub remote: Client,
 }
 
-/// The workspace that holds the head which a workspace had on the server when it was last seen.
+/// Returns the name of the local workspace that tracks the last known head of a workspace on the server.
 pub fn tracking_name(remote: &str, workspace: &str) -> String {
     format!("remote/{remote}/{workspace}")
 }
@@ -31,7 +31,7 @@ pub trait Report: FnMut(SyncedName<'_>, &WorkspaceState, &RemoteState) -> Result
 
 impl<F: FnMut(SyncedName<'_>, &WorkspaceState, &RemoteState) -> Result<(), CliError>> Report for F {}
 
-/// Whether an error is about all workspaces of a remote.
+/// Returns whether an error concerns the whole remote, so that the sync of all its workspaces ends.
 pub(super) fn is_fatal(error: &CliError) -> bool {
     const REASONS: [Reason; 5] =
         [Reason::Unauthenticated, Reason::KeyExpired, Reason::KeyRevoked, Reason::TooMany, Reason::Full];

@@ -32,7 +32,7 @@ pub struct RemoteState {
     pub labels: BTreeMap<String, WorkspaceState>,
 }
 
-/// The name of what was synced.
+/// The name of a synced workspace or label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncedName<'a> {
     /// A workspace.
@@ -89,7 +89,7 @@ pub enum SyncOutcome {
 }
 
 impl SyncOutcome {
-    /// The word for programs.
+    /// Returns the word for the outcome in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -106,12 +106,12 @@ impl SyncOutcome {
         }
     }
 
-    /// Whether snapshots or labels moved.
+    /// Returns whether the sync moved a workspace or a label.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Pushed | Self::Pulled | Self::Merged)
     }
 
-    /// What happened and what to do, for a workspace that waits for a decision of the user.
+    /// Returns the problem and a hint for a workspace that waits for a decision of the user; `None` for other outcomes.
     pub fn advice(self, workspace: &str, context: &str) -> Option<(&'static str, String)> {
         Some(match self {
             Self::DeletedHere => (

@@ -23,13 +23,13 @@ use crate::text;
 
 /// Workspaces that one call lists.
 const PAGE_SIZE: i32 = 1_000;
-/// The most steps for a workspace in one round. Without other writers four are enough.
+/// Most steps for a workspace in one round. Without other writers four are enough.
 const STEPS_MAX: usize = 12;
 /// Likely secrets that a message lists; the others are counted.
 const SECRETS_SHOWN_MAX: usize = 3;
 
-/// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result. A workspace that fails does not
-/// keep the others from being synced; a server that cannot be reached does.
+/// Syncs the workspaces of a remote and their labels, or the chosen workspaces without labels, and calls `report` with each result.
+/// A workspace that fails does not keep the others from being synced; a server that cannot be reached does.
 pub async fn sync_remote(
     sides: &mut Sides,
     remote: &Remote,
@@ -77,7 +77,7 @@ pub async fn sync_remote(
     }
 }
 
-/// The heads of all workspaces of a store, by name.
+/// Returns the heads of all workspaces of a store, by name.
 async fn list_heads(client: &mut Client) -> Result<BTreeMap<String, String>, CliError> {
     let mut request = v1::ListWorkspacesRequest { page_size: PAGE_SIZE, ..Default::default() };
     let mut found = BTreeMap::new();
@@ -107,10 +107,10 @@ impl<'a> SyncRun<'a> {
         Self { sides, remote, name, is_pushed: false, is_pulled: false, is_merged: false, conflicts: 0 }
     }
 
-    /// Carries out steps until both sides have the same head, or the user has to decide. Returns nothing if neither side has the
+    /// Carries out steps until both sides have the same head, or the user has to decide. Returns `None` if neither side has the
     /// workspace any more.
     async fn run(mut self, mut heads: Heads) -> Result<Option<WorkspaceState>, CliError> {
-        // A push or a merge that was answered and changed nothing was done before, and undone since.
+        // If a push or a merge succeeds and changes nothing, it is a retry of a request whose result was undone since.
         let mut answered = None;
         for _ in 0..STEPS_MAX {
             let step = next_step(&heads, self.order(&heads).await?);
@@ -157,7 +157,7 @@ impl<'a> SyncRun<'a> {
         WorkspaceState { outcome, conflicts: self.conflicts, ..WorkspaceState::default() }
     }
 
-    /// The result for a workspace that stays as it is on both sides.
+    /// Builds the result for a workspace that is left unchanged on both sides.
     fn held(&self, outcome: SyncOutcome, heads: Heads) -> WorkspaceState {
         let (problem, hint) = outcome.advice(self.name, &self.remote.context).unwrap_or_default();
         WorkspaceState { synced: heads.synced, problem: problem.to_owned(), hint, ..self.result(outcome) }
@@ -172,7 +172,7 @@ impl<'a> SyncRun<'a> {
         Ok(Heads { local: head(local), remote: head(remote), tracked: head(tracked), synced })
     }
 
-    /// How the heads relate, as far as the local store knows.
+    /// Determines how the local and the remote head relate. Returns `Unknown` if the local store does not have the remote head.
     async fn order(&mut self, heads: &Heads) -> Result<HeadOrder, CliError> {
         let (Some(local), Some(remote)) = (&heads.local, &heads.remote) else { return Ok(HeadOrder::Unknown) };
         if local.is_empty() || remote.is_empty() || local == remote {
@@ -209,14 +209,14 @@ impl<'a> SyncRun<'a> {
         self.is_pulled = true;
         let head = heads.remote.clone().unwrap_or_default();
         match self.receive(&head, &v1::ReceiveOptions::default()).await {
-            // It was made here meanwhile.
+            // Another process has just created the workspace.
             Err(error) if error.is(Reason::AlreadyExists) => Ok(()),
             done => done,
         }
     }
 
-    /// Brings the tracking workspace to the head of the server. One that the server went back from is replaced only if the local
-    /// workspace has its snapshots.
+    /// Moves the tracking workspace to the head of the server. If the server went back, moves it only if the local workspace
+    /// contains the tracked head.
     async fn fetch(&mut self, heads: &Heads) -> Result<(), CliError> {
         let head = heads.remote.clone().unwrap_or_default();
         let under = tracking_name(&self.remote.name, "");
@@ -239,7 +239,7 @@ impl<'a> SyncRun<'a> {
         self.receive(&head, &v1::ReceiveOptions { replace: true, ..options }).await
     }
 
-    /// Merges what the server has into the local workspace. Uncommitted changes are captured first; conflicts are stored.
+    /// Merges the tracking workspace into the local one. The store captures uncommitted changes first, and stores conflicts.
     async fn merge(&mut self, heads: &Heads) -> Result<(), CliError> {
         let tracking = tracking_name(&self.remote.name, self.name);
         let request = v1::MergeWorkspacesRequest {
@@ -267,7 +267,8 @@ impl<'a> SyncRun<'a> {
         }
     }
 
-    /// Sends the local head. A head that moved meanwhile on either side is no failure: the next step is chosen anew.
+    /// Sends the local head. If a head moved meanwhile on either side, that is no failure: the next step is chosen from the new
+    /// heads.
     async fn push(&mut self, heads: &Heads) -> Result<(), CliError> {
         let head = heads.local.clone().unwrap_or_default();
         let before = heads.remote.clone().unwrap_or_default();
@@ -307,7 +308,7 @@ impl<'a> SyncRun<'a> {
         Ok(())
     }
 
-    /// The id of a request, equal for all retries between the same heads.
+    /// Returns the id of a request. Retries between the same heads have equal ids.
     fn request_id(&self, act: &str, heads: &Heads) -> String {
         let head = |head: &Option<String>| head.clone().unwrap_or_default();
         let parts = [act, &self.remote.url, self.name, &head(&heads.local), &head(&heads.remote)].join("\n");

@@ -21,18 +21,18 @@ use super::sync::sync_remote;
 use crate::connect::{Client, connect_service, now};
 use crate::error::CliError;
 
-/// How often the definitions are looked at.
+/// Delay between two checks for changed definitions.
 const DEFINITION_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay between a change and the sync, so that changes that come together are synced together.
+/// Delay between a change and the sync, so that several changes are synced at once.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(300);
 /// The longest time between two syncs with `auto`, in case an event was lost.
 const AUTO_INTERVAL: Duration = Duration::from_secs(60);
-/// Delay before a failed sync is tried again; it doubles up to the longest one.
+/// Delay before a failed sync is retried; it doubles up to the maximum.
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-/// Delay before events are asked for again of a server that does not tell them.
+/// Delay before another subscription to a server that refused to send events.
 const SUBSCRIBE_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// How long a sync of another process is waited for.
+/// Most time that the worker waits for a sync of another process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
 /// The events that can need a sync: a push of another store is `store.received`, an undo `operation.undone`.
 const EVENT_KINDS: [&str; 4] = ["workspace.*", "store.*", "operation.*", "label.*"];
@@ -45,13 +45,13 @@ pub struct SyncWorker {
 }
 
 impl SyncWorker {
-    /// Starts it. While a remote is synced by itself, the process does not end because it is idle.
+    /// Starts the worker. While a remote is synced automatically, the process does not end because it is idle.
     pub fn start(service: &Service, calls: &Arc<Calls>, home: &Path) -> Self {
         let (service, calls, remotes) = (service.clone(), Arc::clone(calls), Remotes::of_home(home));
         Self { task: tokio::spawn(run(service, calls, remotes)) }
     }
 
-    /// Ends it. A sync under way is broken off, and goes on when the process runs again.
+    /// Stops the worker. A sync in progress is cancelled, and continues when the process runs again.
     pub async fn end(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -109,7 +109,7 @@ async fn run(service: Service, calls: Arc<Calls>, remotes: Remotes) {
     }
 }
 
-/// The syncs with one remote.
+/// The sync loop of one remote.
 struct RemoteSync {
     service: Service,
     remotes: Remotes,
@@ -134,7 +134,7 @@ impl RemoteSync {
                 }
             };
             match self.remote.sync {
-                // Changes that come together are synced together.
+                // Changes within the debounce delay are synced at once.
                 SyncMode::Auto if timeout(delay, self.wake.notified()).await.is_ok() => sleep(DEBOUNCE_DELAY).await,
                 SyncMode::Auto | SyncMode::Manual => {}
                 SyncMode::Every(_) => sleep(delay).await,
@@ -142,11 +142,11 @@ impl RemoteSync {
         }
     }
 
-    /// Syncs once. Returns the delay after which a failure is tried again.
+    /// Syncs once. If that fails, returns the delay before the next attempt.
     async fn sync(&self, connection: &mut Option<Connection>) -> Result<(), Duration> {
         let name = &self.remote.name;
         let done = match self.remotes.lock(name, LOCK_TIMEOUT).await {
-            // It was changed or removed while the lock was waited for: this task is about to end.
+            // The definition was changed or removed while this task waited for the lock: the task is about to end.
             Ok(_) if self.remotes.find(name).ok().flatten().as_ref() != Some(&self.remote) => Ok(()),
             Ok(_lock) => self.sync_locked(connection).await,
             Err(error) => Err((error, RETRY_DELAY_MAX)),
@@ -208,7 +208,7 @@ impl RemoteSync {
                 SyncedName::Workspace(_) | SyncedName::Label(_) => {}
             }
             if done.outcome.is_change() {
-                // What both sides had is known even if the process is killed before the round ends.
+                // The state is saved at once, so that it is not lost if the process is killed before the round ends.
                 state.save(&self.remotes, name)?;
             }
             Ok(())
@@ -217,14 +217,15 @@ impl RemoteSync {
     }
 }
 
-/// The delay after so many failures: it doubles, and varies by a quarter, so that many stores do not come back at once.
+/// Returns the retry delay after a number of failures. It doubles with each failure, and is up to a quarter shorter at random, so
+/// that many stores do not reconnect at once.
 fn retry_delay(failures: u32, seed: i64) -> Duration {
     let delay = RETRY_DELAY_MIN.saturating_mul(1 << failures.min(6)).min(RETRY_DELAY_MAX);
     let quarter = u64::try_from(delay.as_millis() / 4).unwrap_or(0).max(1);
     delay - Duration::from_millis(seed.unsigned_abs() / 1_000 % quarter)
 }
 
-/// The connections to both sides, and the tasks that wait for their events.
+/// The connections to both sides, and the tasks that listen to their events.
 struct Connection {
     sides: Sides,
     listeners: Vec<JoinHandle<()>>,
@@ -241,7 +242,7 @@ impl Connection {
         Ok(Self { sides: Sides { local, remote }, listeners })
     }
 
-    /// Whether events of a side do not arrive any more.
+    /// Returns whether the event stream of a side has ended.
     fn is_deaf(&self) -> bool {
         self.listeners.iter().any(JoinHandle::is_finished)
     }
@@ -253,8 +254,8 @@ impl Drop for Connection {
     }
 }
 
-/// Wakes the sync when a workspace changes, and once when the stream has begun: what changed before is not told. When the stream
-/// ends, the sync is woken once more, and connects again.
+/// Wakes the sync when a workspace changes, and once when the stream begins, because earlier changes are not sent. When the stream
+/// ends, wakes the sync once more, which then reconnects.
 fn listen(client: &Client, wake: &Arc<Notify>) -> JoinHandle<()> {
     let (mut client, wake) = (client.clone(), Arc::clone(wake));
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Where agents keep their hooks, and how ours are entered and taken out.
+//! The configuration files in which agents keep hooks, and how the hooks of this program are added and removed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::json_file::{JsonFile, Node, pretty};
 
-/// The words by which our entries are found again.
+/// Part of the command of each hook, by which installed hooks are found.
 const MARK: &str = "hooks record ";
-/// How long an agent waits for a hook.
+/// Time limit that an agent sets for a hook.
 const TIMEOUT_SECONDS: u64 = 30;
 
 /// A coding agent.
@@ -25,7 +25,7 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// The name in command lines and in snapshots.
+    /// Returns the name in command lines and in snapshots.
     pub fn word(self) -> &'static str {
         match self {
             Self::Claude => "claude",
@@ -34,7 +34,7 @@ impl Agent {
         }
     }
 
-    /// The file with the hooks, below a project or the home of the user.
+    /// Returns the path of the file with the hooks, below a project or the home of the user.
     pub fn file(self, root: &Path) -> PathBuf {
         root.join(match self {
             Self::Claude => ".claude/settings.json",
@@ -43,7 +43,7 @@ impl Agent {
         })
     }
 
-    /// The events that we listen to, and whether they have a matcher for tools.
+    /// Returns the events that get a hook, and whether each has a matcher for tools.
     fn events(self) -> &'static [(&'static str, bool)] {
         match self {
             Self::Claude => &[
@@ -60,7 +60,7 @@ impl Agent {
         }
     }
 
-    /// The shell command of a hook. Without the program it does nothing, silently.
+    /// Returns the shell command of a hook. It succeeds without effect if the program is not installed.
     fn command(self, program: &str) -> String {
         let program = shell_quoted(program);
         // Gemini reads JSON from standard output.
@@ -68,7 +68,7 @@ impl Agent {
         format!("if command -v {program} >/dev/null 2>&1; then {program} {MARK}{}; {otherwise}", self.word())
     }
 
-    /// One entry of an event.
+    /// Returns the entry of one event in the file.
     fn entry(self, program: &str, has_matcher: bool) -> Value {
         let timeout = if self == Self::Gemini { TIMEOUT_SECONDS * 1_000 } else { TIMEOUT_SECONDS };
         let mut hook = json!({"type": "command", "command": self.command(program), "timeout": timeout});
@@ -82,7 +82,7 @@ impl Agent {
         entry
     }
 
-    /// The text for the file.
+    /// Returns the JSON text of a file with all hooks.
     pub fn snippet(self, program: &str) -> String {
         let mut root = Node::object();
         self.enter(&mut root, program);
@@ -98,7 +98,7 @@ impl Agent {
         Some(())
     }
 
-    /// Enters our hooks, or replaces them.
+    /// Adds the hooks to a file, or replaces those that it has.
     pub fn install(self, file: &Path, program: &str) -> Result<(), CliError> {
         let mut found = JsonFile::load(file)?;
         take_out(&mut found.root);
@@ -107,7 +107,7 @@ impl Agent {
         found.save()
     }
 
-    /// Takes our hooks out. Returns whether there were any.
+    /// Removes the hooks from a file. Returns whether there were any.
     pub fn remove(self, file: &Path) -> Result<bool, CliError> {
         let mut found = JsonFile::load(file)?;
         let was_there = take_out(&mut found.root);
@@ -118,7 +118,7 @@ impl Agent {
     }
 }
 
-/// Takes out the entries with our command, and events that are empty without them.
+/// Removes the entries with a command of this program, and events that become empty. Returns whether there were any.
 fn take_out(root: &mut Node) -> bool {
     let mut was_there = false;
     let Some(hooks) = root.get_mut("hooks") else { return false };
@@ -139,7 +139,7 @@ fn take_out(root: &mut Node) -> bool {
     was_there
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for the shell, if necessary.
 fn shell_quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }

@@ -25,7 +25,7 @@ pub enum Event {
         when: &'static str,
         /// The name of the tool.
         name: String,
-        /// Its most telling argument.
+        /// The argument that describes the call best.
         argument: String,
         /// The id of the call.
         call: String,
@@ -75,7 +75,7 @@ impl Payload {
         Ok(Self { event, directory: directory.into(), session: field("session_id") })
     }
 
-    /// The message of the snapshot of a tool call, after the prompt.
+    /// Returns the message of the snapshot of a tool call, which begins with the prompt; empty for other events.
     pub fn message(&self, prompt: &str) -> String {
         let Event::Tool { when, name, argument, .. } = &self.event else { return String::new() };
         let tool = match argument.is_empty() {
@@ -86,7 +86,7 @@ impl Payload {
         if prompt.is_empty() { format!("{when} {tool}") } else { format!("{prompt}: {when} {tool}") }
     }
 
-    /// The metadata of the snapshot of a tool call.
+    /// Returns the metadata of the snapshot of a tool call; empty for other events.
     pub fn metadata(&self, agent: Agent) -> HashMap<String, String> {
         let Event::Tool { when, name, call, .. } = &self.event else { return HashMap::new() };
         let fields = [
@@ -102,20 +102,20 @@ impl Payload {
     }
 }
 
-/// The argument of a tool that says most about the call.
+/// Returns the argument of a tool that describes the call best, such as its command or its path; empty if there is none.
 fn argument(input: Option<&Value>) -> String {
     let keys =
         ["command", "file_path", "path", "absolute_path", "notebook_path", "pattern", "url", "query", "description"];
     let found = |key: &&str| match input?.get(*key)? {
         Value::String(text) => Some(text.clone()),
-        // Codex has the words of a command.
+        // Codex passes a command as an array of words.
         Value::Array(words) => Some(words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
         _ => None,
     };
     keys.iter().find_map(found).unwrap_or_default()
 }
 
-/// The first line of a text, without control characters, cut at a number of characters.
+/// Returns the first line of a text, with control characters escaped, cut to a number of characters.
 pub fn first_line(text: &str, characters: usize) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     let line = text::printable(line).into_owned();

@@ -11,11 +11,11 @@ use tracing_subscriber::layer::{Context, Filter};
 
 use super::rotation::RotatingFile;
 
-/// Warnings and errors that one place in the code can log within [`WINDOW`].
+/// Most warnings and errors that one place in the code can log within [`WINDOW`].
 const EVENTS_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Whether a target belongs to a crate of this project.
+/// Returns whether a target belongs to a crate of this project.
 pub fn is_ours(target: &str) -> bool {
     target.starts_with("amalgam")
 }
@@ -26,7 +26,7 @@ pub struct RepeatLimit {
     windows: Mutex<HashMap<Identifier, Window>>,
 }
 
-/// The events of one place in the code since a time.
+/// The number of events of one place in the code since the window began.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     began: Instant,
@@ -34,7 +34,7 @@ struct Window {
 }
 
 impl Window {
-    /// Counts an event. Whether it is logged, and how many of the window before were not.
+    /// Counts an event. Returns whether it is logged, and the number of events of the previous window that were not.
     fn count(&mut self, now: Instant) -> (bool, u32) {
         let mut left_out = 0;
         if now.duration_since(self.began) >= WINDOW {
@@ -47,7 +47,7 @@ impl Window {
 }
 
 impl RepeatLimit {
-    /// Limits events, and writes to the file how many were left out.
+    /// Creates a filter that writes to the file how many events were left out.
     pub fn new(file: Arc<RotatingFile>) -> Self {
         Self { file, windows: Mutex::default() }
     }
@@ -71,7 +71,7 @@ impl<S: Subscriber> Filter<S> for RepeatLimit {
         if left_out > 0 {
             let (time, level, target) = (Timestamp::now(), metadata.level(), metadata.target());
             let line = format!("{time} {level} {target}: {left_out} more events like the next one were left out");
-            // A log that cannot be written cannot say so.
+            // A failure to write the log cannot be logged.
             self.file.write_line(line.as_bytes()).ok();
         }
         is_logged

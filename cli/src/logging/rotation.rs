@@ -1,6 +1,7 @@
 //! A log file that is rotated by size: `log`, then `log.1` to `log.4`, the oldest last.
 //!
-//! Written by hand because `tracing-appender` rotates by time only: a process that fails in a loop would fill the disk within an hour.
+//! Written by hand because `tracing-appender` rotates by time only: a process that fails in a loop would fill the disk within an
+//! hour.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Number of rotated files that are kept beside the current one.
 pub const ROTATED_FILES_MAX: u32 = 4;
-/// A longer line is cut.
+/// Most bytes of a line; the rest is cut off.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Whether standard error is redirected when the file is rotated.
@@ -52,11 +53,12 @@ impl RotatingFile {
     }
 
     fn with_file<T>(&self, work: impl FnOnce(&mut File) -> T) -> T {
-        // A thread that panicked while it logged left a whole file.
+        // A thread that panicked while logging left the file in a valid state.
         work(&mut self.file.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Rotates the file if it has no room for so many bytes. A file that cannot be rotated is emptied: the bound holds.
+    /// Rotates the file if `bytes` more would exceed the limit. A file that cannot be rotated is truncated, so that the limit
+    /// holds.
     fn make_room(&self, file: &mut File, bytes: u64) -> io::Result<()> {
         let size = file.metadata()?.len();
         if size == 0 || size.saturating_add(bytes) <= self.bytes_max {
@@ -74,7 +76,7 @@ impl RotatingFile {
 
     fn rotate(&self, file: &File) -> io::Result<File> {
         let (ours, current) = (file.metadata()?, fs::metadata(&self.path));
-        // Another process has rotated it, or the user has removed it.
+        // If not, another process has rotated the file, or the user has removed it.
         let is_current = current.is_ok_and(|current| (current.dev(), current.ino()) == (ours.dev(), ours.ino()));
         if is_current {
             for number in (1..ROTATED_FILES_MAX).rev() {
@@ -93,14 +95,14 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
 }
 
-/// The path of a rotated file: 1 is the newest.
+/// Returns the path of a rotated file; number 1 is the newest.
 pub fn rotated(path: &Path, number: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()
 }
 
-/// A line that ends with its only line break, and has no other control characters but tabs.
+/// Replaces control characters except tabs by spaces, cuts the line at [`LINE_BYTES_MAX`], and ends it with one line break.
 fn clean(line: &[u8]) -> Vec<u8> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let is_long = line.len() > LINE_BYTES_MAX;
@@ -117,7 +119,7 @@ fn clean(line: &[u8]) -> Vec<u8> {
 pub struct LogWriter(pub Arc<RotatingFile>);
 
 impl Write for LogWriter {
-    /// Each event comes in one piece.
+    /// Writes one event as one line. The subscriber passes each event in a single call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         self.0.write_line(event)?;
         Ok(event.len())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::rotation::{ROTATED_FILES_MAX, rotated};
 
-/// The files of a log, the oldest first.
+/// Returns the paths of all files of a log, the oldest first.
 fn files(path: &Path) -> Vec<PathBuf> {
     let older = (1..=ROTATED_FILES_MAX).rev().map(|number| rotated(path, number));
     older.chain([path.to_owned()]).collect()
@@ -48,7 +48,7 @@ impl Tail {
             self.read_after(None, &mut lines)?;
             return Ok(lines);
         };
-        // Looked at before the rest is read: a file that is rotated in between is read by the next call.
+        // Checked before the rest is read: if the file is rotated in between, the next call reads the new one.
         let known = identity(&open.metadata()?);
         let is_current = fs::metadata(&self.path).is_ok_and(|current| identity(&current) == known);
         self.read_rest(&mut open, &mut lines)?;

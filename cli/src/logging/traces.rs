@@ -1,7 +1,7 @@
 //! Traces of a server: its spans, sent to a collector by OTLP over gRPC.
 //!
-//! A collector that does not answer holds nothing up: spans wait in a queue of limited length, and what does not fit is dropped. The
-//! variables of OpenTelemetry apply (`OTEL_TRACES_SAMPLER`, `OTEL_BSP_SCHEDULE_DELAY`, `OTEL_EXPORTER_OTLP_HEADERS`, ...).
+//! A collector that does not answer holds nothing up: spans wait in a queue of limited length, and what does not fit is dropped.
+//! The variables of OpenTelemetry apply (`OTEL_TRACES_SAMPLER`, `OTEL_BSP_SCHEDULE_DELAY`, `OTEL_EXPORTER_OTLP_HEADERS`, ...).
 
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
@@ -22,7 +22,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Prepares a connection, which is made for the first spans. It must be called inside of a Tokio runtime.
+    /// Prepares a connection, which is opened when the first spans are sent. The caller must be inside of a Tokio runtime.
     pub fn connect(endpoint: &str) -> Result<Self, CliError> {
         let wrong = |why: String| {
             CliError::usage(format!("otlp-endpoint: {why}")).hint("write a URL such as http://127.0.0.1:4317")
@@ -38,12 +38,12 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// The layer that turns spans into traces.
+    /// Returns the layer that exports spans as OpenTelemetry traces.
     pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> OpenTelemetryLayer<S, Tracer> {
         tracing_opentelemetry::layer().with_tracer(self.provider.tracer(SERVICE))
     }
 
-    /// Sends the spans that wait, for some seconds at most.
+    /// Sends the queued spans, for some seconds at most.
     pub fn end(self) {
         if let Err(error) = self.provider.shutdown() {
             warn!(%error, "the last traces were not sent");

@@ -8,10 +8,10 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Takes arguments.
+    /// Checks the names of the arguments, and wraps them.
     ///
     /// # Errors
-    /// Names an argument that the tool does not have, or one that is missing.
+    /// Returns a message that names an unknown or a missing argument.
     pub fn new(values: &'a Map<String, Value>, known: &[&str], required: &[&str]) -> Result<Self, String> {
         if let Some(unknown) = values.keys().find(|name| !known.contains(&name.as_str())) {
             return Err(format!("there is no argument `{unknown}`; this tool takes: {}", known.join(", ")));
@@ -22,7 +22,7 @@ impl<'a> Arguments<'a> {
         Ok(Self { values })
     }
 
-    /// A text; nothing if it is missing or empty.
+    /// Returns a text argument, or `None` if it is missing or empty.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -31,7 +31,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A text that may be empty; nothing if it is missing.
+    /// Returns a text argument that may be empty, or `None` if it is missing.
     pub fn any_text(&self, name: &str) -> Result<Option<&'a str>, String> {
         match self.values.get(name) {
             Some(Value::String(text)) => Ok(Some(text)),
@@ -39,7 +39,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Texts. One text alone is a list of one.
+    /// Returns a list of texts; a single text is a list of one, and a missing argument an empty list.
     pub fn texts(&self, name: &str) -> Result<Vec<&'a str>, String> {
         let wrong = || format!("the argument `{name}` must be a list of strings");
         match self.values.get(name) {
@@ -50,7 +50,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a boolean argument is set; a missing one is `false`.
     pub fn flag(&self, name: &str) -> Result<bool, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(false),
@@ -59,7 +59,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number, or `None` if the argument is missing.
     pub fn number(&self, name: &str) -> Result<Option<u64>, String> {
         match self.values.get(name) {
             None | Some(Value::Null) => Ok(None),

@@ -39,7 +39,7 @@ pub struct ServerCommand {
 }
 
 impl McpClient {
-    /// The file of the configuration, for a project or a user.
+    /// Returns the path of the client's configuration file, in the project or in the home of the user.
     pub fn file(self, project: &Path, home: &Path) -> PathBuf {
         match self {
             Self::Claude => project.join(".mcp.json"),
@@ -65,7 +65,7 @@ impl McpClient {
         entry
     }
 
-    /// The text for the configuration.
+    /// Returns the text that the user can paste into the configuration.
     pub fn snippet(self, command: &ServerCommand) -> String {
         match self {
             Self::Codex => {
@@ -77,7 +77,7 @@ impl McpClient {
         }
     }
 
-    /// Enters the server, or replaces its entry.
+    /// Adds the server to a configuration file, or replaces its entry.
     pub fn add(self, file: &Path, command: &ServerCommand) -> Result<(), CliError> {
         if self == Self::Codex {
             let mut document = load_toml(file)?;
@@ -90,7 +90,7 @@ impl McpClient {
         found.save()
     }
 
-    /// Takes the server out. Returns whether it was there.
+    /// Removes the server from a configuration file. Returns whether it was there.
     pub fn remove(self, file: &Path) -> Result<bool, CliError> {
         if self == Self::Codex {
             let mut document = load_toml(file)?;

@@ -15,16 +15,16 @@ use crate::error::CliError;
 use crate::remote::Server;
 use crate::session::workspace_name;
 
-/// The most bytes of a file that are read.
+/// Most bytes of a file that are read.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// The default number of lines that are read.
 const LINES: u64 = 2_000;
 /// The default number of matches of a search.
 const MATCHES: u64 = 100;
-/// The most entries of a directory that are listed.
+/// Most entries of a directory that are listed.
 const ENTRIES: i32 = 500;
 
-/// The files of a store, as calls see them.
+/// The file tools: `read`, `edit` and `search`.
 pub struct StoreFiles<'a> {
     /// How to connect.
     pub connect: &'a ConnectOptions,
@@ -101,7 +101,7 @@ impl StoreFiles<'_> {
         Ok(some_lines(&bytes, first, limit))
     }
 
-    /// Replaces a text of a file, or writes all of it.
+    /// Replaces a text in a file, or writes the whole file.
     pub async fn edit(&self, arguments: &Arguments<'_>) -> Result<String, String> {
         let mut client = self.client().await?;
         let place = self.place(&mut client, arguments.text("workspace")?).await?;
@@ -118,7 +118,7 @@ impl StoreFiles<'_> {
         }
     }
 
-    /// Searches files.
+    /// Searches files by a regular expression or a plain text.
     pub async fn search(&self, arguments: &Arguments<'_>) -> Result<String, String> {
         let mut client = self.client().await?;
         let place = self.place(&mut client, arguments.text("workspace")?).await?;
@@ -166,7 +166,7 @@ async fn list(client: &mut Client, workspace: String, revision: String, path: St
     Ok(if lines.is_empty() { "an empty directory".to_owned() } else { lines.join("\n") })
 }
 
-/// Lines of a file, and where to go on.
+/// Returns some lines of a file, and a remark with the next offset if there are more.
 fn some_lines(bytes: &[u8], first: u64, limit: u64) -> String {
     let text = String::from_utf8_lossy(bytes);
     let all = text.lines().count() as u64;
@@ -217,7 +217,7 @@ impl Edit<'_> {
         Ok(format!("{done}: {} replaced", answer.replacements))
     }
 
-    /// Edits a file of a directory of the host, which belongs to the user and not to the store.
+    /// Edits a file in a directory of the host, outside of the store.
     fn on_disk(&self, root: &Path, path: &str) -> Result<String, String> {
         let target = inside(root, path)?;
         let failed = |error: std::io::Error| format!("{path}: {error}");
@@ -240,7 +240,7 @@ impl Edit<'_> {
     }
 }
 
-/// Replaces a file as a whole, so that no reader sees a part of it.
+/// Replaces a file atomically, so that no reader sees a part of it.
 fn write_whole(target: &Path, text: &str) -> std::io::Result<()> {
     let parent = target.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(parent)?;
@@ -252,7 +252,7 @@ fn write_whole(target: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The place of a path in a directory. A symlink cannot lead out of the directory.
+/// Resolves a path below a directory. Refuses absolute paths, `..`, a leading `.`, and symlinks that lead out of the directory.
 fn inside(root: &Path, path: &str) -> Result<PathBuf, String> {
     let is_plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain || path.is_empty() {
@@ -261,18 +261,18 @@ fn inside(root: &Path, path: &str) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{path}: {error}");
     let root = root.canonicalize().map_err(failed)?;
     let target = root.join(path);
-    // The deepest part that exists says where the rest will be.
+    // The deepest existing ancestor decides where the path leads.
     let there = target.ancestors().find(|part| part.symlink_metadata().is_ok()).unwrap_or(&root);
     let real = there.canonicalize().map_err(failed)?;
     if !real.starts_with(&root) {
         return Err(format!("path `{path}`: a symlink leads out of {}", root.display()));
     }
-    // Joined with nothing, a path would end with a slash.
+    // Joining an empty path would add a trailing slash.
     let rest = target.strip_prefix(there).ok().filter(|rest| !rest.as_os_str().is_empty());
     Ok(rest.map_or(real.clone(), |rest| real.join(rest)))
 }
 
-/// A path as the API has it.
+/// Converts a path to the form of the API: backslashes are escaped, and the root is empty.
 fn escaped(path: &str) -> Result<String, String> {
     let path = path.strip_prefix("./").unwrap_or(path);
     if path.starts_with('/') {

@@ -20,9 +20,9 @@ use super::tools::Selection;
 use super::words;
 use crate::connect::ConnectOptions;
 
-/// How long a command of this program may take.
+/// Time limit of a command of this program.
 const COMMAND_WITHIN: Duration = Duration::from_secs(300);
-/// How long a command of the model may take unless it says so.
+/// Default time limit of a command that the model runs.
 const RUN_SECONDS: u64 = 600;
 /// Digits of the id of a plan.
 const PLAN_DIGITS: usize = 12;
@@ -30,11 +30,11 @@ const PLAN_DIGITS: usize = 12;
 const INSTRUCTIONS: &str = "Amalgam saves the whole directory as snapshots that can be compared, restored, forked and merged. Take a snapshot before \
      risky steps; `restore` and `diff` go back and compare. `fork` makes workspaces to try alternatives without touching the directory.";
 
-/// What else a model is told of a server.
+/// Additional instructions for a model that works on a server.
 const ON_SERVER: &str =
     "The files are on a server, in no directory of this machine: use `read`, `edit` and `search`. The workspace is";
 
-/// The server.
+/// The MCP server: answers the requests of one client.
 #[derive(Clone)]
 struct Handler {
     program: Program,
@@ -92,7 +92,7 @@ impl ServerHandler for Handler {
         let arguments = request.arguments.unwrap_or_default();
         let answered = tokio::select! {
             answered = handler.call(&request.name, &arguments) => answered,
-            // The client does not wait any more; dropping the call ends its processes.
+            // The client has cancelled the request; dropping the call ends its processes.
             () = context.ct.cancelled() => Err("cancelled".to_owned()),
         };
         let result = match answered {
@@ -104,7 +104,7 @@ impl ServerHandler for Handler {
 }
 
 impl Handler {
-    /// The client is the author, unless the user named another one.
+    /// Makes the client the author of snapshots, unless `AMALGAM_AUTHOR` names another one.
     fn set_author(&mut self, client: &str) {
         if std::env::var_os("AMALGAM_AUTHOR").is_none_or(|author| author.is_empty()) {
             client.clone_into(&mut self.program.author);
@@ -145,7 +145,7 @@ impl Handler {
         }
     }
 
-    /// Runs a command of this program. Exit codes above 2 that are no failure say more about the result.
+    /// Runs a command of this program. Exit codes 3 to 5, such as "there are differences", count as answers, not as failures.
     async fn command(&self, words: Vec<String>) -> Result<String, String> {
         let Finished { status, text, has_failed } = self.program.run(&words, COMMAND_WITHIN).await?;
         let is_answer = matches!(status.code(), Some(0 | 3 | 4 | 5)) && !has_failed;
@@ -164,7 +164,7 @@ impl Handler {
         Ok(format!("{status}\n\nWorkspaces:\n{workspaces}"))
     }
 
-    /// Shows what a restore would do, or does it if that is still the same.
+    /// Shows the changes of a restore and the id of this plan, or restores if the given plan id still fits.
     async fn restore(&self, arguments: &Arguments<'_>) -> Result<String, String> {
         let words = words::restore(arguments)?;
         let mut dry = words.clone();
@@ -191,7 +191,7 @@ impl Handler {
 
     async fn run(&self, arguments: &Arguments<'_>) -> Result<String, String> {
         let finished = self.program.run(&words::run(arguments)?, run_within(arguments)?).await?;
-        // After the command has run, this program prints a remark of its own.
+        // This program prints a remark of its own after the command has run.
         let has_run = finished.text.lines().any(|line| line.starts_with("amalgam: "));
         if finished.has_failed && !has_run {
             return Err(finished.text);
@@ -205,7 +205,7 @@ impl Handler {
     }
 }
 
-/// How long a command of the model may take.
+/// Returns the time limit of a command that the model runs.
 fn run_within(arguments: &Arguments<'_>) -> Result<Duration, String> {
     let seconds = arguments.number("timeout_seconds")?.filter(|seconds| *seconds > 0).unwrap_or(RUN_SECONDS);
     Ok(Duration::from_secs(seconds))

@@ -12,9 +12,9 @@ use tokio::process::{Child, Command};
 use crate::contexts::KEY_VARIABLE;
 use crate::remote::Server;
 
-/// The most bytes of output that a model gets.
+/// Most bytes of output that a model gets.
 const OUTPUT_BYTES_MAX: usize = 48 << 10;
-/// How long a command may take to end after it was asked to.
+/// Time that a command has to end after it was asked to.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// This program, as tool calls run it.
@@ -28,7 +28,7 @@ pub struct Program {
     pub server: Option<Server>,
     /// The directory that calls work in.
     pub directory: PathBuf,
-    /// The author of what calls do.
+    /// The author of snapshots that calls take.
     pub author: String,
 }
 
@@ -37,23 +37,23 @@ pub struct Program {
 pub struct Finished {
     /// The exit status.
     pub status: ExitStatus,
-    /// Its output: results before remarks.
+    /// Its output: standard output before standard error.
     pub text: String,
     /// Whether the program itself failed, and not a command that it ran.
     pub has_failed: bool,
 }
 
 impl Program {
-    /// Runs a command to its end. If the future is dropped, the command is ended, too.
+    /// Runs a command to its end. Dropping the future ends the command.
     ///
     /// # Errors
-    /// It could not be started, or took too long.
+    /// Returns a message if the command could not be started or exceeded the time limit.
     pub async fn run(&self, words: &[String], timeout: Duration) -> Result<Finished, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.path.display());
         let mut command = Command::new(&self.path);
         if let Some(server) = &self.server {
             command.arg("--server").arg(server.url.to_string());
-            // In the environment, which other users cannot read.
+            // The environment of a process cannot be read by other users, unlike its arguments.
             if let Some(key) = &server.key {
                 command.env(KEY_VARIABLE, key.reveal());
             }
@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// The processes of a command. They are ended when it is dropped.
+/// The process group of a command. Dropping it ends the processes.
 struct Group(Option<Child>);
 
 impl Group {
@@ -101,7 +101,7 @@ impl Group {
     fn signal(&self, signal: Signal) {
         let id = self.0.as_ref().and_then(Child::id).and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            // It may have ended in this moment.
+            // The processes may have just ended.
             let _ = kill_process_group(id, signal);
         }
     }
@@ -139,7 +139,7 @@ fn finished(status: ExitStatus, out: &[u8], remarks: &[u8]) -> Finished {
     Finished { status, text: text.collect::<Vec<_>>().join("\n"), has_failed }
 }
 
-/// Text of bytes, cut at the limit.
+/// Converts bytes to text, cut at [`OUTPUT_BYTES_MAX`].
 pub fn shortened(bytes: &[u8]) -> String {
     if bytes.len() <= OUTPUT_BYTES_MAX {
         return String::from_utf8_lossy(bytes).into_owned();

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::remote::Server;
 use crate::session::{revision_state, workspace_name};
 
-/// The conflicts that a model gets.
+/// Most conflicts that a model gets.
 const CONFLICTS_MAX: i32 = 500;
 
 /// The server that tools work on, and the workspace that they work in if a call names none.
@@ -28,10 +28,10 @@ pub struct RemotePlace {
 }
 
 impl RemotePlace {
-    /// Connects to a server, and finds out what it can do.
+    /// Connects to a server, and checks whether it has the workspace and sandboxes.
     ///
     /// # Errors
-    /// It does not answer, or has no such workspace.
+    /// Fails if the server does not answer or has no such workspace.
     pub async fn open(server: Server, workspace: String, actor: &str) -> Result<Self, CliError> {
         let mut client = connect_server(&server, actor).await?;
         let request = v1::GetWorkspaceRequest { name: workspace_name(&workspace) };
@@ -58,7 +58,7 @@ impl RemotePlace {
             "fork" => default("from", name.clone()),
             "merge" => default("into", name.clone()),
             "history" if given.get("all") != Some(&Value::Bool(true)) => default("revision", format!("{name}@")),
-            // The files now cannot be a side on a server: what the last snapshot changed.
+            // On a server the current files cannot be compared: the default is the difference that the last snapshot made.
             "diff" if !given.contains_key("from") => {
                 default("from", format!("{name}@~"));
                 default("to", format!("{name}@"));
@@ -90,7 +90,7 @@ impl RemotePlace {
         if let Some(take) = take {
             let request = v1::ResolveConflictsRequest {
                 workspace,
-                // The root has all of them.
+                // The root selects all conflicts.
                 paths: vec![bytes(path.unwrap_or_default())],
                 resolution: Some(v1::resolve_conflicts_request::Resolution::Version(take.to_owned())),
                 ..Default::default()
@@ -127,7 +127,7 @@ impl RemotePlace {
         Ok(if lines.is_empty() { "no conflicts".to_owned() } else { shortened(lines.join("\n").as_bytes()) })
     }
 
-    /// Brings a workspace to a snapshot, or only says which paths that would change.
+    /// Restores a workspace to a snapshot, or only lists the paths that would change.
     pub async fn restore(&self, arguments: &Arguments<'_>, is_dry: bool, actor: &str) -> Result<String, String> {
         let mut client = self.client(actor).await?;
         let request = v1::RestoreWorkspaceRequest {
@@ -172,7 +172,7 @@ impl RemotePlace {
             ..Default::default()
         };
         let ran = client.sandboxes.run_command(run).await;
-        // It commits what the command changed.
+        // Deleting the sandbox commits the changes of the command.
         let end = v1::DeleteSandboxRequest { id: sandbox_id, keep_workspace: true };
         let ended = client.sandboxes.delete_sandbox(end).await;
         let done = ran.map_err(said)?.into_inner();

@@ -28,7 +28,7 @@ pub struct ToolSpec {
     pub effect: Effect,
     /// The description for a model.
     description: &'static str,
-    /// Arguments that must be there.
+    /// Required arguments.
     pub required: &'static [&'static str],
     /// Arguments: name, type, description.
     arguments: &'static [(&'static str, Kind, &'static str)],
@@ -120,14 +120,14 @@ const TOOLS: [ToolSpec; 12] = [
 pub struct Selection {
     /// Only tools that change nothing.
     pub is_read_only: bool,
-    /// Only these; all if it is empty.
+    /// Names of the offered tools; empty for all.
     pub names: Vec<String>,
     /// Whether commands can be run.
     pub has_run: bool,
 }
 
 impl Selection {
-    /// The tools.
+    /// Returns the descriptions of the offered tools.
     pub fn tools(&self) -> Vec<Tool> {
         TOOLS.iter().filter(|tool| self.has(tool)).map(|tool| tool.describe(self.is_read_only)).collect()
     }
@@ -145,12 +145,12 @@ impl Selection {
 }
 
 impl ToolSpec {
-    /// The names of its arguments.
+    /// Returns the names of the tool's arguments.
     pub fn argument_names(&self, is_read_only: bool) -> Vec<&'static str> {
         self.arguments(is_read_only).map(|(name, ..)| *name).collect()
     }
 
-    /// `conflicts` is both: without `take` it only reads.
+    /// Returns the arguments of the tool. A read-only server offers `conflicts` without `take`, which only reads.
     fn arguments(&self, is_read_only: bool) -> impl Iterator<Item = &'static (&'static str, Kind, &'static str)> {
         self.arguments.iter().filter(move |(name, ..)| !(is_read_only && *name == "take"))
     }

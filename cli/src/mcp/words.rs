@@ -1,4 +1,4 @@
-//! The command line that a tool call means.
+//! Translates tool calls into command lines of this program.
 
 use super::arguments::Arguments;
 
@@ -11,12 +11,12 @@ fn owned(words: &[&str]) -> Words {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Adds an option with its value, if there is one. The value cannot be taken for another option.
+/// Adds `NAME=VALUE` if there is a value. In this form the value cannot be taken for another option.
 fn option(words: &mut Words, name: &str, value: Option<&str>) {
     words.extend(value.map(|value| format!("{name}={value}")));
 }
 
-/// Adds a word that is not an option.
+/// Adds a positional argument. Refuses one that begins with `-`.
 fn positional(words: &mut Words, value: Option<&str>) -> Result<(), String> {
     match value {
         Some(value) if value.starts_with('-') => Err(format!("`{value}`: it must not begin with -")),
@@ -34,7 +34,7 @@ fn paths(words: &mut Words, paths: &[&str]) {
     }
 }
 
-/// `commit`.
+/// Returns the command line of `commit`.
 pub fn snapshot(arguments: &Arguments<'_>) -> Result<Words, String> {
     let mut words = owned(&["commit"]);
     option(&mut words, "--message", arguments.text("message")?);
@@ -43,7 +43,7 @@ pub fn snapshot(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `log`.
+/// Returns the command line of `log`.
 pub fn history(arguments: &Arguments<'_>) -> Result<Words, String> {
     let mut words = owned(&["log", "--oneline"]);
     words.push(format!("--limit={}", arguments.number("limit")?.unwrap_or(HISTORY_LIMIT)));
@@ -53,7 +53,7 @@ pub fn history(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `diff`.
+/// Returns the command line of `diff`.
 pub fn diff(arguments: &Arguments<'_>) -> Result<Words, String> {
     let form = match arguments.text("form")?.unwrap_or("patch") {
         "patch" => "--patch",
@@ -73,7 +73,7 @@ pub fn diff(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `restore`, without `--dry-run`.
+/// Returns the command line of `restore`, without `--dry-run`.
 pub fn restore(arguments: &Arguments<'_>) -> Result<Words, String> {
     let mut words = owned(&["restore"]);
     option(&mut words, "--workspace", arguments.text("workspace")?);
@@ -82,7 +82,7 @@ pub fn restore(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `fork`.
+/// Returns the command line of `fork`.
 pub fn fork(arguments: &Arguments<'_>) -> Result<Words, String> {
     let mut words = owned(&["fork"]);
     option(&mut words, "--from", arguments.text("from")?);
@@ -95,7 +95,7 @@ pub fn fork(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `merge`.
+/// Returns the command line of `merge`.
 pub fn merge(arguments: &Arguments<'_>) -> Result<Words, String> {
     let mut words = owned(&["merge"]);
     option(&mut words, "--into", arguments.text("into")?);
@@ -105,7 +105,7 @@ pub fn merge(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `conflicts`.
+/// Returns the command line of `conflicts`.
 pub fn conflicts(arguments: &Arguments<'_>) -> Result<Words, String> {
     let (path, version, take) = (arguments.text("path")?, arguments.text("version")?, arguments.text("take")?);
     let mut words = owned(&["conflicts"]);
@@ -126,7 +126,7 @@ pub fn conflicts(arguments: &Arguments<'_>) -> Result<Words, String> {
     Ok(words)
 }
 
-/// `run`.
+/// Returns the command line of `run`.
 pub fn run(arguments: &Arguments<'_>) -> Result<Words, String> {
     let mut words = owned(&["run"]);
     option(&mut words, "--in", arguments.text("workspace")?);

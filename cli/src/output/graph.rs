@@ -8,11 +8,11 @@ use amalgam_engine::history::{GraphLayout, GraphRow};
 /// The part of the graph to the left of a snapshot's lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Before its first line.
+    /// The prefix of its first line.
     pub first: String,
-    /// Before its second line, or on a line of its own; nothing where all lines go straight down.
+    /// The prefix of its second line, or a line of its own; `None` if all lines go straight down.
     pub turns: Option<String>,
-    /// Before any further line.
+    /// The prefix of further lines.
     pub rest: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// The next snapshot. Children come before their parents.
+    /// Draws the row of the next snapshot. The caller passes children before their parents.
     pub fn row(&mut self, id: SnapshotId, parents: &[SnapshotId], mark: char) -> Drawn {
         let row = self.layout.row(id, parents);
         let is_above = |lane: usize| row.edges.iter().any(|edge| edge.from == lane);
@@ -43,7 +43,7 @@ impl Drawing {
     }
 }
 
-/// The row in which lines turn from the lane of a snapshot to others. Only its own lines ever do.
+/// Draws the row in which lines turn from the lane of a snapshot to other lanes, or returns `None` if no line turns.
 fn turns(row: &GraphRow, lanes: usize) -> Option<String> {
     let targets: Vec<_> = row.edges.iter().filter(|edge| edge.from != edge.to).map(|edge| edge.to).collect();
     let left = *targets.iter().min()?.min(&row.lane);
@@ -52,8 +52,7 @@ fn turns(row: &GraphRow, lanes: usize) -> Option<String> {
     let mut text = String::new();
     for lane in 0..lanes {
         let is_end = lane == row.lane || targets.contains(&lane);
-        // A line comes in from above in the snapshot's own lane, and goes on below in a target; in both where a lane goes
-        // straight on.
+        // The snapshot's own lane has a line from above, a target lane a line to below, and a lane that goes straight on has both.
         let up = lane == row.lane || goes_straight(lane);
         let down = targets.contains(&lane) || goes_straight(lane);
         let glyph = match (is_end, up, down, lane > left, lane < right) {
@@ -80,7 +79,7 @@ fn turns(row: &GraphRow, lanes: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Draws `child: parents` lines.
+    /// Draws `child: parents` lines, and compares the result.
     fn check(log: &[(u8, &[u8])], expected: &str) {
         let id = |letter: &u8| SnapshotId::from_bytes([*letter; 32]);
         let mut drawing = Drawing::default();

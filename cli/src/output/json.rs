@@ -1,4 +1,4 @@
-//! Things of the API as JSON. `docs/JSON.md` describes every line that starts here.
+//! Objects of the API as JSON. `docs/JSON.md` describes every line that is built here.
 
 use amalgam_proto::v1;
 use base64::Engine as _;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::text;
 
-/// An object of this type with these fields.
+/// Builds an object with this type and these fields.
 pub fn line(kind: &str, fields: Value) -> Value {
     let mut object = Map::new();
     object.insert("type".to_owned(), json!(kind));
@@ -17,7 +17,7 @@ pub fn line(kind: &str, fields: Value) -> Value {
     Value::Object(object)
 }
 
-/// Puts bytes under a key as text; if they are none, the nearest text, and the bytes in base64 beside it.
+/// Sets a key to bytes as text. For bytes that are not UTF-8, the text is lossy, and `KEY_base64` has the exact bytes.
 pub fn put_bytes(object: &mut Value, key: &str, bytes: &[u8]) {
     object[key] = json!(String::from_utf8_lossy(bytes));
     if str::from_utf8(bytes).is_err() {
@@ -25,13 +25,13 @@ pub fn put_bytes(object: &mut Value, key: &str, bytes: &[u8]) {
     }
 }
 
-/// An object with a path.
+/// Adds a path to an object.
 pub fn with_path(mut object: Value, path: &[u8]) -> Value {
     put_bytes(&mut object, "path", path);
     object
 }
 
-/// A time in UTC.
+/// Returns a time in UTC as text, or null.
 pub fn time(time: Option<&prost_types::Timestamp>) -> Value {
     time.map_or(Value::Null, |time| json!(text::timestamp(Some(time)).to_string()))
 }
@@ -52,7 +52,7 @@ pub fn of_dry_run(mut object: Value, dry_run: bool) -> Value {
     object
 }
 
-/// A snapshot.
+/// Returns the JSON line of a snapshot.
 pub fn snapshot(snapshot: &v1::Snapshot) -> Value {
     let metadata: std::collections::BTreeMap<_, _> = snapshot.metadata.iter().collect();
     line(
@@ -76,12 +76,12 @@ pub fn snapshot(snapshot: &v1::Snapshot) -> Value {
     )
 }
 
-/// The id of a snapshot that may be absent.
+/// Returns the id of a snapshot, or null if there is none.
 pub fn snapshot_id(snapshot: Option<&v1::Snapshot>) -> Value {
     snapshot.map_or(Value::Null, |snapshot| or_null(&snapshot.name))
 }
 
-/// A workspace.
+/// Returns the JSON line of a workspace.
 pub fn workspace(workspace: &v1::Workspace) -> Value {
     let directory =
         |directory: &v1::WorkspaceDirectory| with_path(json!({"id": text::id(&directory.name)}), &directory.path);
@@ -126,7 +126,7 @@ fn following(following: &v1::Following) -> Value {
     })
 }
 
-/// An update of a follower, without a type.
+/// Returns an update of a follower as an object without a type.
 pub fn follow_update(update: &v1::FollowUpdate) -> Value {
     json!({
         "time": time(update.time.as_ref()),
@@ -140,7 +140,7 @@ pub fn follow_update(update: &v1::FollowUpdate) -> Value {
     })
 }
 
-/// A directory.
+/// Returns the JSON line of a directory.
 pub fn directory(directory: &v1::Directory) -> Value {
     let object = line(
         "directory",
@@ -160,7 +160,7 @@ pub fn directory(directory: &v1::Directory) -> Value {
     with_path(object, &directory.path)
 }
 
-/// The counts of a capture.
+/// Returns the counts of a capture as an object without a type.
 pub fn counts(counts: &v1::Counts) -> Value {
     json!({
         "files": counts.files,
@@ -174,7 +174,7 @@ pub fn counts(counts: &v1::Counts) -> Value {
     })
 }
 
-/// A notice.
+/// Returns the JSON line of a notice.
 pub fn notice(notice: &v1::Notice) -> Value {
     let object = line(
         "notice",
@@ -187,7 +187,7 @@ pub fn notice(notice: &v1::Notice) -> Value {
     with_path(object, &notice.path)
 }
 
-/// An operation.
+/// Returns the JSON line of an operation.
 pub fn operation(operation: &v1::Operation) -> Value {
     // Targets that are no snapshots have their kind before the id, as `root 58be...`.
     let id = |target: &str| or_null(target.rsplit_once(' ').map_or(target, |(_, id)| id));
@@ -205,7 +205,7 @@ pub fn operation(operation: &v1::Operation) -> Value {
     )
 }
 
-/// An entry of a tree.
+/// Returns the JSON line of an entry of a tree.
 pub fn entry(entry: &v1::Entry) -> Value {
     let mut object = line(
         "entry",
@@ -222,7 +222,7 @@ pub fn entry(entry: &v1::Entry) -> Value {
     with_path(object, &entry.path)
 }
 
-/// A path that differs.
+/// Returns the JSON line of a changed path.
 pub fn change(change: &v1::Change) -> Value {
     let size = |entry: &Option<v1::Entry>| entry.as_ref().map(|entry| entry.size);
     let mut object = line(

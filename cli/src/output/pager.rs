@@ -4,14 +4,14 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::namespace::TOKEN_VARIABLE;
 
-/// A pager that runs.
+/// A running pager.
 pub struct Pager {
     child: Child,
 }
 
 impl Pager {
-    /// Starts it, as a command line of the shell; nothing when it cannot be started, since output without a pager is better
-    /// than none.
+    /// Starts a pager with a shell command line. Returns `None` if it is `cat` or cannot be started: then there is output without a
+    /// pager.
     pub fn start(command: &str) -> Option<(Self, ChildStdin)> {
         if command.trim().is_empty() || command.trim() == "cat" {
             return None;
@@ -23,9 +23,9 @@ impl Pager {
         Some((Self { child }, stdin))
     }
 
-    /// Waits until the person has seen enough.
+    /// Waits until the user closes the pager.
     pub fn wait(mut self) {
-        // How the pager ends says nothing about the command.
+        // The exit status of the pager is not that of the command.
         drop(self.child.wait());
     }
 }

@@ -19,7 +19,7 @@ use crate::text;
 /// Delay before a call shows progress, so that quick calls show none.
 const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a command waits for the status behind a result.
+/// Time limit for the status that follows a result.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One message of a long call.
@@ -101,7 +101,7 @@ impl Steps for v1::SubmitWorkspaceResponse {
     }
 }
 
-/// The stage of a merge as progress.
+/// Converts the stage of a queued merge to a progress message.
 fn merge_progress(progress: &v1::SubmitProgress) -> v1::Progress {
     let phase = match (progress.stage.as_str(), progress.entries_ahead) {
         ("capture", _) => "capturing changes".to_owned(),
@@ -146,7 +146,7 @@ impl Steps for v1::DetectChangesResponse {
     }
 }
 
-/// Follows a long call to its end.
+/// Waits for the result of a long call, and shows its progress.
 pub async fn drive<M: Steps>(
     output: &Output,
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
@@ -154,7 +154,7 @@ pub async fn drive<M: Steps>(
     drive_with(output, call, |_| {}).await
 }
 
-/// Awaits the result of a long call, and passes every part of its plan on.
+/// Waits for the result of a long call, shows its progress, and calls `plan` with each part of its plan.
 pub async fn drive_with<M: Steps>(
     output: &Output,
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
@@ -196,16 +196,16 @@ pub async fn drive_with<M: Steps>(
 
 /// Reads the status that follows the last message. A stream that is dropped before it counts as cancelled in the server's log.
 async fn read_status<M>(stream: &mut Streaming<M>) {
-    // The result is here: neither a late status nor a failure to send it changes what the caller learns.
+    // The caller has the result: neither a late status nor a failure to send it changes it.
     tokio::time::timeout(STATUS_TIMEOUT, stream.message()).await.ok();
 }
 
-/// A message of a call that brings bytes.
+/// A message of a call that streams bytes.
 pub trait Data {
-    /// The last message.
+    /// The type of the result, which the last message holds.
     type Result;
 
-    /// The text.
+    /// Returns the contents of the message, or `None` if it is empty.
     fn part(self) -> Option<Part<Self::Result>>;
 }
 
@@ -270,7 +270,7 @@ pub async fn drive_pieces<M: Data>(
     }
 }
 
-/// Waits for a call that says nothing before its end, and shows how many bytes have gone into it.
+/// Waits for a call that sends no progress, and shows the number of bytes that were passed to it.
 pub async fn count_bytes<T>(output: &Output, phase: &str, bytes: &AtomicU64, call: impl Future<Output = T>) -> T {
     let mut meter = Meter::new(output.shows_progress());
     let mut ticks = interval_at(Instant::now() + PROGRESS_DELAY, REDRAW_INTERVAL);
@@ -288,7 +288,7 @@ pub async fn count_bytes<T>(output: &Output, phase: &str, bytes: &AtomicU64, cal
     }
 }
 
-/// A bar for what says how much there is to do, on a terminal.
+/// Creates a progress bar for work of known size, or returns `None` if progress is not shown.
 pub fn progress_bar(output: &Output) -> Option<ProgressBar> {
     output.shows_progress().then(|| {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
@@ -309,7 +309,7 @@ fn no_result() -> CliError {
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("try again")
 }
 
-/// A line on the terminal that goes away at the end.
+/// A progress line on the terminal, which is removed at the end.
 struct Meter {
     bar: Option<ProgressBar>,
     now: v1::Progress,
@@ -343,7 +343,7 @@ impl Drop for Meter {
     }
 }
 
-/// `reading  1,204 of 9,800 files, 12 MB of 1.0 GB (1%)`.
+/// Describes progress: `reading  1,204 of 9,800 files, 12 MB of 1.0 GB (1%)`.
 fn words(progress: &v1::Progress) -> String {
     let phase = match progress.phase.as_str() {
         "look" => "looking",

@@ -24,14 +24,14 @@ pub const TITLE: Style = Style::new().bold();
 pub const FAINT: Style = Style::new().dimmed();
 /// Success.
 pub const GOOD: Style = AnsiColor::Green.on_default().bold();
-/// Worth a look.
+/// A warning.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// Failure.
 pub const FAILURE: Style = AnsiColor::Red.on_default().bold();
 /// No colour at all.
 pub const PLAIN: Style = Style::new();
 
-/// Text in a style.
+/// Wraps a text in the escape sequences of a style.
 pub fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }

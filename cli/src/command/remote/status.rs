@@ -36,7 +36,7 @@ pub struct Status {
     remote: Option<String>,
 }
 
-/// How a workspace stands against the server as it was last seen.
+/// The distance of a local workspace from the last known head on the server, in snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Distance {
     ahead: u64,
@@ -124,7 +124,7 @@ async fn say_workspaces(
     Ok(())
 }
 
-/// Lists the labels of the last round; people see those that wait for a decision.
+/// Emits the labels of the last round as JSON, and prints those that wait for a decision.
 fn say_labels(session: &mut Session, remote: &Remote, state: &RemoteState) -> Result<(), CliError> {
     for (name, known) in &state.labels {
         session.output.emit(&label_line("remote_label", &remote.name, name, known))?;
@@ -184,7 +184,7 @@ async fn list(
     Ok(client.snapshots.list_snapshots(request).await?.into_inner())
 }
 
-/// The number of snapshots that led to one and not to another.
+/// Counts the snapshots in the history of `head` that are not in the history of `without`. Stops at about [`COUNT_MAX`].
 async fn count(client: &mut Client, head: &str, without: &str) -> Result<u64, CliError> {
     if head.is_empty() {
         return Ok(0);
@@ -203,7 +203,7 @@ async fn count(client: &mut Client, head: &str, without: &str) -> Result<u64, Cl
     }
 }
 
-/// A time of a state; nothing for one that never came.
+/// Converts nanoseconds since the epoch to a time, or returns `None` for 0: the event has not happened yet.
 fn time(nanoseconds: i64) -> Option<Timestamp> {
     (nanoseconds > 0).then(|| Timestamp::from_nanosecond(nanoseconds.into()).ok()).flatten()
 }

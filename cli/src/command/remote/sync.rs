@@ -55,7 +55,7 @@ impl Sync {
     }
 }
 
-/// Syncs with one remote, and records what came of it.
+/// Syncs with one remote, and stores the results in its state.
 async fn sync(session: &mut Session, remotes: &Remotes, remote: &Remote, chosen: &[String]) -> Outcome {
     let local = session.client().await?;
     let _lock = remotes.lock(&remote.name, COMMAND_LOCK_TIMEOUT).await?;
@@ -79,7 +79,7 @@ async fn sync(session: &mut Session, remotes: &Remotes, remote: &Remote, chosen:
     match &synced {
         Ok(()) => {
             let (workspaces, labels) = (std::mem::take(&mut state.workspaces), std::mem::take(&mut state.labels));
-            // The time of a round over all workspaces; some of them say nothing about the others.
+            // Only a round over all workspaces updates the time of the last success.
             let succeeded = if chosen.is_empty() { now().0 } else { state.succeeded };
             state = RemoteState { succeeded, tried: state.tried, workspaces, labels, ..RemoteState::default() };
         }
@@ -130,7 +130,7 @@ fn say_label(output: &mut Output, remote: &Remote, label: &str, done: &Workspace
     }
 }
 
-/// The JSON line of a label of a remote.
+/// Returns the JSON line of a synced label.
 pub fn label_line(kind: &str, remote: &str, label: &str, done: &WorkspaceState) -> Value {
     let synced = (!done.synced.is_empty()).then(|| text::id(&done.synced));
     lines::line(
@@ -146,7 +146,7 @@ pub fn label_line(kind: &str, remote: &str, label: &str, done: &WorkspaceState) 
     )
 }
 
-/// The JSON line of a workspace of a remote.
+/// Returns the JSON line of a synced workspace.
 pub fn workspace_line(kind: &str, remote: &str, workspace: &str, done: &WorkspaceState) -> Value {
     let synced = (!done.synced.is_empty()).then(|| text::id(&done.synced));
     lines::line(

@@ -27,16 +27,16 @@ d - leave this hunk and all that follow in this file
 q - leave this hunk and everything that follows
 ? - print this";
 
-/// The paths and hunks to restore.
+/// The paths and hunks that the user chose to restore.
 #[derive(Default)]
 pub struct Choice {
-    /// Files as a whole, and those in parts.
+    /// All chosen files, whole or in parts.
     pub paths: Vec<Bytes>,
     /// Files of which only some hunks are restored, with their new contents.
     pub contents: Vec<v1::FileContents>,
 }
 
-/// An answer.
+/// The answer of the user to one question.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Yes,
@@ -87,7 +87,7 @@ pub async fn choose(
     Ok(choice)
 }
 
-/// Whether both sides are files of a size that can be shown in parts.
+/// Returns whether a change modified a regular file that is small enough, on both sides, to be shown hunk by hunk.
 fn is_text(change: &v1::Change) -> bool {
     let is_file = |entry: &Option<v1::Entry>| {
         entry.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::File && entry.size <= FILE_BYTES_MAX)
@@ -101,7 +101,7 @@ async fn ask_whole(session: &mut Session, change: &v1::Change, choice: &mut Choi
         v1::ChangeKind::Removed => "remove",
         _ => "restore",
     };
-    // A directory that is new or gone comes with its files.
+    // An added directory is restored with its files, so there is no question about it.
     let is_directory =
         |entry: &Option<v1::Entry>| entry.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::Directory);
     if change.kind() == v1::ChangeKind::Added && is_directory(&change.after) {
@@ -194,7 +194,7 @@ async fn read(client: &mut Client, place: &AttachedDirectory, path: &Bytes) -> R
     Ok(text)
 }
 
-/// Asks until there is an answer; the end of the input is one.
+/// Asks until the user gives a valid answer. The end of the input counts as "quit".
 async fn ask(session: &mut Session, question: &str) -> Result<Answer, CliError> {
     loop {
         session.output.flush()?;

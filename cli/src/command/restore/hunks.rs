@@ -3,9 +3,9 @@
 /// A part of a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hunk {
-    /// The line that says where it is.
+    /// The header line with the position of the hunk.
     pub header: Vec<u8>,
-    /// Its lines, each with its sign and its end.
+    /// Its lines, each with its sign and its line break.
     pub lines: Vec<Vec<u8>>,
     /// The line of the file before which it begins, from 0.
     start: usize,
@@ -28,16 +28,17 @@ pub fn parse(patch: &[u8]) -> Vec<Hunk> {
     hunks
 }
 
-/// The first line of `12,3 +12,4 @@`, from 0.
+/// Parses the line number at the start of a hunk header such as `12,3 +12,4 @@`. Lines count from 0.
 fn start_of(text: &[u8]) -> Option<usize> {
     let text = str::from_utf8(text.split(|byte| *byte == b' ').next()?).ok()?;
     let (line, count) = text.split_once(',').unwrap_or((text, "1"));
     let line: usize = line.parse().ok()?;
-    // A hunk without lines of the file stands behind the line that it names.
+    // A hunk without old lines comes after the line that its header names.
     Some(if count == "0" { line } else { line.saturating_sub(1) })
 }
 
-/// The text with some hunks applied, in the order of the file; nothing if the text is not the one that the patch was made of.
+/// Applies some hunks, in the order of the file, to a text. Returns `None` if the text differs from the one that the patch was made
+/// of.
 pub fn apply(text: &[u8], hunks: &[&Hunk]) -> Option<Vec<u8>> {
     let lines: Vec<_> = text.split_inclusive(|byte| *byte == b'\n').collect();
     let mut result = Vec::with_capacity(text.len());

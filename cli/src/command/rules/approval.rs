@@ -158,7 +158,7 @@ async fn list(session: &mut Session, workspace: String) -> Result<Vec<v1::RuleCo
     Ok(client.merges.list_rule_commands(request).await?.into_inner().commands)
 }
 
-/// The one command whose hash begins with these digits.
+/// Finds the only command whose hash begins with these digits.
 fn find<'a>(listed: &'a [v1::RuleCommand], hash: &str) -> Result<&'a v1::RuleCommand, CliError> {
     let listing = "`amalgam rules commands` lists them; --into names another workspace";
     if hash.len() < DIGITS_MIN {
@@ -188,7 +188,7 @@ fn json_line(command: &v1::RuleCommand) -> Value {
     lines::line("rule_command", fields)
 }
 
-/// Shows a command as it is, with everything in it that a terminal would hide.
+/// Prints a command with its approval and its place. Invisible characters are escaped.
 fn say(session: &mut Session, command: &v1::RuleCommand) -> Result<(), CliError> {
     let state = match command.approved {
         true => {

@@ -75,7 +75,7 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
-    /// The request without the workspace and the lifetime.
+    /// Builds the request, without the workspace and the lifetime.
     pub fn request(self) -> Result<v1::CreateSandboxRequest, CliError> {
         Ok(v1::CreateSandboxRequest {
             template: self.template,

@@ -8,7 +8,7 @@ use crate::output::json as lines;
 use crate::session::Session;
 use crate::text;
 
-/// A sandbox as JSON.
+/// Returns the JSON line of a sandbox.
 pub fn sandbox_json(sandbox: &v1::Sandbox) -> Value {
     let limit =
         |one: &v1::EnforcedLimit| json!({"limit": one.limit, "value": one.value, "enforced_by": one.enforced_by});

@@ -118,7 +118,7 @@ async fn fork(client: &mut Client, target: &str, name: &str) -> Result<String, C
     Ok(fork.name)
 }
 
-/// Runs a command in a sandbox that ends with it. Its changes are in a snapshot then.
+/// Runs a command in a new sandbox, and deletes the sandbox, which commits the changes of the command.
 async fn run_in(
     session: &mut Session,
     calls: &mut SandboxCalls,
@@ -128,7 +128,7 @@ async fn run_in(
     let made = calls.client.create_sandbox(create).await.map_err(failure)?.into_inner();
     let id = made.sandbox.unwrap_or_default().id;
     let ran = run_command(session, calls, v1::StreamCommandRequest { sandbox_id: id.clone(), ..request }).await;
-    // The fork is no workspace of the sandbox's own, so it stays; the home goes.
+    // The fork was not made by the sandbox, so it stays; the home of the sandbox is deleted.
     let request = v1::DeleteSandboxRequest { id, keep_workspace: false };
     let ended = calls.client.delete_sandbox(request).await.map_err(failure);
     let exit = ran?;
@@ -145,7 +145,7 @@ async fn run_command(session: &mut Session, calls: &mut SandboxCalls, request: v
     follow(session, stream, Some(events)).await
 }
 
-/// Merges a fork into its target and ends it. Returns the exit code of the merge, and whether the fork has ended.
+/// Merges a fork into its target and removes the fork. Returns the exit code of the merge, and whether the fork was removed.
 async fn merge(
     session: &mut Session,
     client: &mut Client,

@@ -10,9 +10,9 @@ use crate::text;
 /// A line of the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The kind of change.
+    /// The letter of the kind of change.
     pub letter: char,
-    /// To what.
+    /// The changed path or directory, as it is printed.
     pub text: String,
 }
 
@@ -30,7 +30,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Of a status.
+    /// Folds the paths of a status into the lines of the listing.
     pub fn new(status: &v1::DirectoryStatus) -> Self {
         let mut changes = Self { every_path: every_path(status), ..Self::default() };
         for path in [&status.modified, &status.added, &status.deleted].into_iter().flatten() {
@@ -57,7 +57,8 @@ impl Changes {
         self.count += count;
     }
 
-    /// Lines for renames. A directory of which at least two files went to one new directory, and which is gone, is one line.
+    /// Adds lines for renames. A directory that is gone, and of which at least two files moved to one new directory, becomes one
+    /// line.
     fn fold_renames<'a>(&mut self, sides: &Sides<'a>, renames: &[(&'a [u8], &'a [u8])]) -> Covered<'a> {
         let mut groups: BTreeMap<(&[u8], &[u8]), u64> = BTreeMap::new();
         let mut tops = HashMap::new();
@@ -88,7 +89,7 @@ impl Changes {
         covered
     }
 
-    /// Lines for paths that came or went, without those that a rename accounts for.
+    /// Adds lines for added or deleted paths, except those that are part of a rename.
     fn fold_side(
         &mut self,
         letter: char,
@@ -116,7 +117,7 @@ impl Changes {
             let files = below.get(path).copied().unwrap_or_default();
             match directories.contains(path) {
                 false => self.push(letter, text::path(path).into_owned(), 1),
-                // A line about the rename covers it; paths that are left in it are listed each.
+                // The line of the rename stands for the directory; other paths in it get their own lines.
                 true if renamed_below.contains(path) => {}
                 true => {
                     inside = Some(path);
@@ -128,12 +129,12 @@ impl Changes {
     }
 }
 
-/// Paths that renames account for.
+/// Paths that are part of renames.
 #[derive(Default)]
 struct Covered<'a> {
     from: HashSet<&'a [u8]>,
     to: HashSet<&'a [u8]>,
-    /// Directories that were renamed: from where, to where.
+    /// Renamed directories: the old and the new path.
     folded: BTreeSet<(&'a [u8], &'a [u8])>,
 }
 
@@ -153,8 +154,9 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// The uppermost directories of a renamed file that went and came with it: equal names at the end of both paths are stripped for as
-    /// long as the remaining paths are gone on one side and new on the other.
+    /// Returns the topmost renamed directories, before and after, that explain the rename of a file, or `None` if only the file was
+    /// renamed. Strips equal names from the end of both paths while the remaining paths are deleted on one side and added on the
+    /// other.
     fn renamed_directory(&self, from: &'a [u8], to: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (mut from, mut to) = (from, to);
         let mut found = None;
@@ -178,7 +180,7 @@ fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&path[..slash], &path[slash + 1..]))
 }
 
-/// The directories above a path, the nearest first.
+/// Iterates over the parent directories of a path, the nearest first.
 fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(split_last(path), |(parent, _)| split_last(parent)).map(|(parent, _)| parent)
 }

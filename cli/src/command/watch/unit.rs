@@ -1,5 +1,5 @@
-//! A unit of `systemd --user` that starts the store's process when the user logs in, so that watches in the background go on after the
-//! machine was started anew. It is offered where systemd is there, and nothing needs it: the next command starts the process as well.
+//! A unit of `systemd --user` that starts the store's process when the user logs in, so that background watches continue after a
+//! restart of the machine. It is optional, and available only with systemd: without it, the next command starts the process.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,17 @@ use std::process::Command;
 use crate::connect::{EXIT_BUSY, socket_path};
 use crate::error::CliError;
 
-/// Whether a systemd of this user answers.
+/// Returns whether the systemd instance of this user answers.
 pub fn is_offered() -> bool {
     systemctl(&["show-environment"]).is_ok()
 }
 
-/// Whether the process of a store is started at log-in.
+/// Returns whether the unit of a store is installed, which starts its background process at log-in.
 pub fn is_installed(home: &Path) -> bool {
     place(home).is_ok_and(|unit| unit.is_file())
 }
 
-/// Writes the unit of a store and has systemd start it at log-in; where it is.
+/// Writes the unit of a store and enables it in systemd. Returns its path.
 pub fn install(home: &Path) -> Result<PathBuf, CliError> {
     if !is_offered() {
         let hint = "without it, the next `amalgam` command after a log-in takes the watch up";
@@ -41,21 +41,21 @@ pub fn install(home: &Path) -> Result<PathBuf, CliError> {
     Ok(unit)
 }
 
-/// Takes the unit of a store away; whether there was one.
+/// Disables and deletes the unit of a store. Returns whether there was one.
 pub fn remove(home: &Path) -> Result<bool, CliError> {
     let unit = place(home)?;
     if !unit.is_file() {
         return Ok(false);
     }
     let name = unit.file_name().expect("a unit has a name").to_string_lossy().into_owned();
-    // A systemd that does not run has nothing to forget.
+    // Without a running systemd there is nothing to disable.
     let _ = systemctl(&["disable", &name]);
     fs::remove_file(&unit).map_err(|error| CliError::machine(unit.display(), &error))?;
     let _ = systemctl(&["daemon-reload"]);
     Ok(true)
 }
 
-/// The path of a store's unit. Its name is that of the store's socket.
+/// Returns the path of the systemd unit of a store. Its name contains the id of the store's socket.
 fn place(home: &Path) -> Result<PathBuf, CliError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
@@ -65,7 +65,7 @@ fn place(home: &Path) -> Result<PathBuf, CliError> {
     Ok(config.join("systemd/user").join(format!("amalgam-{id}.service")))
 }
 
-/// The unit. A process that is there already holds the store, and is no reason to try again.
+/// Returns the text of the systemd unit. systemd does not restart a process that ends because another one has the store open.
 fn text(program: &Path, home: &Path, socket: &Path) -> String {
     let [program, store, socket] = [program, home, socket].map(quoted);
     let log = home.join("log");
@@ -85,7 +85,7 @@ fn text(program: &Path, home: &Path, socket: &Path) -> String {
     )
 }
 
-/// A word as systemd reads it.
+/// Quotes a word for the command line of a systemd unit.
 fn quoted(word: &Path) -> String {
     let mut quoted = String::from("\"");
     for byte in word.as_os_str().as_bytes() {

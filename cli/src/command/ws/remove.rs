@@ -49,7 +49,7 @@ impl Remove {
         if self.ended {
             return remove_ended(session).await;
         }
-        // A slip in one of the names is found before anything goes.
+        // All names are resolved before anything is removed, so that a typing error removes nothing.
         let mut found = Vec::new();
         for name in &self.names {
             let one = workspace(&mut client, &workspace_name(name)).await?;
@@ -98,7 +98,7 @@ impl Remove {
     }
 }
 
-/// Removes what commands left that were killed.
+/// Removes the leftovers of killed commands.
 async fn remove_ended(session: &mut Session) -> Outcome {
     let mut exit = Exit::OK;
     let (mut folders, mut workspaces) = (0, Vec::new());
