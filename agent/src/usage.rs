@@ -10,14 +10,15 @@ const MOUNTS: [&str; 2] = ["/workspace", "/sandbox"];
 /// The kind of their file systems, to the kernel.
 const FUSE: rustix::fs::FsWord = 0x6573_5546;
 
-/// Measures the sandbox again and again.
+/// Measures the resource usage of the sandbox periodically.
 #[derive(Default)]
 pub(crate) struct Meter {
     before: Option<(Instant, u64)>,
 }
 
 impl Meter {
-    /// What the sandbox uses now; the CPU since the measurement before.
+    /// Measures the present resource usage of the sandbox. The CPU usage is the mean since the previous call, and 0 in the first
+    /// call.
     #[allow(clippy::cast_precision_loss, reason = "a percentage needs few digits")]
     pub(crate) fn measure(&mut self) -> ResourceUsage {
         let (mut ticks, mut pages, mut processes) = (0, 0, 0);

@@ -491,7 +491,7 @@ impl Filesystem for AmalgamFs {
         reply_empty(self.view.remove_xattr(&caller(request, self.id, self.owners), ino.0, name.as_bytes()), reply);
     }
 
-    /// Not implemented: with ENOSYS the kernel creates files with MKNOD and opens them without a message.
+    /// Answers ENOSYS: the kernel then creates files with MKNOD and opens them without a message.
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(Errno::ENOSYS);
     }

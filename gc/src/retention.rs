@@ -34,7 +34,7 @@ impl Span {
     /// No time at all.
     pub const NONE: Self = Self::For(0);
 
-    /// A span of this many hours.
+    /// Returns a span of `hours` hours.
     pub const fn hours(hours: i64) -> Self {
         Self::For(hours * HOUR)
     }
@@ -120,7 +120,7 @@ impl Rule {
 }
 
 impl Rule {
-    /// The parts that keep the newest of a bucket: kept time, bucket length and bucket offset; finest first.
+    /// Returns the parts that keep the newest of a bucket: kept time, bucket length and bucket offset; finest first.
     fn parts(&self) -> [(RulePart, Span, i64, i64); 3] {
         [
             (RulePart::Hourly, self.hourly, HOUR, 0),
@@ -364,7 +364,7 @@ mod tests {
         Time(minutes * 60 * SECOND)
     }
 
-    /// An age by a clock that never jumped.
+    /// Returns the age of a snapshot by a clock that never jumped.
     fn aged(time: Time, automatic: bool) -> SnapshotAge {
         SnapshotAge { time, placed: time, automatic }
     }

@@ -68,7 +68,7 @@ impl Records {
         }
     }
 
-    /// Whether part of a record was received.
+    /// Returns whether part of a record was received: fragments that are assembled, or bytes that are not consumed yet.
     pub(crate) fn is_within(&self, input: &BytesMut) -> bool {
         self.fragments > 0 || !input.is_empty()
     }

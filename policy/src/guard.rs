@@ -15,7 +15,7 @@ pub struct Guard {
 
 /// Learns of acts that were refused. It is called while requests wait, so it must not block.
 pub trait ObserveRefusals: fmt::Debug + Send + Sync {
-    /// An act was refused.
+    /// Records an act that was refused.
     fn refused(&self, refusal: &Refusal);
 }
 

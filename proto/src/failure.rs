@@ -10,22 +10,22 @@ pub const DOMAIN: &str = "amalgam";
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal, $code:ident;)+) => {
-        /// What a program can decide by. The words are stable.
+        /// A stable code by which a program can decide.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[doc = $doc])+ $name,)+
         }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// The word on the wire.
+            /// Returns the stable name of the reason in the protocol, for example `PTY_NOT_FOUND`.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)+ }
             }
 
-            /// The code that goes with it.
+            /// Returns the gRPC status code of the reason.
             pub fn code(self) -> Code {
                 match self { $(Self::$name => Code::$code,)+ }
             }
@@ -139,7 +139,7 @@ const MESSAGE_BYTES_MAX: usize = 2 << 10;
 /// The most bytes of all details together.
 const DETAILS_BYTES_MAX: usize = 3 << 10;
 
-/// A text of at most so many bytes: of a longer one, its beginning and its end.
+/// Shortens a text to at most `most` bytes: of a longer one it keeps the beginning and the end.
 fn without_middle(text: String, most: usize) -> String {
     const GAP: &str = " [...] ";
     if text.len() <= most {
@@ -153,28 +153,28 @@ fn without_middle(text: String, most: usize) -> String {
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What a program can decide by.
+    /// The reason, by which a program can decide.
     pub reason: Reason,
     /// What happened, to what, and what to do next.
     pub message: String,
-    /// More for a program: the present head, say.
+    /// More for a program, for example the present head.
     pub details: HashMap<String, String>,
 }
 
 impl Failure {
-    /// A failure without details.
+    /// Creates a failure without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), details: HashMap::new() }
     }
 
-    /// The same with a detail.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<String>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
     }
 
-    /// For the wire. Texts that are longer than a trailer can carry lose their middle.
+    /// Converts the failure to a gRPC status. Texts that are longer than a trailer can carry lose their middle.
     pub fn into_status(self) -> Status {
         let share = DETAILS_BYTES_MAX / self.details.len().max(1);
         let details: HashMap<_, _> =
@@ -183,7 +183,7 @@ impl Failure {
         Status::with_error_details(self.reason.code(), without_middle(self.message, MESSAGE_BYTES_MAX), details)
     }
 
-    /// From the wire; nothing if it is not one of ours.
+    /// Reads the failure from a gRPC status. Returns `None` if the status does not carry one.
     pub fn of_status(status: &Status) -> Option<Self> {
         let info = status.get_details_error_info()?;
         let reason = Reason::ALL.iter().copied().find(|reason| reason.word() == info.reason)?;
