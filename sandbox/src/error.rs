@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What a call of this crate returns.
+/// Result of a function of this crate.
 pub type Result<T, E = SandboxError> = std::result::Result<T, E>;
 
 /// Why a sandbox could not be started or used.
@@ -76,7 +76,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// An error of the operating system.
+    /// Returns a function that wraps an error of the operating system. `what` says what was tried.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         |source| Self::Io { what, source }
