@@ -26,7 +26,7 @@ use crate::report::Report;
 use crate::source::MemberSource;
 use listing::{Listing, ListingOptions};
 
-/// Small objects that are read at once.
+/// Limit on the small objects of one batch of reads.
 const READ_MANY_MAX: usize = 32;
 /// Mode of files and directories: a bucket has none.
 const FILE_MODE: u32 = 0o644;
@@ -131,7 +131,7 @@ fn remove_vanished(store: &Store, base: RootId, listing: &Listing, builder: &mut
     Ok(removed)
 }
 
-/// The number of files below a directory.
+/// Counts the files below a directory. Every entry that is no directory counts as a file.
 fn count_files(store: &Store, contents: Option<DirectoryRef>) -> Result<u64> {
     let (mut files, mut open) = (0, vec![contents]);
     while let Some(contents) = open.pop() {

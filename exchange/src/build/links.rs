@@ -108,7 +108,7 @@ impl Links {
         Ok(settled)
     }
 
-    /// All names of files that have several.
+    /// Returns all names of files that have several names.
     pub(super) fn members(&self) -> BTreeSet<LinkMember> {
         let several = self.groups.iter().filter(|group| group.paths.len() > 1);
         let members = several.flat_map(|group| {
@@ -119,7 +119,7 @@ impl Links {
     }
 }
 
-/// Every path of a stored tree below a directory whose entry is a hard link.
+/// Returns every path below a directory of a stored tree whose entry is a hard link.
 fn linked_entries(store: &Store, root: &Entry) -> Result<Vec<(TreePath, Entry)>> {
     let mut found = Vec::new();
     let mut open = vec![(TreePath::root(), root.clone())];

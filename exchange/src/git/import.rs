@@ -172,7 +172,7 @@ impl Importer<'_> {
         self.finish_batch(&mut batch, &mut wanted, snapshots, progress)
     }
 
-    /// The commit with the parents that are imported.
+    /// Removes parents of a commit that are not imported, are repeated, or exceed the limit. Notes the change.
     fn cut(&mut self, oid: Oid, mut commit: Commit) -> Commit {
         if self.plan.boundary.contains(&oid) {
             self.report.note(NOTE_BOUNDARY, oid.to_string().as_bytes());
@@ -251,7 +251,7 @@ impl Importer<'_> {
         Ok(snapshot)
     }
 
-    /// A commit that was imported, now or before.
+    /// Returns a commit that was imported, now or before.
     fn commit_of(&mut self, oid: Oid) -> Result<ImportedCommit> {
         if let Some(done) = self.done.get(&oid) {
             return Ok(done.clone());

@@ -40,7 +40,7 @@ pub struct OciImport {
     pub author: String,
 }
 
-/// The architecture of this machine in the words of images.
+/// Returns the architecture of this machine by the names of images, for example `amd64`.
 pub(super) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
