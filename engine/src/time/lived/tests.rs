@@ -12,14 +12,14 @@ fn at(nanoseconds: i64) -> Time {
     Time(NOW.0 + nanoseconds)
 }
 
-/// A store that was opened at `NOW`.
+/// Returns the lived time of a store that was opened at `NOW`.
 fn opened() -> LivedTime {
     let mut lived = LivedTime::default();
     assert!(!lived.start(NOW, 0));
     lived
 }
 
-/// How old a record of this time is when the wall clock says that.
+/// Returns the age of a record with this time when the wall clock shows `wall`.
 fn age(lived: &LivedTime, time: Time, wall: Time) -> i64 {
     wall.0 - lived.place(time).0
 }
