@@ -158,7 +158,7 @@ impl Commands {
     }
 }
 
-/// Writes standard input, and tells the server how much the command has read. Returns the sender for more of it.
+/// Writes standard input, and reports to the server how much the command has read. Returns the sender for more input.
 fn feed(
     mut stdin: pipe::Sender,
     first: Bytes,

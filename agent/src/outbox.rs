@@ -57,7 +57,7 @@ impl Outbox {
         state.bytes >= state.bytes_max
     }
 
-    /// Adds a message with so many bytes of output.
+    /// Adds a message that holds `bytes` bytes of output.
     pub(crate) fn push(&self, payload: Payload, bytes: usize) {
         let mut state = self.state.lock();
         state.last += 1;

@@ -39,22 +39,22 @@ const NOTE_CHANGED: &str = "objects that changed or vanished while they were rea
 pub struct BucketImport {
     /// The snapshot of the last import, which becomes the parent.
     pub onto: Option<SnapshotId>,
-    /// What the last import recorded.
+    /// The index of the last import.
     pub known: Option<BucketIndex>,
-    /// The most objects of a listing.
+    /// Limit on the objects of a listing.
     pub objects_max: u64,
     /// Author, time and message of the snapshot. The counts are added to the message.
     pub words: SnapshotInfo,
 }
 
-/// The most objects of a listing, unless the caller says otherwise. Memory grows by about 100 bytes for each.
+/// Default limit on the objects of a listing. Memory grows by about 100 bytes for each.
 pub const BUCKET_OBJECTS_MAX: u64 = 4_000_000;
 
-/// What an import came to.
+/// The result of an import.
 pub struct ImportedBucket {
-    /// The snapshot; nothing if the tree did not change.
+    /// The snapshot; `None` if the tree did not change.
     pub imported: Option<Imported>,
-    /// What to pass to the next import.
+    /// The index to pass to the next import.
     pub index: BucketIndex,
     /// The counts.
     pub counts: BucketCounts,

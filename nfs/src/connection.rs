@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     pub(crate) is_ending: watch::Receiver<bool>,
 }
 
-/// Reason for the end of a connection. The client is not told.
+/// Reason for the end of a connection. It is not sent to the client.
 enum Closed {
     ByPeer,
     ByServer,

@@ -34,33 +34,33 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A workspace's head is not where the caller's work began. Look at what it has now, then decide anew.
+    /// A workspace's head is not where the caller's work began. Read the new head, then decide again.
     StaleHead = "STALE_HEAD", Aborted;
-    /// A file or a state value is not the one that the caller read: its etag differs. Read it again, then decide anew.
+    /// A file or a state value is not the one that the caller read: its etag differs. Read it again, then decide again.
     StaleFile = "STALE_FILE", Aborted;
     /// A text to replace is not exactly once in the file.
     NotUnique = "NOT_UNIQUE", FailedPrecondition;
     /// A hunk of a patch fits nowhere in the file.
     PatchFailed = "PATCH_FAILED", FailedPrecondition;
-    /// Something that an operation touched has moved since, so it cannot be taken back.
+    /// The state that an operation changed has changed again since, so the operation cannot be reverted.
     MovedSince = "MOVED_SINCE", FailedPrecondition;
-    /// There is nothing to take back or to do again.
+    /// There is nothing to undo or redo.
     NothingToRevert = "NOTHING_TO_REVERT", FailedPrecondition;
     /// There are changes that are in no snapshot yet.
     UncommittedChanges = "UNCOMMITTED_CHANGES", FailedPrecondition;
     /// The caller used this request id before, for the same call with other arguments.
     RequestReused = "REQUEST_REUSED", FailedPrecondition;
-    /// The caller has too much open at once.
+    /// The caller has too many resources open at once.
     TooMany = "TOO_MANY", ResourceExhausted;
-    /// What was named is not there.
+    /// The named object does not exist.
     NotFound = "NOT_FOUND", NotFound;
-    /// What was to be made is there already.
+    /// The object to be created already exists.
     AlreadyExists = "ALREADY_EXISTS", AlreadyExists;
     /// The log or the list no longer has this position.
     OutOfRange = "OUT_OF_RANGE", OutOfRange;
-    /// The request is wrong.
+    /// The request is malformed.
     Invalid = "INVALID", InvalidArgument;
-    /// A name stands for several things.
+    /// A name stands for several objects.
     Ambiguous = "AMBIGUOUS", InvalidArgument;
     /// No known directory holds this path.
     NoDirectory = "NO_DIRECTORY", NotFound;
@@ -74,7 +74,7 @@ reasons! {
     Mounted = "MOUNTED", FailedPrecondition;
     /// Nothing can be mounted there, or not on this machine.
     MountRefused = "MOUNT_REFUSED", FailedPrecondition;
-    /// Somebody uses what is mounted.
+    /// A process uses the mount.
     MountBusy = "MOUNT_BUSY", FailedPrecondition;
     /// A Git command works in a repository that this would write.
     GitLocked = "GIT_LOCKED", FailedPrecondition;
@@ -88,7 +88,7 @@ reasons! {
     Purged = "PURGED", NotFound;
     /// The disk is full, or below its floor.
     Full = "FULL", ResourceExhausted;
-    /// Somebody else holds the store.
+    /// Another process holds the store.
     Busy = "BUSY", Unavailable;
     /// The machine failed.
     Fault = "FAULT", Internal;
@@ -126,7 +126,7 @@ reasons! {
     CommandFailed = "COMMAND_FAILED", FailedPrecondition;
     /// There is no such command.
     CommandNotFound = "COMMAND_NOT_FOUND", NotFound;
-    /// There is no such terminal.
+    /// Nothing listens at a port of the sandbox, or the listener does not answer.
     PtyNotFound = "PTY_NOT_FOUND", NotFound;
     /// Nothing listens at a port of the sandbox, or what listens does not answer.
     PortUnreachable = "PORT_UNREACHABLE", Unavailable;
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn long_failures_fit_into_trailers() {
-        // Three bytes for each of a character that is not ASCII, each of which is told in three more.
+        // Each such character has three bytes in UTF-8, and the trailer encodes each byte in three.
         let name = "\u{202e}".repeat(100_000);
         let message = format!("cannot find {name}; look at the log");
         let failure = Failure::new(Reason::NotFound, message).with("candidates", name.clone()).with("head", name);

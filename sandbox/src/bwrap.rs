@@ -127,7 +127,7 @@ pub(crate) fn words(
     for filter in filters {
         add(&[plain("--add-seccomp-fd"), &OsString::from(filter.as_raw_fd().to_string())]);
     }
-    // The agent reaps orphans. Standard output tells the id of its process and is closed before it starts.
+    // The agent reaps orphans. Standard output receives the id of its process and is closed before the agent starts.
     add(&["--as-pid-1", "--info-fd", "1"].map(plain));
     // Files of /proc/sys belong to root, so a root without capabilities could write them.
     add(&["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"].map(plain));

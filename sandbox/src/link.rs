@@ -376,7 +376,7 @@ impl Link {
         self.inner.ports.connections()
     }
 
-    /// Ends the channel. Commands and terminals that have not ended are told why.
+    /// Ends the channel. Commands and terminals that still run end with this reason.
     pub fn close(&self, why: &str) {
         if let Some(serving) = self.inner.serving.lock().take() {
             serving.abort();
@@ -395,7 +395,7 @@ impl Link {
         }
         commands.iter().for_each(|command| command.lose(why));
         terminals.iter().filter(|terminal| terminal.end().is_none()).for_each(|terminal| terminal.lose(why));
-        // The directory of the sandbox goes as a whole.
+        // A failure is harmless: the whole directory of the sandbox is removed later.
         let _ = std::fs::remove_file(&self.inner.options.socket);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A sandbox sees the host's `/usr` read-only, its workspace, a home with its `/tmp`, and a `/dev/shm` of its own in memory. Its user,
 //! mounts, processes, IPC, host name and (unless the server allows otherwise) network are its own; it has no capability and gets none.
-//! Where the kernel has Landlock, its commands write nothing but the workspace, the home and `/dev`, whatever the mounts permit.
+//! Where the kernel has Landlock, its commands write nothing but the workspace, the home and `/dev`, even if a mount permits more.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -39,7 +39,7 @@ fn parse(text: &str) -> HashMap<u32, String> {
     text.lines().filter_map(line).collect()
 }
 
-/// Describes what is at a path. The type of a link is that of what it leads to.
+/// Describes the entry at a path. The type of a symlink is that of its target.
 pub(crate) fn entry(path: &Path, names: &Names) -> Result<Value> {
     let found = fs::symlink_metadata(path).map_err(Failure::at(path))?;
     let is_link = found.is_symlink();

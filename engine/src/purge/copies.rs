@@ -42,7 +42,7 @@ pub(super) fn find_copies(store: &Store, wanted: &Wanted) -> Result<Vec<(Family,
         loop {
             let page = store.inspect().rows(family, &from, None, PAGE_BYTES)?;
             let holds = |(_, value): &&(Bytes, Bytes)| match family {
-                // What is aside is a chunk, or some other row.
+                // A quarantined row is a chunk or a row of another family.
                 Family::Quarantine => Quarantined::decode(value).is_some_and(|kept| wanted.holds(&kept.bytes)),
                 _ => wanted.holds(value),
             };

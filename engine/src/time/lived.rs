@@ -11,7 +11,7 @@ const SECOND: i64 = 1_000_000_000;
 /// Limit on the part of a gap between two starts that counts until the gap is confirmed, in nanoseconds. A start this much later
 /// confirms the gap.
 pub const GAP_MAX: i64 = 24 * 3_600 * SECOND;
-/// A clock that differs by less from what was expected did not jump: it was slewed, or a leap second passed.
+/// Difference from the expected time up to which the clock did not jump: it was slewed, or a leap second passed.
 const TOLERANCE: i64 = 60 * SECOND;
 /// How long a jump is reported, in nanoseconds of lived time.
 const TELL_FOR: i64 = 7 * GAP_MAX;

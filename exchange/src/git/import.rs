@@ -92,7 +92,7 @@ fn import(store: &Store, path: &Path, options: &GitImport, progress: &Progress) 
     }
     let reader = repository.reader();
     let tip = reader.resolve(options.reference.as_deref())?;
-    // Held before they are looked at, so that a collection beside the import leaves them.
+    // Held before they are read, so that a collection beside the import leaves them.
     let hold = |head: &SnapshotId| store.hold(store.snapshot(*head)?.root);
     let pins = options.known.iter().map(hold).collect::<amalgam_engine::Result<_>>()?;
     let plan = plan(store, &reader, tip, &options.walk(), progress)?;

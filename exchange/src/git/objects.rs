@@ -92,7 +92,7 @@ pub(crate) struct Reader {
     repository: gix::Repository,
     submodules: Option<Vec<gix::Repository>>,
     object_bytes_max: u64,
-    /// Decoded trees: a commit and its parents share nearly all of theirs, and each is looked at twice.
+    /// Decoded trees: a commit and its parents share nearly all of theirs, and each is read twice.
     trees: RefCell<TreeCache>,
 }
 

@@ -152,7 +152,7 @@ impl TreeMaker<'_> {
             }
             MODE_GITLINK => {
                 let directory = match submodule_tree(self.reader, entry.oid)? {
-                    // Built anew whenever it moves: a parent's snapshot may lack its files.
+                    // Built again whenever it moves: a parent's snapshot may lack its files.
                     Some(tree) => {
                         let contents = self.directory(tree, &[], depth + 1)?;
                         Entry::new(Node::Directory(contents), DIRECTORY_MODE, self.time)

@@ -109,7 +109,7 @@ fn import_layer(
     let members = MemberOptions { owners, is_layer: true, limits: options.limits, read_before };
     read_ahead(input, |input| {
         let mut reader = TarReader::new(input);
-        // The digest tells whether a layer is whole.
+        // The digest shows whether a layer is whole.
         reader.is_end_optional = true;
         add_members(&mut builder, &mut reader, members, progress)
     })?;

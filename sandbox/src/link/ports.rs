@@ -1,4 +1,5 @@
-//! Connections to ports inside one sandbox. The agent dials a port when it is told to, and dials the socket here to carry the bytes.
+//! Connections to ports inside one sandbox. The agent dials a port on the server's order, and dials the socket here to carry the
+//! bytes.
 //!
 //! Each connection is one connection of the socket: the kernel holds back the side that is too fast, and no connection waits for another.
 //! A process in the sandbox can dial the socket, too, but knows no ticket, and is disconnected.
@@ -34,7 +35,7 @@ const TICKET_BYTES: usize = 64;
 /// Byte behind the ticket that says that the agent has reached the port.
 const CONNECTED: u8 = 0;
 
-/// Result of an order to dial: the connection, or `None` if nothing listens at the port.
+/// Result of an order to dial: the connection, or `None` if the agent could not reach the port.
 type Dialled = Option<Connection>;
 /// Orders to dial that the agent has not answered, by the hash of their ticket.
 type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<Dialled>>>>;

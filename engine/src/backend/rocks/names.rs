@@ -1,9 +1,9 @@
 //! An index of references beside the references: which labels and workspaces point at an object, and the greatest number under which
 //! a name was deleted.
 //!
-//! Its rows lie in the default family and are written with the references that they are about, in one batch. A row beside them says up
-//! to which operation they are complete. Where that is not the last one (an older version wrote, or a repair), they are
-//! made anew when they are first needed.
+//! Its rows lie in the default family and are written with the references that they index, in one batch. A row beside them holds
+//! the operation up to which they are complete. If that is not the last one (an older version wrote, or a repair), they are rebuilt
+//! when they are first needed.
 
 use std::sync::atomic::Ordering;
 

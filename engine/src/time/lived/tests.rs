@@ -82,7 +82,7 @@ fn a_clock_that_was_behind_and_is_corrected_ages_nothing() {
     lived.observe(at(-10 * YEAR + HOUR), HOUR);
     assert!(lived.observe(at(0), HOUR + 10 * SECOND));
     assert_eq!(age(&lived, at(-10 * YEAR + HOUR), at(0)), 10 * SECOND);
-    // A snapshot that somebody else made meanwhile is not in the future, and not older than the correction.
+    // A snapshot that another process made meanwhile is not in the future, and not older than the correction.
     assert!(lived.place(at(-YEAR)) <= at(0));
     assert!(lived.place(at(-YEAR)) >= lived.place(at(-10 * YEAR + HOUR)));
 }
