@@ -51,7 +51,7 @@ impl Meter {
     }
 }
 
-/// CPU ticks of a process, those of its reaped children, and its resident pages.
+/// Parses the CPU ticks of a process, those of its reaped children, and its resident pages.
 fn parse(stat: &str) -> Option<(u64, u64, u64)> {
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -65,7 +65,7 @@ fn used_bytes(path: &str) -> Option<u64> {
     Some(space.f_blocks.saturating_sub(space.f_bfree) * space.f_frsize)
 }
 
-/// Bytes received and sent by all interfaces but loopback.
+/// Returns the bytes received and sent by all interfaces but loopback.
 fn network(devices: &str) -> (u64, u64) {
     let (mut received, mut sent) = (0, 0);
     for line in devices.lines() {

@@ -31,7 +31,7 @@ pub(crate) struct Envelopes {
 }
 
 impl Envelopes {
-    /// `is_gzip` says whether messages may be compressed.
+    /// Creates a reader of the messages of a body. `is_gzip` says whether messages may be compressed.
     pub(crate) fn new(body: Body, is_gzip: bool) -> Self {
         Self { body, buffer: BytesMut::new(), is_gzip }
     }

@@ -71,7 +71,7 @@ impl Process {
         self.end.lock().clone()
     }
 
-    /// Notes the end; the first one counts.
+    /// Records the end of the process, unless one is recorded already.
     pub(crate) fn set_end(&self, end: wire::ProcessEvent) {
         self.end.lock().get_or_insert(end);
     }

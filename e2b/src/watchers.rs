@@ -135,7 +135,7 @@ impl Watchers {
         Ok(id)
     }
 
-    /// Takes the changes that wait.
+    /// Removes and returns the changes that wait. Fails with the reason of the end if there are none and the watcher has ended.
     pub(crate) fn take(&self, sandbox: &str, id: &str) -> Result<Vec<wire::FilesystemEvent>, Refusal> {
         let all = self.all.lock();
         let watcher = all.get(id).filter(|watcher| watcher.sandbox == sandbox).ok_or_else(|| missing(id))?;

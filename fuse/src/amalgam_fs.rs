@@ -81,7 +81,7 @@ impl AmalgamFs {
         ChangingUser { caller: caller(request, self.id, self.owners), is_root: request.uid() == ROOT_USER }
     }
 
-    /// Called when a process begins to read a file.
+    /// Records that a process begins to read a file.
     fn read_started(&self, ino: Ino) {
         // On a read-only mount the kernel does not update access times.
         if !self.view.is_read_only()

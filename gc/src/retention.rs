@@ -369,8 +369,8 @@ mod tests {
         SnapshotAge { time, placed: time, automatic }
     }
 
-    /// `ages` are minutes before `now` (in minutes since a Thursday's midnight), newest first. `expected` has a letter for each:
-    /// `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for dropped.
+    /// Checks which snapshots rules keep. `ages` are minutes before `now` (in minutes since a Thursday's midnight), newest first.
+    /// `expected` has a letter for each: `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for dropped.
     #[track_caller]
     fn check(rules: &str, now: i64, ages: &[i64], expected: &str) {
         let policy = Policy { automatic: rule(rules), people: Rule::EVERYTHING };

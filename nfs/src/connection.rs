@@ -285,7 +285,7 @@ enum SlowCall {
 }
 
 impl SlowCall {
-    /// Returns the reply, or nothing if there is none to send.
+    /// Returns the reply, or `None` if there is none to send.
     async fn finish(self, connection: &Connection) -> Option<Vec<u8>> {
         match self {
             Self::Answer(answer, pending) => {

@@ -310,7 +310,7 @@ impl Command {
         }
     }
 
-    /// Takes what the agent says about the command.
+    /// Processes a message of the agent about the command: output, its exit, or a failure.
     pub(crate) fn take(&self, sequence: u64, output: wire::CommandOutput) {
         let mut state = self.state.lock();
         if state.end.is_some() {
@@ -365,7 +365,7 @@ mod tests {
         Arc::new(Command::new("c".to_owned(), "yes".to_owned(), 0))
     }
 
-    /// Takes output as the connection of an agent does.
+    /// Feeds output to a command as the connection of an agent does.
     async fn feed(command: &Command, messages: u64) {
         for sequence in 1..=messages {
             let data = Bytes::from(vec![u8::try_from(sequence % 251).expect("small"); MESSAGE_BYTES]);

@@ -44,7 +44,7 @@ pub struct Enforced {
 }
 
 impl Enforced {
-    /// Says which version of Landlock restricts writes, or why none does.
+    /// Reports which version of Landlock restricts writes, or why none does.
     pub(crate) fn landlock(version: std::result::Result<&i32, &str>) -> Self {
         match version {
             Ok(version) => Self { limit: "landlock", value: format!("ABI {version}"), by: "kernel" },
@@ -53,7 +53,7 @@ impl Enforced {
     }
 }
 
-/// What can enforce limits on this machine.
+/// The means that can enforce limits on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Means {
     pub(crate) cpu_cgroup: bool,

@@ -469,7 +469,7 @@ impl Link {
         Ok(connection)
     }
 
-    /// Takes the messages of a connection until it ends.
+    /// Processes the messages of a connection until it ends.
     async fn follow(&self, connection: u64, mut incoming: Streaming<wire::ConnectRequest>) {
         loop {
             let message = match incoming.message().await {
@@ -511,7 +511,7 @@ impl Link {
         }
     }
 
-    /// Takes one message. Returns the number of the output to acknowledge.
+    /// Processes one message. Returns the number of the output to acknowledge.
     fn take(&self, message: wire::ConnectRequest) -> Option<u64> {
         let mut state = self.inner.state.lock();
         let is_new = message.sequence > state.last_sequence;

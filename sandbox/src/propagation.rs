@@ -44,7 +44,7 @@ fn share(directory: &Path) -> io::Result<()> {
     Ok(mount_change(directory, MountPropagationFlags::SHARED)?)
 }
 
-/// Takes back what [`carries_mounts`] did to a directory in which nothing is mounted any more.
+/// Reverts [`carries_mounts`] for a directory in which nothing is mounted any more.
 pub(crate) fn release(directory: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Ok(directory) = directory.canonicalize() else { return };

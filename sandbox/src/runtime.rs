@@ -26,7 +26,7 @@ pub trait Runtime: Send + Sync {
     /// Checks that sandboxes can be started here.
     ///
     /// # Errors
-    /// Says what the machine lacks and how to get it.
+    /// Names the capability that the machine lacks, and how to get it.
     async fn probe(&self) -> Result<()>;
 
     /// Lists the templates that sandboxes can be started from.

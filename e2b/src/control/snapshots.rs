@@ -129,7 +129,7 @@ impl Control<'_> {
         Ok(json_answer(StatusCode::CREATED, &shown(&snapshot_id)))
     }
 
-    /// Commits the home of a sandbox. Returns its snapshot; nothing for a sandbox without a home of its own.
+    /// Commits the home of a sandbox. Returns its snapshot; `None` for a sandbox without a home of its own.
     async fn commit_home(&self, sandbox: &v1::Sandbox, snapshot_id: &str) -> Result<Option<String>, Refusal> {
         if sandbox.home.is_empty() {
             return Ok(None);

@@ -15,11 +15,11 @@ use crate::store::Store;
 
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Which bytes are looked for.
+/// The chunks that are searched for.
 pub(super) struct Wanted {
-    /// The chunks.
+    /// Their ids.
     pub(super) chunks: HashSet<ChunkId>,
-    /// Their lengths; nothing if one of them is not known. Rows of other lengths are not hashed.
+    /// Their lengths; `None` if one of them is not known. Rows of other lengths are not hashed.
     pub(super) lengths: Option<HashSet<u64>>,
 }
 

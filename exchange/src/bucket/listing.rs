@@ -88,7 +88,7 @@ impl Listing {
         self.has_dropped || known.is_none_or(|known| !known.is_complete || self.hits < known.len())
     }
 
-    /// Takes the records of the objects that did not change.
+    /// Removes and returns the records of the objects that did not change.
     pub(super) fn take_index(&mut self) -> BucketIndex {
         std::mem::replace(&mut self.index, BucketIndex::new())
     }
@@ -132,7 +132,7 @@ struct ListingState {
 }
 
 impl ListingState {
-    /// Takes an object. Returns whether it has to be read.
+    /// Adds an object to the listing. Returns whether it has to be read.
     fn take(&mut self, object: &ListedObject, known: Option<&BucketIndex>) -> bool {
         self.counts.total += 1;
         let path = path_of(&object.key).filter(|_| object.key.len() <= KEY_BYTES_MAX);

@@ -50,7 +50,7 @@ impl KnownCommits<'_> {
         }
     }
 
-    /// Looks at all snapshots that are not older than this.
+    /// Reads all snapshots that are not older than this.
     fn advance(&mut self, time: Time) -> Result<()> {
         while self.open.peek().is_some_and(|(newest, _)| *newest >= time) {
             let (_, id) = self.open.pop().expect("one was seen");

@@ -168,7 +168,7 @@ impl Head {
 /// The body of an answer. One that ends too early is an error.
 struct Body<R> {
     reader: R,
-    /// Bytes of the body, or of the chunk; nothing when the end of the stream is the end of the body.
+    /// Bytes left of the body, or of the chunk; `None` if the body ends with the stream.
     left: Option<u64>,
     is_chunked: bool,
     is_ended: bool,

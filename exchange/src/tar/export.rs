@@ -177,7 +177,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         self.pad(size)
     }
 
-    /// Version 1.0: the map is at the beginning of the body.
+    /// Writes a sparse file in the format of version 1.0: the map is at the beginning of the body.
     fn write_sparse(
         &mut self,
         path: &TreePath,

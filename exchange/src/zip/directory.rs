@@ -162,7 +162,7 @@ fn entry(bytes: &[u8], number: usize) -> Result<(ZipMember, &[u8])> {
     Ok((member, &bytes[total..]))
 }
 
-/// Takes the numbers that did not fit from the zip64 field, in their order.
+/// Reads the numbers that did not fit into 32 bits from the zip64 field, in their order. Returns `None` if the field is too short.
 fn read_64(member: &mut ZipMember, field: &[u8]) -> Option<()> {
     let mut at = 0;
     for value in [&mut member.size, &mut member.stored_size, &mut member.offset] {
