@@ -1,4 +1,4 @@
-//! Commands: each in a process group of its own, with its output passed on and its end told.
+//! Commands: each runs in a process group of its own; the agent sends its output and its exit status to the server.
 
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt as _;
@@ -24,9 +24,10 @@ use crate::{OWN_VARIABLES, now_ms};
 
 const SHELL: &str = "/bin/sh";
 const WORKSPACE: &str = "/workspace";
-/// Bytes that are read at once.
+/// Size of the buffer for one read of output.
 const READ_BYTES: usize = 64 << 10;
-/// After a command has ended, its output is read until there is none for so long: a process that it left behind may hold the pipe.
+/// Idle time after which the agent stops reading the output of a command that has exited. A process that the command left behind
+/// may hold the pipe open.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// The commands of the sandbox.
@@ -41,13 +42,13 @@ struct Running {
     input: Option<mpsc::UnboundedSender<Bytes>>,
 }
 
-/// How much output a command has had.
+/// Number of output bytes of a command, and their limit.
 #[derive(Default)]
 struct Counted {
     bytes: u64,
     bytes_max: u64,
     is_truncated: bool,
-    /// The end was told: the rest is read and dropped.
+    /// The end of the command was sent to the server: later output is read and dropped.
     is_over: bool,
 }
 
@@ -56,7 +57,7 @@ impl Commands {
         Self { reaper, outbox, running: Arc::default() }
     }
 
-    /// The ids of all commands that run.
+    /// Returns the ids of all running commands.
     pub(crate) fn running(&self) -> Vec<String> {
         self.running.lock().keys().cloned().collect()
     }
@@ -157,7 +158,7 @@ impl Commands {
     }
 }
 
-/// Writes standard input, and tells the server how much the command has read. Returns the sender for more of it.
+/// Writes standard input, and reports to the server how much the command has read. Returns the sender for more input.
 fn feed(
     mut stdin: pipe::Sender,
     first: Bytes,

@@ -61,7 +61,7 @@ fn number<T: std::str::FromStr>(word: &str) -> Result<T> {
     word.parse().map_err(|_| Failure::invalid(format!("`{word}` is no number")))
 }
 
-/// The absolute path of a path as a client writes it, without `.` and `..`.
+/// Resolves a path from a client to an absolute path without `.` and `..`. Relative paths and `~` begin at the home directory.
 fn resolve(path: &str) -> PathBuf {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     resolve_at(&home, path)

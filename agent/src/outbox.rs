@@ -1,4 +1,4 @@
-//! Output on its way to the server, kept until it is acknowledged. Commands wait while too much is under way.
+//! Output on its way to the server, kept until the server acknowledges it. Commands wait while too many bytes are unacknowledged.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,15 @@ use amalgam_sandbox::agent_v1::connect_request::Payload;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Until the server says how much may be under way.
+/// Limit on unacknowledged bytes until the server sends its own.
 const BYTES_MAX_DEFAULT: usize = 1 << 20;
 
 /// Output that the server may not have yet.
 pub(crate) struct Outbox {
     state: Mutex<State>,
-    /// Told when there is room again.
+    /// Notified when there is room again.
     room: Notify,
-    /// Told when there is something to send.
+    /// Notified when there is a message to send.
     more: Notify,
 }
 
@@ -51,13 +51,13 @@ impl Outbox {
         }
     }
 
-    /// Whether more output has to wait.
+    /// Returns whether the unacknowledged output has reached its limit, so that commands have to wait.
     pub(crate) fn is_full(&self) -> bool {
         let state = self.state.lock();
         state.bytes >= state.bytes_max
     }
 
-    /// Adds a message with so many bytes of output.
+    /// Adds a message that holds `bytes` bytes of output.
     pub(crate) fn push(&self, payload: Payload, bytes: usize) {
         let mut state = self.state.lock();
         state.last += 1;
@@ -68,7 +68,7 @@ impl Outbox {
         self.more.notify_one();
     }
 
-    /// The server has everything up to here.
+    /// Drops the messages up to `sequence`, which the server has received.
     pub(crate) fn acknowledge(&self, sequence: u64) {
         let mut state = self.state.lock();
         while state.waiting.front().is_some_and(|(message, _)| message.sequence <= sequence) {
@@ -80,7 +80,7 @@ impl Outbox {
         self.room.notify_waiters();
     }
 
-    /// Begins a connection to a server that has everything up to here.
+    /// Begins a connection to a server that has received all messages up to `sequence`.
     pub(crate) fn rewind(&self, sequence: u64, bytes_max: usize) {
         self.acknowledge(sequence);
         let mut state = self.state.lock();
@@ -90,7 +90,7 @@ impl Outbox {
         self.more.notify_one();
     }
 
-    /// The next message for the present connection.
+    /// Waits for the next message that was not yet given to the present connection, and returns it.
     pub(crate) async fn next(&self) -> ConnectRequest {
         loop {
             let told = self.more.notified();

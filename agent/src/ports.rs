@@ -22,7 +22,8 @@ const CONNECTED: u8 = 0;
 const REFUSED: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Dials a port, tells the server, and carries the bytes of the connection. `link` is the directory of the agent's socket.
+/// Dials a port, reports the result to the server, and carries the bytes of the connection. `link` is the directory of the agent's
+/// socket.
 pub(crate) async fn serve(link: PathBuf, request: DialPortRequest) {
     let dialled = dial(request.port).await;
     let said = match &dialled {

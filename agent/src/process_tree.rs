@@ -80,7 +80,7 @@ fn members(leader: Pid, id: &str) -> Vec<Pid> {
     found.into_iter().filter(|pid| *pid != own).filter_map(Pid::from_raw).collect()
 }
 
-/// All processes that are no zombies.
+/// Lists all processes except zombies.
 fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());

@@ -53,7 +53,7 @@ impl Reaper {
             let signalled = status.terminating_signal().map(|signal| SIGNALLED + signal);
             let Some(code) = status.exit_status().or(signalled) else { continue };
             if let Some(exit) = expected.remove(&pid.as_raw_nonzero().get()) {
-                // Nobody waits for a terminal that was closed.
+                // No task waits for a terminal that was closed.
                 let _ = exit.send(code);
             }
         }

@@ -39,7 +39,7 @@ impl Secrets {
         Ok(written)
     }
 
-    /// The variables with the paths of the files.
+    /// Returns the environment variables that hold the paths of the secret files, for example `TOKEN_FILE` for the secret `TOKEN`.
     pub(crate) fn variables(&self) -> Vec<(String, PathBuf)> {
         let of = |directory: &PathBuf| {
             self.names.iter().map(|name| (format!("{name}{SUFFIX}"), directory.join(name))).collect()

@@ -29,13 +29,13 @@ pub(crate) struct Spawner {
 
 #[derive(Default)]
 struct Threads {
-    /// Runs what has the scope only.
+    /// Thread with the scope only.
     scoped: Option<mpsc::Sender<Job>>,
-    /// Runs what has the rules for writing, too, and the mounts that these are for.
+    /// Thread with the scope and the rules for writing, and the mounts that the rules were made for.
     confined: Option<(Vec<Option<MountRoot>>, mpsc::Sender<Job>)>,
 }
 
-/// What a directory is, so that a mount in its place is noticed.
+/// Identity of a directory, which shows when another mount has taken its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MountRoot {
     mount: u64,
@@ -44,7 +44,7 @@ struct MountRoot {
 }
 
 impl Spawner {
-    /// A spawner with the restrictions that the environment of this process has.
+    /// Creates a spawner with the restrictions that the environment of this process names.
     pub(crate) fn from_environment() -> Self {
         let writable = std::env::var_os(WRITABLE_VARIABLE);
         Self::new(writable.map(|paths| std::env::split_paths(&paths).collect()).unwrap_or_default())
@@ -65,7 +65,8 @@ impl Spawner {
         receive.recv().map_err(|_| gone())?
     }
 
-    /// The thread that starts processes, for the mounts as they are now.
+    /// Returns the queue of the thread that starts processes. Starts a new thread if the mounts have changed since the last one was
+    /// made.
     fn confined(&self) -> io::Result<mpsc::Sender<Job>> {
         let mut threads = self.threads.lock();
         let roots: Vec<_> = self.writable.iter().map(|path| mount_root(path)).collect();

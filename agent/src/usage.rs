@@ -10,14 +10,15 @@ const MOUNTS: [&str; 2] = ["/workspace", "/sandbox"];
 /// The kind of their file systems, to the kernel.
 const FUSE: rustix::fs::FsWord = 0x6573_5546;
 
-/// Measures the sandbox again and again.
+/// Measures the resource usage of the sandbox periodically.
 #[derive(Default)]
 pub(crate) struct Meter {
     before: Option<(Instant, u64)>,
 }
 
 impl Meter {
-    /// What the sandbox uses now; the CPU since the measurement before.
+    /// Measures the present resource usage of the sandbox. The CPU usage is the mean since the previous call, and 0 in the first
+    /// call.
     #[allow(clippy::cast_precision_loss, reason = "a percentage needs few digits")]
     pub(crate) fn measure(&mut self) -> ResourceUsage {
         let (mut ticks, mut pages, mut processes) = (0, 0, 0);
@@ -50,7 +51,7 @@ impl Meter {
     }
 }
 
-/// CPU ticks of a process, those of its reaped children, and its resident pages.
+/// Parses the CPU ticks of a process, those of its reaped children, and its resident pages.
 fn parse(stat: &str) -> Option<(u64, u64, u64)> {
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -64,7 +65,7 @@ fn used_bytes(path: &str) -> Option<u64> {
     Some(space.f_blocks.saturating_sub(space.f_bfree) * space.f_frsize)
 }
 
-/// Bytes received and sent by all interfaces but loopback.
+/// Returns the bytes received and sent by all interfaces but loopback.
 fn network(devices: &str) -> (u64, u64) {
     let (mut received, mut sent) = (0, 0);
     for line in devices.lines() {

@@ -104,7 +104,7 @@ impl Bucket {
                 Ok(bytes) if bytes.len() as u64 == range.end - range.start => return found.map(Some),
                 Err(object_store::Error::NotFound { .. }) => return Ok(None),
                 Err(error) if !is_transient(error) => return found.map(Some),
-                // S3 stores refuse a range behind the end of an object in different words: its size tells.
+                // S3 stores refuse a range behind the end of an object in different ways: compare the size.
                 Ok(_) | Err(_) if attempts >= ATTEMPTS_MAX => {
                     count(&self.counters.gets);
                     let size = self.store.head(&path).await?.size;

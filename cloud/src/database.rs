@@ -182,7 +182,7 @@ impl Database {
         result
     }
 
-    /// Returns the error of a call that got no connection, with the reason that PostgreSQL tells now.
+    /// Returns the error of a call that got no connection, with the reason that PostgreSQL gives now.
     async fn without_connection(&self, action: &'static str) -> Error {
         let options = self.pool.connect_options();
         let why = match tokio::time::timeout(PROBE_TIMEOUT, options.connect()).await {

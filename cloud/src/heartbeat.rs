@@ -41,7 +41,7 @@ impl Pulse {
         }
     }
 
-    /// Notes an operation that exists.
+    /// Records an operation that exists.
     pub(crate) fn note_operation(&self, sequence: u64) {
         self.operation.fetch_max(sequence, Ordering::SeqCst);
     }

@@ -61,7 +61,7 @@ pub(crate) struct HintTasks {
 }
 
 impl HintTasks {
-    /// Waits for the task that sends, which must have been told to end, and stops the one that listens.
+    /// Waits for the sending task, which must have been asked to end, and stops the listening one.
     pub(crate) async fn stop(self) {
         self.sending.await.ok();
         self.listening.abort();
@@ -100,18 +100,18 @@ impl Hints {
         (Self { sender, wakers, answers }, HintTasks { sending, listening })
     }
 
-    /// Tells other processes of an operation.
+    /// Notifies other processes of an operation.
     pub(crate) fn tell(&self, project: i64, sequence: u64) {
         // Fails when the process ends.
         let _ = self.sender.send(Hint::Operation(project, sequence));
     }
 
-    /// Tells other processes that a collection has begun or ended.
+    /// Notifies other processes that a collection has begun or ended.
     pub(crate) fn tell_collection(&self, project: i64) {
         let _ = self.sender.send(Hint::Collection(project));
     }
 
-    /// Calls a function when another process tells of a collection of the project, for as long as the caller keeps the function.
+    /// Calls a function when another process announces a collection of the project, for as long as the caller keeps the function.
     pub(crate) fn register_answer(&self, project: i64, answer: &Arc<Answer>) {
         let mut answers = self.answers.lock();
         let of_project = answers.entry(project).or_default();
@@ -124,7 +124,7 @@ impl Hints {
         self.sender.send(Hint::End).ok();
     }
 
-    /// Wakes a store whenever another process tells of an operation of its project.
+    /// Wakes a store whenever another process announces an operation of its project.
     pub(crate) fn register(&self, project: i64, waker: OperationWaker) -> Registration {
         let mut wakers = self.wakers.lock();
         let of_project = wakers.entry(project).or_default();

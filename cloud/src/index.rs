@@ -76,7 +76,7 @@ impl Index {
         self.seen
     }
 
-    /// Notes that a change of this node is in the index.
+    /// Records that a change of this node is in the index.
     pub(crate) fn note(&mut self, change: u64) {
         if change > self.seen {
             self.ahead.insert(change);
@@ -86,7 +86,7 @@ impl Index {
         }
     }
 
-    /// Notes that every change up to this one is in the index.
+    /// Records that every change up to this one is in the index.
     pub(crate) fn note_all(&mut self, until: u64) {
         self.seen = self.seen.max(until);
         self.ahead.retain(|change| *change > until);
@@ -118,7 +118,7 @@ impl Index {
         self.broken.keys().copied().collect()
     }
 
-    /// Notes a pack whose footer cannot be read. Its objects do not exist for this node.
+    /// Records a pack whose footer cannot be read. Its objects do not exist for this node.
     pub(crate) fn add_broken(&mut self, first: u64, error: Error) {
         self.broken.insert(first, error);
     }

@@ -274,7 +274,7 @@ impl Node {
         if self.pulse.is_expelled.load(Ordering::SeqCst) { Err(expelled(action)) } else { Ok(()) }
     }
 
-    /// Notes the epoch that PostgreSQL told.
+    /// Records the epoch that PostgreSQL returned, unless a later one is known.
     pub(crate) fn note_epoch(&self, epoch: i64) {
         self.pulse.epoch.fetch_max(unsigned(epoch), Ordering::SeqCst);
     }

@@ -25,7 +25,7 @@ const FOOTER_ATTEMPTS_MAX: usize = 3;
 /// Delay before packs whose footers could not be read are read again.
 const BROKEN_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The changes after the one that is bound, and the head of the project, in one snapshot. The first column tells what a row is.
+/// The changes after the one that is bound, and the head of the project, in one snapshot. The first column is the kind of the row.
 const CHANGES: &str = "
 SELECT 0, next_change, epoch, next_operation, forgotten_change, NULL::bytea, NULL::bytea, NULL::int[], false
   FROM projects WHERE project = $1

@@ -68,7 +68,7 @@ impl Rounds {
     }
 }
 
-/// The form of an object's id in PostgreSQL.
+/// Encodes an object id for PostgreSQL: the kind in one byte, then the hash.
 pub(crate) fn encode(id: &ObjectId) -> Vec<u8> {
     [&[id.kind as u8], &id.hash[..]].concat()
 }

@@ -15,11 +15,11 @@ use tonic::body::Body;
 
 use crate::signature::key_of;
 
-/// The largest answer that is taken.
+/// Size limit of the answer to a call.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
-/// Headers that go on as they are.
+/// Headers of a request that its gRPC calls get unchanged.
 const PASSED_ON: [HeaderName; 4] = [
     HOST,
     HeaderName::from_static("amalgam-project"),
@@ -68,7 +68,7 @@ impl Calls {
     }
 }
 
-/// The key of a request: its own, or the one in the access token of a sandbox.
+/// Returns the API key of a request: its own, or the one in the access token of a sandbox. Returns `None` if it has neither.
 pub(crate) fn key_in(headers: &HeaderMap) -> Option<HeaderValue> {
     let of_token = |token: &HeaderValue| HeaderValue::from_str(key_of(token.to_str().ok()?)).ok();
     headers
@@ -77,7 +77,7 @@ pub(crate) fn key_in(headers: &HeaderMap) -> Option<HeaderValue> {
         .or_else(|| headers.get(ACCESS_TOKEN).map(|token| of_token(token).unwrap_or(token.clone())))
 }
 
-/// Who calls.
+/// The caller of a request: its headers, and the way to make calls in its name.
 #[derive(Clone)]
 pub(crate) struct Caller {
     calls: Calls,
@@ -85,7 +85,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The key of the caller, if it has sent one.
+    /// Returns the API key of the caller; `None` if it has sent none.
     pub(crate) fn key(&self) -> Option<&str> {
         self.headers.get(API_KEY).and_then(|value| value.to_str().ok())
     }
@@ -106,7 +106,7 @@ impl Caller {
         WorkspaceServiceClient::new(self.clone())
     }
 
-    /// Lets the gate record a request that is no call. Its answer is not needed.
+    /// Makes a call of an unknown method, so that the gate records and limits the request. Drops the answer.
     pub(crate) async fn record_unknown(&self) {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = http::Method::POST;

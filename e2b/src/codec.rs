@@ -20,7 +20,7 @@ pub(crate) enum Codec {
 }
 
 impl Codec {
-    /// The word behind `application/` or `application/connect+`.
+    /// Returns the codec of a content type without its prefix `application/` or `application/connect+`; `None` for an unknown one.
     pub(crate) fn of_word(word: &str) -> Option<Self> {
         match word {
             "json" => Some(Self::Json),

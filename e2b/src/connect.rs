@@ -31,11 +31,11 @@ const KEEPALIVE_DEFAULT: Duration = Duration::from_secs(90);
 const KEEPALIVE_SECONDS_MAX: u64 = 600;
 /// How long the message of a request may take to arrive.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(60);
-/// Messages that wait for a slow reader.
+/// Limit on messages that wait for a slow reader.
 const QUEUE: usize = 16;
 const STREAM_PREFIX: &str = "application/connect+";
 
-/// How the messages of a method come and go.
+/// Whether a method has one message each way, or a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Unary,
@@ -49,7 +49,7 @@ pub(crate) struct Rpc {
     is_gzip: bool,
     /// How long the client waits.
     pub(crate) timeout: Option<Duration>,
-    /// A sign of life is sent after so long without an event.
+    /// Time without an event after which a keepalive message is sent.
     pub(crate) keepalive: Duration,
 }
 
@@ -100,7 +100,7 @@ impl Rpc {
         }
     }
 
-    /// The body of a unary call.
+    /// Reads the whole body of a unary call, and decompresses it.
     async fn whole(self) -> Result<Bytes, Refusal> {
         let collected =
             tokio::time::timeout(MESSAGE_WITHIN, Limited::new(self.body, MESSAGE_BYTES_MAX).collect()).await;
@@ -199,13 +199,14 @@ impl<A: Message + Name> Events<A> {
     }
 }
 
-/// The last message of a stream.
+/// Builds the last message of a stream, with the error if there is one.
 fn last_message(refusal: Option<&Refusal>) -> Bytes {
     let last = refusal.map_or_else(|| json!({}), |refusal| json!({"error": refusal.connect_error()}));
     framed(END, last.to_string().as_bytes())
 }
 
-/// The answer to a call that is refused. A stream has it in its last message, unless a proxy would have answered.
+/// Builds the answer to a refused call. A stream has the refusal in its last message, unless the sandbox is gone and a proxy would
+/// answer.
 fn answer_refusal(shape: Shape, codec: Codec, refusal: Refusal) -> Response<Body> {
     match shape {
         Shape::Stream if !refusal.is_gone() => {
@@ -243,7 +244,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// The form of messages, by the content type.
+/// Returns the codec that the content type names; `None` if the content type does not fit the shape of the call.
 fn codec_of(shape: Shape, headers: &HeaderMap) -> Option<Codec> {
     let named = text(headers, &CONTENT_TYPE)?;
     let named = named.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

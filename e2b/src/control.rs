@@ -24,16 +24,16 @@ use bodies::{ConnectBody, ForkBody, NewSandbox, PauseBody, RefreshBody, TimeoutB
 use request::{Answer, Control, no_content, no_sandbox, read};
 
 const TIMEOUT_SECONDS: i32 = 300;
-/// How often a sandbox that is still being paused is tried to be started, and after how long.
+/// Limit on attempts to start a sandbox that is still being paused, and the delay between them.
 const RESUME_TRIES_MAX: u32 = 200;
 const RESUME_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// The template that every client names if its user names none, and the one that takes its place.
+/// The template that clients name by default, and the template that replaces it if the server has none of that name.
 const BASE_TEMPLATE: &str = "base";
 const HOST_TEMPLATE: &str = "host";
 const FORKS_MAX: i32 = 20;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Answers a request of the control plane, or refuses one that is of no plane.
+/// Answers a request of the control plane. Refuses a request that is neither of the control plane nor of the data plane.
 pub(crate) async fn answer(state: &State, calls: &Calls, head: &Parts, body: Body) -> Answer {
     let path = head.uri.path();
     let decoded: Option<Vec<_>> = path
@@ -70,7 +70,7 @@ pub(crate) async fn answer(state: &State, calls: &Calls, head: &Parts, body: Bod
     }
 }
 
-/// What a sandbox is created from.
+/// The source of a new sandbox.
 #[derive(Debug, Default)]
 struct Origin {
     template: String,
@@ -128,7 +128,7 @@ impl Control<'_> {
         Ok(self.caller.sandboxes().create_sandbox(message).await?.into_inner().sandbox.unwrap_or_default())
     }
 
-    /// The template and the snapshot of a name: a template of the server, `base`, or a snapshot that a client made.
+    /// Resolves the name of a template: a template of the server, `base`, or a snapshot that a client made.
     async fn template(&self, asked: &str) -> Result<Origin, Refusal> {
         let name = asked.split_once(':').map_or(asked, |(name, _)| name);
         let found = self.caller.sandboxes().get_template(v1::GetTemplateRequest { name: asked.to_owned() }).await;
@@ -301,7 +301,7 @@ async fn measured(caller: &Caller, sandbox: &v1::Sandbox) -> Result<Measured, Re
     })
 }
 
-/// Answers with the resources that a sandbox uses, in the words of its own program.
+/// Answers with the resources that a sandbox uses, in the format of e2b's program in the sandbox.
 pub(crate) async fn guest_metrics(calls: &Calls, head: &Parts) -> Answer {
     let (target, sandbox) = Target::find(calls, head).await?;
     let metric = measured(&target.caller, &sandbox).await?;
@@ -318,12 +318,12 @@ pub(crate) async fn guest_metrics(calls: &Calls, head: &Parts) -> Answer {
     Ok(json_answer(StatusCode::OK, &shown))
 }
 
-/// Seconds since 1970.
+/// Returns the present time in seconds since 1970.
 fn now_seconds(state: &State) -> i64 {
     (state.now)().0 / 1_000_000_000
 }
 
-/// A time-out in seconds.
+/// Checks a timeout in seconds and rounds it up.
 fn seconds(given: f64) -> Result<i32, Refusal> {
     const SECONDS_MAX: f64 = 86_400.0;
     if !(0.0..=SECONDS_MAX).contains(&given) {

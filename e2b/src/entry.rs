@@ -1,4 +1,4 @@
-//! Entries of directories, as the program for files tells them.
+//! Entries of directories, in the JSON output of the agent's program for files.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub(crate) fn entries(output: &Bytes) -> Result<Vec<wire::EntryInfo>, Refusal> {
         .collect()
 }
 
-/// An entry as the program for files tells it.
+/// Converts the JSON form of an entry, as the agent's program for files writes it. Missing fields become empty or 0.
 pub(crate) fn entry_of(value: &Value) -> wire::EntryInfo {
     let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
     let kind = match value["type"].as_str() {

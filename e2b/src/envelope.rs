@@ -8,13 +8,13 @@ use crate::gzip;
 use crate::refusal::Refusal;
 
 const COMPRESSED: u8 = 1;
-/// The last message of a stream.
+/// Flag of the last message of a stream.
 pub(crate) const END: u8 = 2;
 const HEAD_BYTES: usize = 5;
-/// The longest message that is taken.
+/// Size limit of a message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-/// A message as it is in a stream.
+/// Builds a message of a stream: the flags, the length and the bytes.
 pub(crate) fn framed(flags: u8, message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(HEAD_BYTES + message.len());
     bytes.put_u8(flags);
@@ -31,12 +31,13 @@ pub(crate) struct Envelopes {
 }
 
 impl Envelopes {
-    /// `is_gzip` says whether messages may be compressed.
+    /// Creates a reader of the messages of a body. `is_gzip` says whether messages may be compressed.
     pub(crate) fn new(body: Body, is_gzip: bool) -> Self {
         Self { body, buffer: BytesMut::new(), is_gzip }
     }
 
-    /// The next message; nothing after the last one. A length is believed only as far as bytes arrive.
+    /// Reads the next message; `None` after the last one. Allocates for the bytes that have arrived, not for the length that the
+    /// message claims.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         if !self.fill(HEAD_BYTES).await? {
             return match self.buffer.is_empty() {
@@ -67,7 +68,7 @@ impl Envelopes {
         }
     }
 
-    /// Reads until so many bytes are there. Returns whether they are.
+    /// Reads until the buffer has this many bytes. Returns `false` if the body ends before.
     async fn fill(&mut self, bytes: usize) -> Result<bool, Refusal> {
         while self.buffer.len() < bytes {
             match self.body.frame().await {

@@ -20,11 +20,11 @@ use crate::signature::{Signed, Signer};
 use crate::state::State;
 use crate::target::{PORT, Target, check_user, is_named, named};
 
-/// A file is read in pieces of so many bytes, each by an operation of its own, so that a slow client loses nothing.
+/// Size of the pieces in which a file is read, each by an operation of its own, so that a slow client loses nothing.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Bytes of an upload that are sent to the sandbox at once.
+/// Size of the parts in which an upload is sent to the sandbox.
 const PART_BYTES: usize = 512 << 10;
-/// Files of one upload.
+/// Limit on the files of one upload.
 const FILES_MAX: usize = 1_000;
 const METADATA_PREFIX: &str = "x-metadata-";
 const METADATA_BYTES_MAX: usize = 4 << 10;
@@ -79,7 +79,7 @@ impl Query {
         }
     }
 
-    /// Whose signature the query has, or why it is not good.
+    /// Checks the signature in the query. Returns the signer, or the reason why the signature is not valid.
     fn signer(&self, state: &State, head: &Parts, operation: &'static str) -> Result<Signer, &'static str> {
         let signature = self.signature.as_deref().ok_or("missing access token or signature")?;
         let signed = Signed {
@@ -88,7 +88,7 @@ impl Query {
             user: self.username.as_deref().unwrap_or_default(),
             expiration: self.expiration.as_deref(),
         };
-        // A URL below an address for all sandboxes names none; the token that signed it does.
+        // A URL below a common address of all sandboxes names no sandbox; the token that signed the URL does.
         let named = match is_named(&head.headers) {
             true => Some(named(&head.headers).map_err(|_| "invalid signature")?),
             false => None,
@@ -106,7 +106,7 @@ impl Query {
     }
 }
 
-/// A refusal with a status that clients of files know.
+/// Changes the HTTP status of a refusal to one that clients expect for files.
 fn with_status(refusal: Refusal) -> Refusal {
     match refusal.code {
         Code::ResourceExhausted if refusal.status == StatusCode::TOO_MANY_REQUESTS => {
@@ -220,7 +220,7 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, Refusal> {
     }
 }
 
-/// A form is not taken compressed: its encoding would be that of all files together.
+/// Refuses a compressed form: its encoding would be that of all files together.
 fn plain(headers: &HeaderMap, body: Body) -> Result<Body, Refusal> {
     match is_gzip(headers)? {
         true => Err(Refusal::invalid("content-encoding: gzip needs content-type: application/octet-stream")),
@@ -228,7 +228,7 @@ fn plain(headers: &HeaderMap, body: Body) -> Result<Body, Refusal> {
     }
 }
 
-/// The metadata of files, as `KEY=VALUE`.
+/// Reads the metadata of files from the headers, as `KEY=VALUE`.
 fn metadata(headers: &HeaderMap) -> Result<Vec<String>, Refusal> {
     let mut all = Vec::new();
     for (name, value) in headers {

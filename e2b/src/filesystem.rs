@@ -138,7 +138,7 @@ async fn start_watch(target: &Target, path: &str, is_recursive: bool, has_entrie
     words.extend(has_entries.then_some("entries"));
     let options = program::Options { is_endless: true, ..program::Options::default() };
     let mut lines = Lines::new(Operation::start(target, &words, options).await?);
-    // The first line says that changes from now on are told.
+    // The first line says that the kernel reports changes from now on.
     lines.next().await?;
     Ok(lines)
 }

@@ -7,10 +7,10 @@ use flate2::read::GzDecoder;
 
 use crate::refusal::Refusal;
 
-/// Compressed bytes that are taken at once: they may become a thousand times as many.
+/// Number of compressed bytes that are decompressed at once: the result may be a thousand times as long.
 pub(crate) const SLICE_BYTES: usize = 4 << 10;
 
-/// Decompresses a whole message, if it becomes no longer than the limit.
+/// Decompresses a whole message. Fails if the result is longer than the limit.
 pub(crate) fn decompress(data: &[u8], bytes_max: usize) -> Result<Bytes, Refusal> {
     let mut plain = Vec::new();
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
@@ -42,7 +42,7 @@ impl Inflater {
         Ok(std::mem::take(self.decoder.get_mut()))
     }
 
-    /// The rest. Fails if the stream was cut.
+    /// Returns the rest of the plain bytes. Fails if the stream was cut.
     pub(crate) fn finish(self) -> Result<Vec<u8>, Refusal> {
         self.decoder.finish().map_err(|error| Refusal::invalid(format!("gzip: {error}")))
     }

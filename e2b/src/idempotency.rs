@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Keys that are remembered.
+/// Number of keys from which on those not in use are forgotten.
 const KEYS_MAX: usize = 4_096;
 
 /// Sandboxes that were created under a key of their client, so that a repeated request creates no second one.
@@ -15,11 +15,12 @@ pub(crate) struct Idempotency {
 }
 
 impl Idempotency {
-    /// The sandbox that was created under a key, locked while a request creates it.
+    /// Returns the entry of an idempotency key: the id of the sandbox that was created under it. A request holds the lock while it
+    /// creates the sandbox.
     pub(crate) fn entry(&self, key: String) -> Arc<tokio::sync::Mutex<Option<String>>> {
         let mut created = self.created.lock();
         if created.len() >= KEYS_MAX {
-            // Clients repeat within seconds.
+            // Clients repeat a request within seconds.
             created.retain(|_, entry| Arc::strong_count(entry) > 1);
         }
         Arc::clone(created.entry(key).or_default())

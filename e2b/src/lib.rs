@@ -47,12 +47,12 @@ pub struct E2b {
 }
 
 impl E2b {
-    /// Answers with this clock.
+    /// Creates the translator with a clock.
     pub fn new(now: fn() -> Time) -> Self {
         Self { state: Arc::new(State::new(now)) }
     }
 
-    /// Answers one request by calls.
+    /// Answers one request. It makes gRPC calls for it.
     pub async fn answer(&self, calls: &Calls, request: Request<Body>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();

@@ -6,7 +6,7 @@ use amalgam_proto::v1;
 
 use crate::refusal::Refusal;
 
-/// Names in metadata that are not the creator's.
+/// Prefix of the names in metadata that are not the creator's.
 const PREFIX: &str = "amalgam.e2b/";
 const TEMPLATE: &str = "amalgam.e2b/template";
 const ON_TIMEOUT: &str = "amalgam.e2b/on-timeout";
@@ -42,7 +42,7 @@ impl Notes {
         }
     }
 
-    /// The metadata of a new sandbox.
+    /// Returns the metadata of a new sandbox: the creator's and the notes. Fails if the creator uses a name of the notes.
     pub(crate) fn into_metadata(self) -> Result<HashMap<String, String>, Refusal> {
         if self.metadata.keys().any(|name| name.starts_with(PREFIX)) {
             return Err(Refusal::invalid(format!("metadata: names that begin with {PREFIX} are taken")));
@@ -58,7 +58,7 @@ impl Notes {
         Ok(all)
     }
 
-    /// The state in words of e2b; nothing for a sandbox that is gone to its clients.
+    /// Returns the state of a sandbox by e2b's names; `None` for a sandbox that no longer exists to its clients.
     pub(crate) fn state(&self, sandbox: &v1::Sandbox) -> Option<&'static str> {
         match sandbox.state.as_str() {
             "running" | "starting" => Some("running"),
@@ -71,7 +71,7 @@ impl Notes {
         }
     }
 
-    /// Whether a request for the sandbox starts it again.
+    /// Returns whether a request for the sandbox starts it again.
     pub(crate) fn is_resumed_by_traffic(&self, sandbox: &v1::Sandbox) -> bool {
         self.has_auto_resume && self.state(sandbox) == Some("paused")
     }

@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use crate::refusal::Refusal;
 use crate::wire::process as wire;
 
-/// Processes of a sandbox that have ended and are still known.
+/// Limit on ended processes of a sandbox that are remembered.
 const ENDED_MAX: usize = 64;
-/// Sandboxes without a running process that are still known.
+/// Limit on sandboxes without a running process that are remembered.
 const IDLE_SANDBOXES_MAX: usize = 1_024;
 
 /// A process in the API.
@@ -71,7 +71,7 @@ impl Process {
         self.end.lock().clone()
     }
 
-    /// Notes the end; the first one counts.
+    /// Records the end of the process, unless one is recorded already.
     pub(crate) fn set_end(&self, end: wire::ProcessEvent) {
         self.end.lock().get_or_insert(end);
     }
@@ -102,14 +102,14 @@ impl Processes {
         processes.push(process);
     }
 
-    /// The processes of a sandbox that run.
+    /// Returns the running processes of a sandbox.
     pub(crate) fn running(&self, sandbox: &str) -> Vec<Arc<Process>> {
         let all = self.of_sandbox.lock();
         let found = all.get(sandbox).map(Vec::as_slice).unwrap_or_default();
         found.iter().filter(|process| process.end().is_none()).cloned().collect()
     }
 
-    /// A process that runs.
+    /// Finds a running process by its pid or tag.
     pub(crate) fn find(
         &self,
         sandbox: &str,
@@ -122,7 +122,7 @@ impl Processes {
         }
     }
 
-    /// A process that runs or has ended.
+    /// Finds a process by its pid or tag, running or ended. Of several the newest counts.
     pub(crate) fn find_any(
         &self,
         sandbox: &str,

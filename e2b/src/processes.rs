@@ -23,9 +23,9 @@ use crate::target::{Target, check_user};
 use crate::wire::process as wire;
 use events::{Event, EventMessage, Source, data_event, end_event, keepalive_event, start_event};
 
-/// Standard input that goes to a process at once.
+/// Size of the parts in which standard input is sent to a process.
 const INPUT_BYTES: usize = 1 << 20;
-/// The first line of every process is its number.
+/// Length limit of the first line of output, which holds the pid.
 const NUMBER_BYTES_MAX: usize = 32;
 const SIGKILL: i32 = 9;
 
@@ -88,14 +88,14 @@ pub(crate) async fn answer(
     }
 }
 
-/// How long a stream lasts.
+/// Time limits of a stream.
 #[derive(Clone, Copy)]
 struct Times {
     timeout: Option<Duration>,
     keepalive: Duration,
 }
 
-/// The variables of a process. The workspace takes the place of the home: it is part of snapshots and forks.
+/// Returns the environment variables of a process. `HOME` is the workspace, which is part of snapshots and forks.
 fn variables(config: &wire::ProcessConfig) -> HashMap<String, String> {
     let own = [("HOME", HOME), ("USER", "user"), ("LOGNAME", "user")];
     let mut all: HashMap<_, _> = own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -103,7 +103,7 @@ fn variables(config: &wire::ProcessConfig) -> HashMap<String, String> {
     all
 }
 
-/// The working directory of a process.
+/// Returns the working directory of a process. Relative paths and `~` begin at the workspace.
 fn directory(config: &wire::ProcessConfig) -> String {
     match config.cwd.as_deref().unwrap_or_default() {
         "" | "~" => HOME.to_owned(),
@@ -112,7 +112,7 @@ fn directory(config: &wire::ProcessConfig) -> String {
     }
 }
 
-/// A command line that tells its number, and becomes the process.
+/// Builds a command line that prints the pid and then replaces the shell by the program.
 fn command_line(config: &wire::ProcessConfig) -> Result<String, Refusal> {
     let words = std::iter::once(&config.cmd).chain(&config.args);
     if config.cmd.is_empty() || words.clone().any(|word| word.contains('\0')) {
@@ -195,7 +195,7 @@ fn size(pty: &wire::Pty) -> Result<(i32, i32), Refusal> {
     Ok((one(size.cols)?, one(size.rows)?))
 }
 
-/// Reads the number of a process from its first line. Returns the output behind it.
+/// Reads the pid of a process from its first line of output. Returns the output behind it.
 async fn number(source: &mut Source) -> Result<(u32, Vec<Event>), Refusal> {
     let (mut line, mut others) = (BytesMut::new(), Vec::new());
     loop {
@@ -251,14 +251,14 @@ struct Follower {
     target: Target,
     process: Arc<Process>,
     keepalive: Duration,
-    /// The process is killed after so long.
+    /// Time after which the process is killed.
     kill_after: Option<Duration>,
-    /// The stream ends after so long, and the process goes on.
+    /// Time after which the stream ends while the process goes on.
     end_after: Option<Duration>,
 }
 
 impl Follower {
-    /// Follows a process to its end, also when the client has left: then only the end is noted.
+    /// Follows a process to its end. Goes on when the client has left, to record the end.
     async fn follow<A: EventMessage>(
         &self,
         mut source: Source,

@@ -10,26 +10,26 @@ use tonic::{Code, Streaming};
 use crate::refusal::{Refusal, code_of};
 use crate::target::Target;
 
-/// The program, as every sandbox has it.
+/// Path of the program in every sandbox.
 const PROGRAM: &str = "/run/amalgam/agent";
 /// The home of the user to e2b clients, where paths that are not absolute begin: it is part of snapshots and forks.
 pub(crate) const HOME: &str = "/workspace";
 const PATH_BYTES_MAX: usize = 4_096;
-/// Words of a failure that are kept.
+/// Limit on the bytes of standard error that are kept, which hold the failure.
 const STDERR_BYTES_MAX: usize = 16 << 10;
-/// The longest result.
+/// Size limit of a result.
 const RESULT_BYTES_MAX: usize = 32 << 20;
-/// Operations that end by themselves are killed after so long.
+/// Time limit of an operation in milliseconds. Operations that run until they are killed, or take more standard input, have none.
 const TIMEOUT_MS: i64 = 60_000;
 const SIGKILL: i32 = 9;
 
-/// How an operation is started.
+/// Options of an operation.
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) stdin: Bytes,
     /// More standard input follows.
     pub(crate) is_stdin_open: bool,
-    /// It goes on until it is killed.
+    /// The operation runs until it is killed.
     pub(crate) is_endless: bool,
 }
 
@@ -71,7 +71,7 @@ impl Operation {
         Ok(Self { target, id: started.command_id, events, stderr, has_ended: false })
     }
 
-    /// The next bytes of its output; nothing after a successful end.
+    /// Waits for the next bytes of the output. Returns `None` after a successful end.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         loop {
             let Some(event) = self.events.message().await? else {
@@ -99,7 +99,7 @@ impl Operation {
         }
     }
 
-    /// Sends standard input. An operation that has failed does not read it, and tells why at its end.
+    /// Sends standard input. An operation that has failed does not read it, and reports its failure at its end.
     pub(crate) async fn write(&self, data: Bytes, is_end: bool) -> Result<(), Refusal> {
         let (sandbox_id, command_id) = (self.target.id.clone(), self.id.clone());
         let request = v1::WriteCommandRequest { sandbox_id, command_id, data, end: is_end };
@@ -107,7 +107,7 @@ impl Operation {
         Ok(())
     }
 
-    /// All of its output.
+    /// Waits for the end of the operation and returns its whole output.
     pub(crate) async fn output(mut self) -> Result<Bytes, Refusal> {
         let mut all = BytesMut::new();
         while let Some(bytes) = self.next().await? {
@@ -119,7 +119,7 @@ impl Operation {
         Ok(all.freeze())
     }
 
-    /// The words of the program about its failure.
+    /// Converts the failure that the program wrote to standard error. Without one, `message` says that the time limit was reached.
     fn failure(&self, message: &str) -> Refusal {
         let said =
             self.stderr[..].split(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice::<Value>(line).ok());
@@ -156,7 +156,7 @@ pub(crate) async fn run(target: &Target, words: &[&str]) -> Result<Bytes, Refusa
     Operation::start(target, words, Options::default()).await?.output().await
 }
 
-/// A word for `/bin/sh`.
+/// Quotes a word for `/bin/sh`.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-/// Tells a client whether it may send a refused request again.
+/// Header that says whether a client may send a refused request again.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
-/// A refusal: its code in Connect, its status in REST, and words for people.
+/// A refusal: its code in Connect, its status in REST, and a message for people.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) code: Code,
@@ -39,18 +39,18 @@ impl Refusal {
         Self::new(Code::NotFound, message)
     }
 
-    /// Something of the protocol that is not served, by its name.
+    /// Refuses a part of the protocol that is not served, by its name.
     pub(crate) fn not_served(what: &str) -> Self {
         Self { status: StatusCode::BAD_REQUEST, ..Self::new(Code::Unimplemented, format!("{what} is not served here")) }
     }
 
-    /// A sandbox that does not run. Clients know it by the status and by three words.
+    /// Refuses a request for a sandbox that does not run. Clients recognise it by the status and by the words "was not found".
     pub(crate) fn gone(sandbox: &str) -> Self {
         let message = format!("The sandbox {} was not found", sandbox.escape_debug());
         Self { status: StatusCode::BAD_GATEWAY, is_gone: true, ..Self::new(Code::Unavailable, message) }
     }
 
-    /// A port of a sandbox that cannot be reached.
+    /// Refuses a request for a port of a sandbox that cannot be reached.
     pub(crate) fn closed_port(sandbox: &str, port: &str) -> Self {
         let message = format!(
             "The sandbox {} is running but port {} is not served: the port is not open",
@@ -64,23 +64,23 @@ impl Refusal {
         Self { status, ..self }
     }
 
-    /// The body in REST.
+    /// Returns the body of the answer in REST.
     fn rest_body(&self) -> Value {
         json!({"code": self.status.as_u16(), "message": self.message})
     }
 
-    /// The error in Connect, in a body or in the last message of a stream.
+    /// Returns the error in Connect, for a body or for the last message of a stream.
     pub(crate) fn connect_error(&self) -> Value {
         json!({"code": word(self.code), "message": self.message})
     }
 
-    /// The answer in REST.
+    /// Converts the refusal to an answer in REST.
     pub(crate) fn into_rest(self) -> Response<Body> {
         let body = self.rest_body();
         self.answer(self.status, &body)
     }
 
-    /// The answer to a unary call of Connect.
+    /// Converts the refusal to the answer to a unary call of Connect.
     pub(crate) fn into_connect(self) -> Response<Body> {
         match self.is_gone {
             true => self.into_rest(),
@@ -88,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// Whether a proxy would answer in place of the sandbox, also to a stream.
+    /// Returns whether a proxy would answer in place of the sandbox, also to a stream.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone
     }
@@ -106,7 +106,7 @@ impl Refusal {
     }
 }
 
-/// Memory is in no snapshot of this server.
+/// Refuses a snapshot of memory, which this server cannot make.
 pub(crate) fn refuse_memory(field: &str, memory: Option<bool>) -> Result<(), Refusal> {
     match memory {
         Some(true) => Err(Refusal::not_served(&format!("`{field}`: a snapshot of memory"))),
@@ -114,7 +114,7 @@ pub(crate) fn refuse_memory(field: &str, memory: Option<bool>) -> Result<(), Ref
     }
 }
 
-/// An answer with a JSON body.
+/// Builds an answer with a JSON body.
 pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::new(Full::new(Bytes::from(body.to_string()))));
     *response.status_mut() = status;
@@ -145,7 +145,7 @@ fn status_of(code: Code) -> StatusCode {
     }
 }
 
-/// The HTTP status of a Connect error.
+/// Returns the HTTP status of a Connect error.
 fn connect_status(code: Code) -> StatusCode {
     let number = match code {
         Code::Ok => 200,
@@ -164,7 +164,7 @@ fn connect_status(code: Code) -> StatusCode {
     StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// Words of codes, in Connect and in what the program for files says.
+/// Names of codes, in Connect and in the failures of the agent's program for files.
 const WORDS: [(Code, &str); 16] = [
     (Code::Cancelled, "canceled"),
     (Code::Unknown, "unknown"),
@@ -188,7 +188,7 @@ fn word(code: Code) -> &'static str {
     WORDS.iter().find(|(known, _)| *known == code).map_or("unknown", |(_, word)| word)
 }
 
-/// The code of a word.
+/// Returns the code with this name; `Unknown` for an unknown name.
 pub(crate) fn code_of(word: &str) -> Code {
     WORDS.iter().find(|(_, known)| *known == word).map_or(Code::Unknown, |(code, _)| *code)
 }

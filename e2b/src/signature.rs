@@ -13,24 +13,24 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// What stands between the key and the id of the sandbox in an access token.
+/// Separator between the key and the id of the sandbox in an access token.
 const SEPARATOR: char = '.';
-/// Tokens that are remembered; the oldest is forgotten first.
+/// Limit on tokens that are remembered; the oldest is forgotten first.
 const TOKENS_MAX: usize = 4_096;
 /// The version of signatures.
 const PREFIX: &str = "v1_";
 
-/// The access token of a sandbox for the owner of a key.
+/// Builds the access token of a sandbox for the owner of a key.
 pub(crate) fn access_token(key: &str, sandbox: &str) -> String {
     format!("{key}{SEPARATOR}{sandbox}")
 }
 
-/// The key in an access token. A key alone is one, too.
+/// Returns the key in an access token. A token without a separator is a key itself.
 pub(crate) fn key_of(token: &str) -> &str {
     token.split_once(SEPARATOR).map_or(token, |(key, _)| key)
 }
 
-/// What a URL is signed for.
+/// The parts of a URL that a signature covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signed<'a> {
     pub(crate) path: &'a str,
@@ -88,7 +88,7 @@ impl Signers {
         self.known.lock().retain(|one| one.sandbox != sandbox);
     }
 
-    /// Returns whose signature it is: of any sandbox, or of this one.
+    /// Finds the token that a signature was made with, of any sandbox or of the named one. Returns `None` if no known token fits.
     pub(crate) fn find(&self, signed: Signed<'_>, signature: &str, sandbox: Option<&str>) -> Option<Signer> {
         if !signature.starts_with(PREFIX) {
             return None;

@@ -21,7 +21,7 @@ const ID_BYTES_MAX: usize = 64;
 /// Names of the only user of a sandbox.
 const USERS: [&str; 3] = ["", "user", "sandbox"];
 
-/// A sandbox, and who uses it.
+/// A sandbox, and the caller that uses it.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) id: String,
@@ -52,7 +52,7 @@ impl Target {
     }
 }
 
-/// The id and the port that headers name, or a host such as `49983-ID.DOMAIN`.
+/// Reads the id of the sandbox and the port from the headers of e2b, or from a host such as `49983-ID.DOMAIN`.
 pub(crate) fn named(headers: &HeaderMap) -> Result<(String, String), Refusal> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let of_host = || text(&HOST)?.split_once('.')?.0.split_once('-');
@@ -66,18 +66,18 @@ pub(crate) fn named(headers: &HeaderMap) -> Result<(String, String), Refusal> {
     }
 }
 
-/// Whether headers name a sandbox.
+/// Returns whether the headers or the host name a sandbox.
 pub(crate) fn is_named(headers: &HeaderMap) -> bool {
     headers.contains_key(SANDBOX_ID) || named(headers).is_ok()
 }
 
-/// Whether a text can be the id of a sandbox.
+/// Returns whether a text can be the id of a sandbox.
 pub(crate) fn is_id(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.len() <= ID_BYTES_MAX && text.bytes().all(is_plain)
 }
 
-/// A sandbox that runs. One that was paused, and whose creator wants that, is started.
+/// Finds a running sandbox. Starts a paused one if its creator asked for that and `may_resume` is set.
 async fn running(caller: &Caller, id: &str, may_resume: bool) -> Result<v1::Sandbox, Refusal> {
     let found = caller.sandboxes().get_sandbox(v1::GetSandboxRequest { id: id.to_owned() }).await;
     let sandbox = match found {
@@ -91,7 +91,7 @@ async fn running(caller: &Caller, id: &str, may_resume: bool) -> Result<v1::Sand
             let request = v1::ResumeSandboxRequest { id: id.to_owned(), ..v1::ResumeSandboxRequest::default() };
             match caller.sandboxes().resume_sandbox(request).await {
                 Ok(resumed) => Ok(resumed.into_inner().sandbox.unwrap_or_default()),
-                // Another request does it.
+                // Another request starts it.
                 Err(status) if status.code() == Code::FailedPrecondition => Err(Refusal::gone(id)),
                 Err(status) => Err(status.into()),
             }
@@ -117,9 +117,10 @@ pub(crate) fn check_user(headers: &HeaderMap, named: Option<&str>) -> Result<(),
     Ok(())
 }
 
-/// Answers whether a sandbox runs: 204, or 502. The question itself starts no sandbox. Without a sandbox it is about the listener.
+/// Answers whether a sandbox runs: 204, or 502. Starts no sandbox. A request that names no sandbox checks the listener and gets
+/// 204.
 pub(crate) async fn health(calls: &Calls, head: &Parts) -> Result<Response<Body>, Refusal> {
-    // A load balancer asks for the listener.
+    // A load balancer checks the listener.
     if is_named(&head.headers) {
         Target::find_with(calls, head, false).await?;
     }

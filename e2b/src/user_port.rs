@@ -25,7 +25,7 @@ pub struct UserPort {
 }
 
 impl UserPort {
-    /// The port that a request is for. Nothing if it is for the control plane, or for the files and processes of a sandbox.
+    /// Returns the port that a request is for; `None` if it is for the control plane, or for the files and processes of a sandbox.
     pub fn of_request<B>(request: &Request<B>) -> Option<Self> {
         let (sandbox, port) = named(request.headers()).ok().filter(|(_, port)| port != PORT)?;
         Some(Self { sandbox, port: port.parse().ok()? })
@@ -40,7 +40,7 @@ impl UserPort {
         }
     }
 
-    /// The answer to a request that did not reach the program.
+    /// Builds the answer to a request that did not reach the program.
     pub fn refused(&self, status: Status) -> Response<Body> {
         let reason = Failure::of_status(&status).map(|failure| failure.reason);
         let refusal = match reason {

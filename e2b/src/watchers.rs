@@ -14,9 +14,9 @@ use crate::program::Operation;
 use crate::refusal::Refusal;
 use crate::wire::filesystem as wire;
 
-/// Watchers of one sandbox.
+/// Limit on watchers of one sandbox.
 const WATCHERS_MAX: usize = 64;
-/// Changes that wait for a client.
+/// Limit on changes that wait for a client.
 const EVENTS_MAX: usize = 16_384;
 const LINE_BYTES_MAX: usize = 1 << 20;
 
@@ -31,7 +31,7 @@ impl Lines {
         Self { operation, buffer: BytesMut::new() }
     }
 
-    /// The next line; nothing after the last one.
+    /// Waits for the next complete line. Returns `None` after the last one.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -50,7 +50,7 @@ impl Lines {
     }
 }
 
-/// A change, as the program for files tells it.
+/// Converts a change, as the agent's program for files writes it.
 pub(crate) fn event_of(line: &[u8]) -> Result<wire::FilesystemEvent, Refusal> {
     let malformed = |error| Refusal::new(Code::Internal, format!("the sandbox tells a change in other words: {error}"));
     let value: Value = serde_json::from_slice(line).map_err(malformed)?;
@@ -80,7 +80,7 @@ struct Watcher {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<wire::FilesystemEvent>,
-    /// Why there are no more.
+    /// Why no more changes follow; `None` while the watcher runs.
     end: Option<Refusal>,
 }
 
@@ -104,7 +104,7 @@ impl Watchers {
         getrandom::fill(&mut random).map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
         let id = format!("watch-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase());
         let mut all = self.all.lock();
-        // Those whose sandbox has ended.
+        // Forget those whose sandbox has ended.
         all.retain(|_, watcher| watcher.state.lock().end.is_none());
         if all.values().filter(|watcher| watcher.sandbox == sandbox).count() >= WATCHERS_MAX {
             let message = format!("a sandbox has at most {WATCHERS_MAX} watchers");
@@ -135,7 +135,7 @@ impl Watchers {
         Ok(id)
     }
 
-    /// Takes the changes that wait.
+    /// Removes and returns the changes that wait. Fails with the reason of the end if there are none and the watcher has ended.
     pub(crate) fn take(&self, sandbox: &str, id: &str) -> Result<Vec<wire::FilesystemEvent>, Refusal> {
         let all = self.all.lock();
         let watcher = all.get(id).filter(|watcher| watcher.sandbox == sandbox).ok_or_else(|| missing(id))?;

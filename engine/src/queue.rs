@@ -375,7 +375,7 @@ impl Queue {
         }
     }
 
-    /// Whether the next fold of a target runs a test.
+    /// Returns whether the next fold of a target runs a test.
     pub fn is_next_tested(&self, target: &WorkspaceName) -> Result<bool> {
         for entry in self.read_all(entry::QUEUE_PREFIX, Some(target), PAGE)? {
             if !self.is_held(&entry)? {
@@ -385,12 +385,12 @@ impl Queue {
         Ok(self.batch(target)?.iter().any(|entry| !entry.options.test.is_empty()))
     }
 
-    /// The references of entries that cannot be read, and why. They are left out wherever entries are listed or merged.
+    /// Returns the references of entries that cannot be read, and why. Lists and merges leave these entries out.
     pub fn unreadable_entries(&self) -> Result<Vec<Unreadable>> {
         self.unreadable(entry::QUEUE_PREFIX)
     }
 
-    /// The references of reviews that cannot be read, and why.
+    /// Returns the references of reviews that cannot be read, and why.
     pub fn unreadable_reviews(&self) -> Result<Vec<Unreadable>> {
         self.unreadable(entry::REVIEW_PREFIX)
     }

@@ -177,7 +177,7 @@ impl RequestId {
         &self.0
     }
 
-    /// The part that two requests share when they differ in their arguments alone; all of an id without a scope.
+    /// Returns the part that two requests share if they differ only in their arguments. An id without a scope is returned whole.
     pub fn scope(&self) -> &[u8] {
         match self.0.starts_with(&SCOPED_MARK) && self.0.len() == SCOPE_BYTES + DIGEST_BYTES {
             true => &self.0[..SCOPE_BYTES],
@@ -185,7 +185,7 @@ impl RequestId {
         }
     }
 
-    /// Whether it has a scope.
+    /// Returns whether the id has a scope.
     pub fn is_scoped(&self) -> bool {
         self.scope().len() < self.0.len()
     }

@@ -26,7 +26,7 @@ use crate::report::Report;
 use crate::source::MemberSource;
 use listing::{Listing, ListingOptions};
 
-/// Small objects that are read at once.
+/// Limit on the small objects of one batch of reads.
 const READ_MANY_MAX: usize = 32;
 /// Mode of files and directories: a bucket has none.
 const FILE_MODE: u32 = 0o644;
@@ -39,22 +39,22 @@ const NOTE_CHANGED: &str = "objects that changed or vanished while they were rea
 pub struct BucketImport {
     /// The snapshot of the last import, which becomes the parent.
     pub onto: Option<SnapshotId>,
-    /// What the last import recorded.
+    /// The index of the last import.
     pub known: Option<BucketIndex>,
-    /// The most objects of a listing.
+    /// Limit on the objects of a listing.
     pub objects_max: u64,
     /// Author, time and message of the snapshot. The counts are added to the message.
     pub words: SnapshotInfo,
 }
 
-/// The most objects of a listing, unless the caller says otherwise. Memory grows by about 100 bytes for each.
+/// Default limit on the objects of a listing. Memory grows by about 100 bytes for each.
 pub const BUCKET_OBJECTS_MAX: u64 = 4_000_000;
 
-/// What an import came to.
+/// The result of an import.
 pub struct ImportedBucket {
-    /// The snapshot; nothing if the tree did not change.
+    /// The snapshot; `None` if the tree did not change.
     pub imported: Option<Imported>,
-    /// What to pass to the next import.
+    /// The index to pass to the next import.
     pub index: BucketIndex,
     /// The counts.
     pub counts: BucketCounts,
@@ -131,7 +131,7 @@ fn remove_vanished(store: &Store, base: RootId, listing: &Listing, builder: &mut
     Ok(removed)
 }
 
-/// The number of files below a directory.
+/// Counts the files below a directory. Every entry that is no directory counts as a file.
 fn count_files(store: &Store, contents: Option<DirectoryRef>) -> Result<u64> {
     let (mut files, mut open) = (0, vec![contents]);
     while let Some(contents) = open.pop() {

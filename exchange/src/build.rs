@@ -251,7 +251,7 @@ impl TreeBuilder {
         self.arena.remove(path)
     }
 
-    /// Removes what lower layers have below a directory.
+    /// Removes the entries of lower layers below a directory.
     fn remove_lower(&mut self, path: &TreePath) -> Result<()> {
         let mut open = vec![path.clone()];
         while let Some(here) = open.pop() {
@@ -286,7 +286,7 @@ impl TreeBuilder {
         self.added.contains(&hash(path))
     }
 
-    /// A path with the symlinks above its last name followed, as a program that has the tree as its root directory would.
+    /// Follows the symlinks above the last name of a path, as a program that has the tree as its root directory would.
     fn follow_symlinks(&self, path: &TreePath) -> Result<TreePath> {
         let mut ahead: Vec<Name> = path.names().rev().collect();
         let mut here = TreePath::root();
@@ -323,7 +323,7 @@ impl TreeBuilder {
         Ok(here)
     }
 
-    /// Ends the tree.
+    /// Completes the tree.
     pub(crate) fn finish(mut self) -> Result<(WorkingTree, Report)> {
         self.flush()?;
         for (path, link) in self.links.assign_ids()? {
@@ -362,7 +362,7 @@ pub enum Owners {
 }
 
 impl Owners {
-    /// The owner to record for a member.
+    /// Returns the owner to record for a member; `None` if none is recorded.
     pub(crate) fn record(&mut self, owner: Owner) -> Option<Owner> {
         match *self {
             Self::Drop => None,

@@ -28,7 +28,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression that the ending of a file's name promises: `.gz`, `.tgz`, `.zst`, `.tzst`, `.xz`, `.txz`.
+    /// Returns the compression for the extension of a file name: `.gz`, `.tgz`, `.zst`, `.tzst`, `.xz`, `.txz`. Others mean none.
     pub fn of_name(name: &str) -> Self {
         match name.rsplit('.').next().unwrap_or("").to_ascii_lowercase().as_str() {
             "gz" | "tgz" => Self::Gzip,
@@ -38,7 +38,7 @@ impl Compression {
         }
     }
 
-    /// The compression whose magic number these bytes begin with.
+    /// Returns the compression whose magic number these bytes begin with.
     pub fn of_magic(first: &[u8]) -> Self {
         match first {
             [0x1f, 0x8b, ..] => Self::Gzip,
@@ -49,7 +49,7 @@ impl Compression {
     }
 }
 
-/// The plain bytes of an input. Without a given compression the first bytes decide.
+/// Returns a reader of the decompressed input. Without a given compression it is detected by the first bytes.
 pub(crate) fn decoder<'a>(
     input: impl Read + Send + 'a,
     compression: Option<Compression>,

@@ -19,7 +19,7 @@ pub enum Error {
     Host {
         /// The action that failed.
         action: String,
-        /// The system's words.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The input breaks the rules of its format.
@@ -63,7 +63,7 @@ pub enum Error {
     Program {
         /// Its name.
         program: &'static str,
-        /// Its words.
+        /// Its error message.
         why: String,
     },
     /// An argument of the caller is wrong.
@@ -98,7 +98,7 @@ impl Error {
         Self::Host { action: action.into(), source }
     }
 
-    /// An error while an archive was read; a request to stop comes as one.
+    /// Converts an I/O error of reading an archive. A cancellation comes as such an error, and becomes `Cancelled`.
     pub(crate) fn reading(source: io::Error) -> Self {
         match source.to_string().as_str() {
             CANCELLED_MESSAGE => Self::Cancelled,
@@ -128,10 +128,10 @@ impl Error {
 /// Message of the I/O error by which a reader reports a cancellation.
 pub(crate) const CANCELLED_MESSAGE: &str = "interrupted";
 
-/// Bytes of a foreign name that an error or a notice shows.
+/// Limit on the bytes of a foreign name that an error or a notice shows.
 const PRINTABLE_BYTES_MAX: usize = 200;
 
-/// A foreign name in a form that a terminal can show.
+/// Converts a foreign name to a form that a terminal can show. Shortens long names.
 pub(crate) fn printable(name: &[u8]) -> String {
     let cut = &name[..name.len().min(PRINTABLE_BYTES_MAX)];
     let text = match std::str::from_utf8(cut) {

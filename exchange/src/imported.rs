@@ -18,7 +18,7 @@ pub struct SnapshotInfo {
     pub author: String,
     /// The time.
     pub time: Time,
-    /// Why, in words.
+    /// The message.
     pub message: String,
     /// Further metadata of the snapshot.
     pub metadata: BTreeMap<String, String>,

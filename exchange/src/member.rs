@@ -45,9 +45,9 @@ pub(crate) enum Edit {
     Link {
         existing: TreePath,
     },
-    /// Removes what lower layers have at the path.
+    /// Removes the entry of lower layers at the path.
     Whiteout,
-    /// Removes what lower layers have below the path.
+    /// Removes the entries of lower layers below the path.
     Opaque,
 }
 
@@ -55,8 +55,8 @@ pub(crate) const NOTE_ABSOLUTE: &str = "absolute names were taken as names below
 pub(crate) const NOTE_TIME: &str = "times outside of the years 1677 to 2262 became the nearest time inside";
 pub(crate) const NOTE_XATTRS: &str = "extended attributes that a tree cannot hold were left out";
 
-/// A member's name as a path below the root: without `.`, double slashes and leading slashes. `..` is refused wherever it
-/// stands, because extracting programs disagree about its meaning.
+/// Converts a member's name to a path below the root: without `.`, double slashes and leading slashes. Refuses `..` at any place,
+/// because extracting programs disagree about its meaning.
 pub(crate) fn tree_path(name: &[u8], report: &mut Report) -> Result<TreePath> {
     let mut path = Vec::with_capacity(name.len());
     for part in name.split(|byte| *byte == b'/') {
@@ -77,7 +77,8 @@ pub(crate) fn tree_path(name: &[u8], report: &mut Report) -> Result<TreePath> {
     TreePath::new(&path).map_err(|why| Error::refused(name, why.to_string()))
 }
 
-/// The attributes that a tree can hold, sorted by name; the last of two with one name counts.
+/// Returns the extended attributes that a tree can hold, sorted by name. Of two with the same name the last counts; others get a
+/// note.
 pub(crate) fn checked_xattrs(xattrs: Vec<(Vec<u8>, Vec<u8>)>, member: &[u8], report: &mut Report) -> Vec<Xattr> {
     let mut checked: Vec<Xattr> = Vec::with_capacity(xattrs.len());
     let mut total = 0;
@@ -97,7 +98,7 @@ pub(crate) fn checked_xattrs(xattrs: Vec<(Vec<u8>, Vec<u8>)>, member: &[u8], rep
     checked
 }
 
-/// A time in nanoseconds, brought into the range of [`Time`].
+/// Converts nanoseconds to a [`Time`]. A time out of range becomes the nearest one in range, with a note.
 pub(crate) fn time(nanoseconds: i128, member: &[u8], report: &mut Report) -> Time {
     i64::try_from(nanoseconds).map(Time).unwrap_or_else(|_| {
         report.note(NOTE_TIME, member);

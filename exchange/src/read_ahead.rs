@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 use crate::error::{Error, Result};
 
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Blocks that wait for their reader.
+/// Limit on blocks that wait for their reader.
 const BLOCKS_AHEAD: usize = 8;
 
 /// The reading end.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 /// Bytes before the newest one that can be read again. The engine looks back by its window, at most 1 MiB.
 const KEPT_BYTES: usize = 2 << 20;
-/// The longest read at once.
+/// Size limit of one read.
 const READ_BYTES: u64 = 1 << 20;
 
 /// One range of a sparse file that holds data.
@@ -37,14 +37,14 @@ struct Stream<'a, R> {
 }
 
 impl<'a, R: Read> MemberSource<'a, R> {
-    /// A plain file of this size, whose bytes come next in the input.
+    /// Creates the source of a plain file of this size, whose bytes come next in the input.
     pub(crate) fn plain(input: &'a mut R, size: u64) -> Self {
         let ranges = if size == 0 { Vec::new() } else { vec![DataRange { start: 0, length: size }] };
         Self::sparse(input, size, ranges)
     }
 
-    /// A sparse file, the bytes of whose ranges come next in the input, one range after another. The ranges are ascending, apart
-    /// and within the size.
+    /// Creates the source of a sparse file. The bytes of its ranges come next in the input, one range after another. The ranges are
+    /// ascending, apart and within the size.
     pub(crate) fn sparse(input: &'a mut R, size: u64, ranges: Vec<DataRange>) -> Self {
         let mut at = 0;
         let start = |range: &DataRange| {
@@ -63,7 +63,7 @@ impl<'a, R: Read> MemberSource<'a, R> {
         (stream.position, stream.failed)
     }
 
-    /// The last range that begins at or before an offset.
+    /// Returns the index of the last range that begins at or before an offset; `None` if all begin behind it.
     fn range_at(&self, offset: u64) -> Option<usize> {
         self.ranges.partition_point(|range| range.start <= offset).checked_sub(1)
     }

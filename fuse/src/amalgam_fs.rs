@@ -81,7 +81,7 @@ impl AmalgamFs {
         ChangingUser { caller: caller(request, self.id, self.owners), is_root: request.uid() == ROOT_USER }
     }
 
-    /// Called when a process begins to read a file.
+    /// Records that a process begins to read a file.
     fn read_started(&self, ino: Ino) {
         // On a read-only mount the kernel does not update access times.
         if !self.view.is_read_only()
@@ -491,7 +491,7 @@ impl Filesystem for AmalgamFs {
         reply_empty(self.view.remove_xattr(&caller(request, self.id, self.owners), ino.0, name.as_bytes()), reply);
     }
 
-    /// Not implemented: with ENOSYS the kernel creates files with MKNOD and opens them without a message.
+    /// Answers ENOSYS: the kernel then creates files with MKNOD and opens them without a message.
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(Errno::ENOSYS);
     }

@@ -20,23 +20,23 @@ pub(crate) struct OwnerMap {
 }
 
 impl OwnerMap {
-    /// A mount that shows another owner in place of the server's user.
+    /// Creates the map of a mount that shows `shown` in place of the server's user and group. With `None` it changes nothing.
     pub(crate) fn new(shown: Option<Owner>) -> Self {
         let server = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         Self { server, shown: shown.unwrap_or(server) }
     }
 
-    /// The ids that the mount shows for ids of the view.
+    /// Converts a user id and a group id of the view to those that the mount shows.
     fn show(self, uid: u32, gid: u32) -> (u32, u32) {
         (swap(uid, self.server.uid, self.shown.uid), swap(gid, self.server.gid, self.shown.gid))
     }
 
-    /// The user of the view for one who uses the mount.
+    /// Converts the user id of a process that uses the mount to that of the view.
     pub(crate) fn uid(self, uid: u32) -> u32 {
         swap(uid, self.server.uid, self.shown.uid)
     }
 
-    /// The group of the view for one who uses the mount.
+    /// Converts the group id of a process that uses the mount to that of the view.
     pub(crate) fn gid(self, gid: u32) -> u32 {
         swap(gid, self.server.gid, self.shown.gid)
     }
@@ -125,7 +125,7 @@ fn kernel_time(time: SystemTime) -> Time {
     }
 }
 
-/// The error number for the kernel. The process that gets `EIO` learns nothing of the cause, so it is logged.
+/// Returns the error number for the kernel. Logs the cause of `EIO`, since the process that gets the number does not learn it.
 pub(crate) fn errno(error: &Error) -> Errno {
     let number = error.errno();
     if number == EIO {

@@ -16,7 +16,7 @@ pub struct LogRetention {
 }
 
 impl Default for LogRetention {
-    /// Thirty days and 20,000 operations, which take about 1 MiB.
+    /// Returns thirty days and 20,000 operations, which take about 1 MiB.
     fn default() -> Self {
         Self { keep: Span::hours(30 * 24), operations_max: 20_000 }
     }

@@ -34,7 +34,7 @@ impl Span {
     /// No time at all.
     pub const NONE: Self = Self::For(0);
 
-    /// A span of this many hours.
+    /// Returns a span of `hours` hours.
     pub const fn hours(hours: i64) -> Self {
         Self::For(hours * HOUR)
     }
@@ -120,7 +120,7 @@ impl Rule {
 }
 
 impl Rule {
-    /// The parts that keep the newest of a bucket: kept time, bucket length and bucket offset; finest first.
+    /// Returns the parts that keep the newest of a bucket: kept time, bucket length and bucket offset; finest first.
     fn parts(&self) -> [(RulePart, Span, i64, i64); 3] {
         [
             (RulePart::Hourly, self.hourly, HOUR, 0),
@@ -364,13 +364,13 @@ mod tests {
         Time(minutes * 60 * SECOND)
     }
 
-    /// An age by a clock that never jumped.
+    /// Returns the age of a snapshot by a clock that never jumped.
     fn aged(time: Time, automatic: bool) -> SnapshotAge {
         SnapshotAge { time, placed: time, automatic }
     }
 
-    /// `ages` are minutes before `now` (in minutes since a Thursday's midnight), newest first. `expected` has a letter for each:
-    /// `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for dropped.
+    /// Checks which snapshots rules keep. `ages` are minutes before `now` (in minutes since a Thursday's midnight), newest first.
+    /// `expected` has a letter for each: `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for dropped.
     #[track_caller]
     fn check(rules: &str, now: i64, ages: &[i64], expected: &str) {
         let policy = Policy { automatic: rule(rules), people: Rule::EVERYTHING };

@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     pub(crate) is_ending: watch::Receiver<bool>,
 }
 
-/// Reason for the end of a connection. The client is not told.
+/// Reason for the end of a connection. It is not sent to the client.
 enum Closed {
     ByPeer,
     ByServer,
@@ -285,7 +285,7 @@ enum SlowCall {
 }
 
 impl SlowCall {
-    /// Returns the reply, or nothing if there is none to send.
+    /// Returns the reply, or `None` if there is none to send.
     async fn finish(self, connection: &Connection) -> Option<Vec<u8>> {
         match self {
             Self::Answer(answer, pending) => {

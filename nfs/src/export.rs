@@ -202,7 +202,7 @@ impl Exports {
         all
     }
 
-    /// Whether there is an export with this number.
+    /// Returns whether there is an export with this number.
     pub fn contains(&self, number: u64) -> bool {
         self.by_number.read().contains_key(&number)
     }

@@ -55,7 +55,7 @@ impl HandleKey {
         bytes
     }
 
-    /// Decodes and verifies a handle. Returns nothing if the MAC does not match.
+    /// Decodes and verifies a handle. Returns `None` if the MAC or the version does not match.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Option<Handle> {
         let (body, code) = bytes.split_at_checked(BODY_BYTES)?;
         let expected = self.code(body);
@@ -70,7 +70,7 @@ impl HandleKey {
     }
 }
 
-/// Returns the export id of a handle, unverified; nothing if the bytes have another form.
+/// Returns the export id of a handle, unverified; `None` if the bytes have another form.
 pub(crate) fn export_of(bytes: &[u8]) -> Option<u64> {
     let is_whole = bytes.len() == HANDLE_BYTES && bytes[0] == VERSION;
     is_whole.then(|| bytes[1..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)))

@@ -25,7 +25,7 @@ impl Network {
         ]
     }
 
-    /// Whether the range contains an address. IPv4-mapped IPv6 addresses count as IPv4.
+    /// Returns whether the range contains an address. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = |address: IpAddr| match address.to_canonical() {
             IpAddr::V4(address) => (u128::from(u32::from(address)) << 96, true),
@@ -38,12 +38,12 @@ impl Network {
 }
 
 impl Network {
-    /// Whether the range contains all addresses of another one.
+    /// Returns whether the range contains all addresses of another one.
     pub fn covers(&self, other: &Self) -> bool {
         other.prefix_bits >= self.prefix_bits && self.contains(other.address)
     }
 
-    /// Whether the range has loopback addresses only.
+    /// Returns whether the range has loopback addresses only.
     pub fn is_loopback(&self) -> bool {
         Self::loopback().iter().any(|loopback| loopback.covers(self))
     }

@@ -101,7 +101,7 @@ pub(crate) fn answer(request: &Request<'_>, procedure: NFS_PROGRAM, from: Reader
     }
 }
 
-/// Whether the reply cache covers a procedure.
+/// Returns whether the reply cache covers a procedure.
 pub(crate) fn is_remembered(procedure: NFS_PROGRAM) -> bool {
     use NFS_PROGRAM as P;
     matches!(

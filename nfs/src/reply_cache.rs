@@ -146,7 +146,7 @@ impl ReplyCache {
     }
 }
 
-/// Waits for the reply of the original call. Returns nothing if the reply is not cached.
+/// Waits for the reply of the original call. Returns `None` if the reply is not cached.
 pub(crate) async fn wait(mut answer: Answer) -> Option<Bytes> {
     let found = answer.wait_for(Option::is_some).await.ok()?.clone();
     found.filter(|answer| !answer.is_empty())

@@ -39,8 +39,8 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Returns the next complete record, or nothing if more input is needed. Fails for records and fragment counts over the limits; the caller
-    /// then closes the connection.
+    /// Returns the next complete record, or `None` if more input is needed. Fails for records and fragment counts over the limits;
+    /// the caller then closes the connection.
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>> {
         loop {
             let Some(head) = input.first_chunk::<4>() else { return Ok(None) };
@@ -68,17 +68,17 @@ impl Records {
         }
     }
 
-    /// Whether part of a record was received.
+    /// Returns whether part of a record was received: fragments that are assembled, or bytes that are not consumed yet.
     pub(crate) fn is_within(&self, input: &BytesMut) -> bool {
         self.fragments > 0 || !input.is_empty()
     }
 
-    /// Number of bytes assembled from earlier fragments.
+    /// Returns the number of bytes assembled from earlier fragments.
     pub(crate) fn assembled_bytes(&self) -> usize {
         self.assembled.len()
     }
 
-    /// Number of bytes that [`next`](Self::next) needs to make progress; 0 if it can.
+    /// Returns the number of bytes that [`next`](Self::next) needs to make progress; 0 if it can.
     pub(crate) fn missing_bytes(&self, input: &BytesMut) -> usize {
         let Some(head) = input.first_chunk::<4>() else { return 4 - input.len() };
         let length = (u32::from_be_bytes(*head) & !LAST_FRAGMENT) as usize;

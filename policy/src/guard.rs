@@ -15,7 +15,7 @@ pub struct Guard {
 
 /// Learns of acts that were refused. It is called while requests wait, so it must not block.
 pub trait ObserveRefusals: fmt::Debug + Send + Sync {
-    /// An act was refused.
+    /// Records an act that was refused.
     fn refused(&self, refusal: &Refusal);
 }
 
@@ -48,7 +48,7 @@ impl Guard {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Tells the observer that an act was refused. A decision alone is none: callers also ask what would be permitted.
+    /// Reports a refused act to the observer. Callers that only ask what would be permitted do not report.
     pub fn report(&self, refusal: &Refusal) {
         if let Some(observer) = &self.observer {
             observer.refused(refusal);
@@ -125,7 +125,7 @@ impl Guard {
 }
 
 impl Refusal {
-    /// Returns the rule that decided, in words.
+    /// Describes the rule that decided.
     pub fn rule(&self) -> String {
         match self.line {
             Some(line) => format!("the rule on line {line} ({})", self.patterns.join(", ")),

@@ -7,17 +7,17 @@ use crate::v1;
 
 const NANOS: i64 = 1_000_000_000;
 
-/// A time for the wire.
+/// Converts a time to its message.
 pub fn timestamp(time: Time) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: time.0.div_euclid(NANOS), nanos: time.0.rem_euclid(NANOS) as i32 }
 }
 
-/// A time from the wire; what does not fit becomes the nearest that does.
+/// Converts a message to a time. A time out of range becomes the nearest one in range.
 pub fn instant(time: &prost_types::Timestamp) -> Time {
     Time(time.seconds.saturating_mul(NANOS).saturating_add(i64::from(time.nanos)))
 }
 
-/// A kind of entry for the wire.
+/// Converts the kind of an entry to its message.
 pub fn entry_kind(kind: EntryKind) -> v1::EntryKind {
     match kind {
         EntryKind::File => v1::EntryKind::File,
@@ -31,7 +31,7 @@ pub fn entry_kind(kind: EntryKind) -> v1::EntryKind {
     }
 }
 
-/// An entry for the wire.
+/// Converts an entry and its path to a message.
 pub fn entry(path: &TreePath, entry: &Entry) -> v1::Entry {
     let (size, symlink_target) = match &entry.node {
         Node::File { size, .. } => (*size, prost::bytes::Bytes::new()),
@@ -48,7 +48,7 @@ pub fn entry(path: &TreePath, entry: &Entry) -> v1::Entry {
     }
 }
 
-/// What happened to a path, for the wire.
+/// Converts the kind of a change to its message.
 pub fn change_kind(what: &What) -> v1::ChangeKind {
     match what {
         What::Added => v1::ChangeKind::Added,

@@ -10,22 +10,22 @@ pub const DOMAIN: &str = "amalgam";
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal, $code:ident;)+) => {
-        /// What a program can decide by. The words are stable.
+        /// A stable code by which a program can decide.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[doc = $doc])+ $name,)+
         }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// The word on the wire.
+            /// Returns the stable name of the reason in the protocol, for example `PTY_NOT_FOUND`.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)+ }
             }
 
-            /// The code that goes with it.
+            /// Returns the gRPC status code of the reason.
             pub fn code(self) -> Code {
                 match self { $(Self::$name => Code::$code,)+ }
             }
@@ -34,33 +34,33 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A workspace's head is not where the caller's work began. Look at what it has now, then decide anew.
+    /// A workspace's head is not where the caller's work began. Read the new head, then decide again.
     StaleHead = "STALE_HEAD", Aborted;
-    /// A file or a state value is not the one that the caller read: its etag differs. Read it again, then decide anew.
+    /// A file or a state value is not the one that the caller read: its etag differs. Read it again, then decide again.
     StaleFile = "STALE_FILE", Aborted;
     /// A text to replace is not exactly once in the file.
     NotUnique = "NOT_UNIQUE", FailedPrecondition;
     /// A hunk of a patch fits nowhere in the file.
     PatchFailed = "PATCH_FAILED", FailedPrecondition;
-    /// Something that an operation touched has moved since, so it cannot be taken back.
+    /// The state that an operation changed has changed again since, so the operation cannot be reverted.
     MovedSince = "MOVED_SINCE", FailedPrecondition;
-    /// There is nothing to take back or to do again.
+    /// There is nothing to undo or redo.
     NothingToRevert = "NOTHING_TO_REVERT", FailedPrecondition;
     /// There are changes that are in no snapshot yet.
     UncommittedChanges = "UNCOMMITTED_CHANGES", FailedPrecondition;
     /// The caller used this request id before, for the same call with other arguments.
     RequestReused = "REQUEST_REUSED", FailedPrecondition;
-    /// The caller has too much open at once.
+    /// The caller has too many resources open at once.
     TooMany = "TOO_MANY", ResourceExhausted;
-    /// What was named is not there.
+    /// The named object does not exist.
     NotFound = "NOT_FOUND", NotFound;
-    /// What was to be made is there already.
+    /// The object to be created already exists.
     AlreadyExists = "ALREADY_EXISTS", AlreadyExists;
     /// The log or the list no longer has this position.
     OutOfRange = "OUT_OF_RANGE", OutOfRange;
-    /// The request is wrong.
+    /// The request is malformed.
     Invalid = "INVALID", InvalidArgument;
-    /// A name stands for several things.
+    /// A name stands for several objects.
     Ambiguous = "AMBIGUOUS", InvalidArgument;
     /// No known directory holds this path.
     NoDirectory = "NO_DIRECTORY", NotFound;
@@ -74,7 +74,7 @@ reasons! {
     Mounted = "MOUNTED", FailedPrecondition;
     /// Nothing can be mounted there, or not on this machine.
     MountRefused = "MOUNT_REFUSED", FailedPrecondition;
-    /// Somebody uses what is mounted.
+    /// A process uses the mount.
     MountBusy = "MOUNT_BUSY", FailedPrecondition;
     /// A Git command works in a repository that this would write.
     GitLocked = "GIT_LOCKED", FailedPrecondition;
@@ -88,7 +88,7 @@ reasons! {
     Purged = "PURGED", NotFound;
     /// The disk is full, or below its floor.
     Full = "FULL", ResourceExhausted;
-    /// Somebody else holds the store.
+    /// Another process holds the store.
     Busy = "BUSY", Unavailable;
     /// The machine failed.
     Fault = "FAULT", Internal;
@@ -126,7 +126,7 @@ reasons! {
     CommandFailed = "COMMAND_FAILED", FailedPrecondition;
     /// There is no such command.
     CommandNotFound = "COMMAND_NOT_FOUND", NotFound;
-    /// There is no such terminal.
+    /// Nothing listens at a port of the sandbox, or the listener does not answer.
     PtyNotFound = "PTY_NOT_FOUND", NotFound;
     /// Nothing listens at a port of the sandbox, or what listens does not answer.
     PortUnreachable = "PORT_UNREACHABLE", Unavailable;
@@ -139,7 +139,7 @@ const MESSAGE_BYTES_MAX: usize = 2 << 10;
 /// The most bytes of all details together.
 const DETAILS_BYTES_MAX: usize = 3 << 10;
 
-/// A text of at most so many bytes: of a longer one, its beginning and its end.
+/// Shortens a text to at most `most` bytes: of a longer one it keeps the beginning and the end.
 fn without_middle(text: String, most: usize) -> String {
     const GAP: &str = " [...] ";
     if text.len() <= most {
@@ -153,28 +153,28 @@ fn without_middle(text: String, most: usize) -> String {
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What a program can decide by.
+    /// The reason, by which a program can decide.
     pub reason: Reason,
     /// What happened, to what, and what to do next.
     pub message: String,
-    /// More for a program: the present head, say.
+    /// More for a program, for example the present head.
     pub details: HashMap<String, String>,
 }
 
 impl Failure {
-    /// A failure without details.
+    /// Creates a failure without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), details: HashMap::new() }
     }
 
-    /// The same with a detail.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<String>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
     }
 
-    /// For the wire. Texts that are longer than a trailer can carry lose their middle.
+    /// Converts the failure to a gRPC status. Texts that are longer than a trailer can carry lose their middle.
     pub fn into_status(self) -> Status {
         let share = DETAILS_BYTES_MAX / self.details.len().max(1);
         let details: HashMap<_, _> =
@@ -183,7 +183,7 @@ impl Failure {
         Status::with_error_details(self.reason.code(), without_middle(self.message, MESSAGE_BYTES_MAX), details)
     }
 
-    /// From the wire; nothing if it is not one of ours.
+    /// Reads the failure from a gRPC status. Returns `None` if the status does not carry one.
     pub fn of_status(status: &Status) -> Option<Self> {
         let info = status.get_details_error_info()?;
         let reason = Reason::ALL.iter().copied().find(|reason| reason.word() == info.reason)?;
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn long_failures_fit_into_trailers() {
-        // Three bytes for each of a character that is not ASCII, each of which is told in three more.
+        // Each such character has three bytes in UTF-8, and the trailer encodes each byte in three.
         let name = "\u{202e}".repeat(100_000);
         let message = format!("cannot find {name}; look at the log");
         let failure = Failure::new(Reason::NotFound, message).with("candidates", name.clone()).with("head", name);

@@ -27,5 +27,5 @@ pub use request::{IDENTIFIED_METHODS, Identified};
 /// The API's descriptors, encoded: every message, service and method. For reflection, and for checks that cover all methods.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// The version of the API, told at the handshake. A client and a server of different ones do not talk.
+/// The version of the API, exchanged at the handshake. A client and a server of different versions do not talk.
 pub const API_VERSION: u32 = 1;

@@ -1,4 +1,4 @@
-//! Resource names: what a thing is called on the wire.
+//! Resource names: the names of workspaces, snapshots and other resources in the API.
 
 use amalgam_engine::workspace::{LabelName, WorkspaceName};
 use amalgam_engine::{EpisodeName, Error, Result, SnapshotId};
@@ -12,85 +12,85 @@ const MOUNTS: &str = "mounts/";
 const EPISODES: &str = "episodes/";
 const EXPORTS: &str = "exports/";
 
-/// `workspaces/{workspace}`.
+/// Returns the resource name of a workspace: `workspaces/{workspace}`.
 pub fn workspace_name(name: &WorkspaceName) -> String {
     format!("{WORKSPACES}{name}")
 }
 
-/// The workspace that is called so.
+/// Parses `workspaces/{workspace}`.
 pub fn workspace_id(name: &str) -> Result<WorkspaceName> {
     WorkspaceName::new(stripped(name, WORKSPACES)?)
 }
 
-/// `snapshots/{hex}`.
+/// Returns the resource name of a snapshot: `snapshots/{hex}`.
 pub fn snapshot_name(id: SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}")
 }
 
-/// The snapshot that is called so.
+/// Parses `snapshots/{hex}`.
 pub fn snapshot_id(name: &str) -> Result<SnapshotId> {
     let wrong = || Error::Invalid { what: "snapshot name", why: format!("`{name}` has no 64 hex digits") };
     SnapshotId::from_hex(stripped(name, SNAPSHOTS)?).ok_or_else(wrong)
 }
 
-/// `labels/{label}`.
+/// Returns the resource name of a label: `labels/{label}`.
 pub fn label_name(label: &LabelName) -> String {
     format!("{LABELS}{}", label.as_str())
 }
 
-/// The label that is called so.
+/// Parses `labels/{label}`.
 pub fn label_id(name: &str) -> Result<LabelName> {
     LabelName::new(stripped(name, LABELS)?)
 }
 
-/// `operations/{sequence}`.
+/// Returns the resource name of an operation: `operations/{sequence}`.
 pub fn operation_name(sequence: u64) -> String {
     format!("{OPERATIONS}{sequence}")
 }
 
-/// The number of the operation that is called so.
+/// Parses `operations/{sequence}` and returns the sequence number.
 pub fn operation_sequence(name: &str) -> Result<u64> {
     let wrong = |_| Error::Invalid { what: "operation name", why: format!("`{name}` has no number") };
     stripped(name, OPERATIONS)?.parse().map_err(wrong)
 }
 
-/// `directories/{directory}`.
+/// Returns the resource name of a directory: `directories/{directory}`.
 pub fn directory_name(id: &str) -> String {
     format!("{DIRECTORIES}{id}")
 }
 
-/// The directory that is called so.
+/// Parses `directories/{directory}` and returns the id of the directory.
 pub fn directory_id(name: &str) -> Result<&str> {
     stripped(name, DIRECTORIES)
 }
 
-/// `mounts/{number}`.
+/// Returns the resource name of a mount: `mounts/{number}`.
 pub fn mount_name(number: u64) -> String {
     format!("{MOUNTS}{number}")
 }
 
-/// The number of the mount that is called so.
+/// Parses `mounts/{number}` and returns the number.
 pub fn mount_number(name: &str) -> Result<u64> {
     let wrong = |_| Error::Invalid { what: "mount name", why: format!("`{name}` has no number") };
     stripped(name, MOUNTS)?.parse().map_err(wrong)
 }
 
-/// `episodes/{episode}`.
+/// Returns the resource name of an episode: `episodes/{episode}`.
 pub fn episode_name(name: &EpisodeName) -> String {
     format!("{EPISODES}{name}")
 }
 
-/// The episode that is called so.
+/// Parses `episodes/{episode}`.
 pub fn episode_id(name: &str) -> Result<EpisodeName> {
     EpisodeName::new(stripped(name, EPISODES)?)
 }
 
-/// `exports/{number}`.
+/// Returns the resource name of an export: `exports/{number}`.
 pub fn export_name(number: u64) -> String {
     format!("{EXPORTS}{number}")
 }
 
-/// The number of the export that is called so.
+/// Parses `exports/{number}` and returns the number.
 pub fn export_number(name: &str) -> Result<u64> {
     let wrong = |_| Error::Invalid { what: "export name", why: format!("`{name}` has no number") };
     stripped(name, EXPORTS)?.parse().map_err(wrong)

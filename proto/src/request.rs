@@ -6,13 +6,13 @@ use crate::v1;
 
 /// A request that may carry an id, so that a retry is recognised.
 pub trait Identified {
-    /// The method that it calls.
+    /// The method that the request calls.
     const METHOD: &'static str;
 
-    /// The caller's id of it; empty for none.
+    /// Returns the id that the caller gave the request; empty if it gave none.
     fn request_id(&self) -> &str;
 
-    /// The arguments as bytes: equal requests give equal bytes.
+    /// Encodes the arguments of the request. Equal requests give equal bytes.
     fn arguments(&self) -> Vec<u8>;
 }
 

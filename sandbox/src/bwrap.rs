@@ -1,4 +1,4 @@
-//! The words that make bubblewrap start an agent in namespaces of its own.
+//! The arguments that make bubblewrap start an agent in namespaces of its own.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::runtime::{HOME, Network, StartSpec};
 
-/// The program.
+/// The program name of bubblewrap.
 pub(crate) const BWRAP: &str = "bwrap";
-/// Where the agent finds its socket and its secret.
+/// Directory in the sandbox with the socket and the secret of the agent.
 pub(crate) const LINK: &str = "/run/amalgam/link";
 /// Where the agent writes secrets of commands, in memory.
 pub(crate) const SECRETS: &str = "/run/amalgam/secrets";
@@ -35,9 +35,9 @@ const SYSTEM: [&str; 13] = [
 const NETWORK: [&str; 3] = ["/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services"];
 /// The id of the user and the group in the sandbox.
 const USER: &str = "1000";
-/// The most that a directory in memory holds.
+/// Size limit of a directory in memory.
 pub(crate) const TMPFS_BYTES_MAX: &str = "1073741824";
-/// Where `/tmp` leads: into the home, so that both are one mount. See [`crate::runtime::TEMPORARY_DIRECTORY`].
+/// Target of the symlink `/tmp`: a directory in the home, so that both are one mount. See [`crate::runtime::TEMPORARY_DIRECTORY`].
 const TMP_TARGET: &str = "sandbox/.tmp";
 /// Directories of programs of the system.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -60,7 +60,7 @@ pub(crate) enum Confinement {
     Writes,
 }
 
-/// The directories of a sandbox that its commands may write, as a list for the agent.
+/// Returns the directories that the commands of a sandbox may write, separated by colons, for the agent.
 fn writable(spec: &StartSpec) -> String {
     let workspace = (!spec.is_read_only).then_some("/workspace");
     let all: Vec<_> = workspace.into_iter().chain([HOME]).chain(WRITABLE).collect();
@@ -84,7 +84,7 @@ pub(crate) enum RootEntry {
 /// Entries of a root directory that a sandbox has of its own.
 const OWN: [&str; 7] = ["dev", "proc", "sys", "tmp", "run", "workspace", "sandbox"];
 
-/// The entries of a root directory that a sandbox is shown: all directories and links except for those that it has of its own.
+/// Lists the entries of a root directory that a sandbox is shown: all directories and symlinks except those that it has of its own.
 pub(crate) fn root_entries(root: &Path) -> std::io::Result<Vec<RootEntry>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(root)? {
@@ -103,7 +103,7 @@ pub(crate) fn root_entries(root: &Path) -> std::io::Result<Vec<RootEntry>> {
     Ok(entries)
 }
 
-/// What keeps processes apart. Shared with the check whether the machine can do it.
+/// Returns the arguments that isolate processes. The check whether the machine can isolate processes uses them, too.
 pub(crate) fn isolation(network: Network) -> Vec<&'static str> {
     let mut words = vec!["--unshare-all", "--unshare-user", "--disable-userns", "--uid", USER, "--gid", USER];
     words.extend(["--cap-drop", "ALL", "--new-session", "--clearenv", "--hostname", "sandbox"]);
@@ -113,7 +113,7 @@ pub(crate) fn isolation(network: Network) -> Vec<&'static str> {
     words
 }
 
-/// All words behind the name of the program.
+/// Returns all arguments of bubblewrap.
 pub(crate) fn words(
     spec: &StartSpec,
     agent: &Path,
@@ -127,7 +127,7 @@ pub(crate) fn words(
     for filter in filters {
         add(&[plain("--add-seccomp-fd"), &OsString::from(filter.as_raw_fd().to_string())]);
     }
-    // The agent reaps orphans. Standard output tells the id of its process and is closed before it starts.
+    // The agent reaps orphans. Standard output receives the id of its process and is closed before the agent starts.
     add(&["--as-pid-1", "--info-fd", "1"].map(plain));
     // Files of /proc/sys belong to root, so a root without capabilities could write them.
     add(&["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"].map(plain));

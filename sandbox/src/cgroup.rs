@@ -49,13 +49,13 @@ impl Cgroups {
         Self { unified: None, separate, controllers }
     }
 
-    /// What the groups can enforce.
+    /// Returns which limits the control groups and resource limits can enforce.
     pub(crate) fn means(&self, is_root: bool) -> Means {
         let has = |controller| self.controllers.contains(&controller);
         Means { cpu_cgroup: has("cpu"), memory_cgroup: has("memory"), pids_cgroup: has("pids"), pids_rlimit: !is_root }
     }
 
-    /// The directories of a sandbox's groups.
+    /// Returns the directories of a sandbox's control groups, each with its controller; `None` for a group of version 2.
     fn directories(&self, id: &str) -> Vec<(Option<&'static str>, PathBuf)> {
         let name = format!("amalgam-{id}");
         let unified = self.unified.iter().map(|path| (None, path.join(&name)));
@@ -88,7 +88,7 @@ impl Cgroups {
     }
 }
 
-/// The files of a group and what to write into them.
+/// Returns the files of a control group that set its limits, each with its content.
 fn settings(controller: Option<&str>, all: &[&str], limits: &Limits) -> Vec<(&'static str, String)> {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "CPUs are few and not negative")]
     let quota = (limits.cpus * CPU_PERIOD_MICROSECONDS as f64) as u64;
@@ -113,7 +113,8 @@ fn settings(controller: Option<&str>, all: &[&str], limits: &Limits) -> Vec<(&'s
     settings
 }
 
-/// The group above this process's own, if it was delegated, and the controllers that its children have.
+/// Finds the parent group of this process's own group and enables controllers for its children. Returns `None` if the parent group
+/// was not delegated, or no controller could be enabled.
 fn find_unified(own: &str) -> Option<(PathBuf, Vec<&'static str>)> {
     let own = Path::new(ROOT).join(own.trim_start_matches('/'));
     let above = own.parent().filter(|above| above.starts_with(ROOT))?.to_owned();

@@ -16,13 +16,13 @@ use crate::agent_v1 as wire;
 use crate::output::{Output, Part, Stream};
 use crate::spool::{Content, Frame, Spool, SpoolWriter, Spooled};
 
-/// Output that is kept for readers.
+/// Limit on output that is kept in memory for readers.
 const KEPT_BYTES_MAX: usize = 8 << 20;
-/// A command waits so long for a reader that takes no output. Then the reader loses the bytes that are not kept any more.
+/// How long a command waits for a reader that takes no output. After that the reader loses the bytes that new output replaces.
 const READER_PATIENCE: Duration = Duration::from_secs(5);
-/// The most bytes that one read returns, roughly.
+/// Approximate limit on the bytes that one read returns.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Standard input that may wait for a command before a writer waits.
+/// Limit on unread standard input of a command. Beyond it the writer waits.
 const INPUT_BYTES_MAX: u64 = 1 << 20;
 
 /// A command to be started.
@@ -34,9 +34,9 @@ pub struct CommandSpec {
     pub cwd: String,
     /// Environment variables to add.
     pub envs: HashMap<String, String>,
-    /// The command and everything that it started are killed after so long.
+    /// Time after which the command and all processes that it started are killed.
     pub timeout: Option<Duration>,
-    /// Bytes of output that are passed on; nothing for all.
+    /// Limit on the bytes of output that are passed on; `None` for no limit.
     pub output_bytes_max: Option<u64>,
     /// Standard input.
     pub stdin: Bytes,
@@ -162,7 +162,7 @@ impl State {
 }
 
 impl Command {
-    /// A command whose output is kept on the disk, too.
+    /// Creates a command whose output is also written to disk.
     pub(crate) fn begin(spool: &Spool, id: String, text: String, started_ms: i64) -> io::Result<Self> {
         let description = json!({"text": text, "startedMs": started_ms}).to_string();
         let writer = spool.begin(&id, description.as_bytes())?;
@@ -171,7 +171,7 @@ impl Command {
         Ok(command)
     }
 
-    /// A command that an earlier server has started.
+    /// Restores a command that an earlier server has started, from its output on disk.
     pub(crate) fn restore(spool: &Spool, spooled: Spooled) -> io::Result<Self> {
         let description: Value = serde_json::from_slice(&spooled.description).unwrap_or_default();
         let text = description["text"].as_str().unwrap_or_default().to_owned();
@@ -191,7 +191,7 @@ impl Command {
         Ok(command)
     }
 
-    /// When a command was started, by its description.
+    /// Reads the start time of a command from its description, in milliseconds since 1970. Returns 0 if the description is damaged.
     pub(crate) fn started_of(description: &[u8]) -> i64 {
         serde_json::from_slice::<Value>(description).ok().and_then(|value| value["startedMs"].as_i64()).unwrap_or(0)
     }
@@ -203,17 +203,17 @@ impl Command {
         Self { id, text, started_ms, state: Mutex::new(state), changes: watch::Sender::new(()) }
     }
 
-    /// How it ended, if it has.
+    /// Returns how the command ended; `None` while it runs.
     pub fn end(&self) -> Option<CommandEnd> {
         self.state.lock().end.clone()
     }
 
-    /// The number of bytes of output so far.
+    /// Returns the number of bytes of output so far.
     pub fn output_bytes(&self) -> u64 {
         self.state.lock().output.end()
     }
 
-    /// Output from an offset on, and the end if there is no more.
+    /// Reads output from an offset on. Also returns the end of the command if no output follows.
     pub fn read(&self, from: u64) -> (Part, Option<CommandEnd>) {
         let state = self.state.lock();
         let part = state.output.read(from, READ_BYTES_MAX);
@@ -221,7 +221,7 @@ impl Command {
         (part, state.end.clone().filter(|_| is_all))
     }
 
-    /// Waits until there is output after an offset, or the end.
+    /// Waits until there is output after an offset, or the command has ended.
     pub async fn next(&self, from: u64) -> (Part, Option<CommandEnd>) {
         let mut changes = self.changes.subscribe();
         loop {
@@ -234,7 +234,7 @@ impl Command {
         }
     }
 
-    /// Reads output as it comes, from an offset on.
+    /// Creates a reader that takes output as it comes, from an offset on.
     pub fn reader(self: &Arc<Self>, offset: u64) -> OutputReader {
         let mut state = self.state.lock();
         let id = state.readers_so_far;
@@ -253,8 +253,8 @@ impl Command {
         self.changes.send_replace(());
     }
 
-    /// Waits until new output takes the place of no bytes that a reader still has to read. Readers that take nothing for a while are not
-    /// waited for.
+    /// Waits until the new output replaces no bytes that a reader still has to read. Does not wait for readers that took nothing
+    /// for `READER_PATIENCE`.
     pub(crate) async fn room_for_output(&self, bytes: usize) {
         let mut changes = self.changes.subscribe();
         loop {
@@ -265,7 +265,7 @@ impl Command {
                 behind.filter_map(|reader| READER_PATIENCE.checked_sub(reader.moved.elapsed())).max()
             };
             let Some(left) = left.filter(|left| !left.is_zero()) else { return };
-            // A change or the end of the patience: both are looked at again.
+            // A reader has moved, or its time is up: check all readers again.
             let _ = tokio::time::timeout(left, changes.changed()).await;
         }
     }
@@ -286,11 +286,11 @@ impl Command {
         self.state.lock().input_sent += bytes as u64;
     }
 
-    /// The command has read so much standard input.
+    /// Records how many bytes of standard input the command has read in total.
     pub(crate) fn input_was_read(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.input_read = state.input_read.max(bytes);
-        // A command that an earlier server has fed.
+        // An earlier server may have sent more than this one has counted.
         state.input_sent = state.input_sent.max(bytes);
         drop(state);
         self.changes.send_replace(());
@@ -310,7 +310,7 @@ impl Command {
         }
     }
 
-    /// Takes what the agent says about the command.
+    /// Processes a message of the agent about the command: output, its exit, or a failure.
     pub(crate) fn take(&self, sequence: u64, output: wire::CommandOutput) {
         let mut state = self.state.lock();
         if state.end.is_some() {
@@ -365,7 +365,7 @@ mod tests {
         Arc::new(Command::new("c".to_owned(), "yes".to_owned(), 0))
     }
 
-    /// Takes output as the connection of an agent does.
+    /// Feeds output to a command as the connection of an agent does.
     async fn feed(command: &Command, messages: u64) {
         for sequence in 1..=messages {
             let data = Bytes::from(vec![u8::try_from(sequence % 251).expect("small"); MESSAGE_BYTES]);

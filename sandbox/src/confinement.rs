@@ -18,10 +18,10 @@ const ABI_USED: ABI = ABI::V6;
 /// The oldest version that is used. The one before refuses to move files between directories.
 const ABI_MIN: ABI = ABI::V2;
 
-/// Returns the version of Landlock that this machine has, by a try in a thread that ends.
+/// Returns the version of Landlock that this machine has. It restricts a short-lived thread as a trial.
 ///
 /// # Errors
-/// Says why Landlock is not used here.
+/// The reason why Landlock is not used here.
 pub fn landlock_version() -> Result<i32, String> {
     let tried = std::thread::Builder::new().spawn(|| restrict_writes(&[]));
     let failed = |why: &str| format!("Landlock failed in a try: {why}");

@@ -1,7 +1,8 @@
 //! Sandboxes in containers of a Docker engine on this machine.
 //!
-//! Any image is a template: the agent, a static program, is mounted into the container and is its first process. The root directory is
-//! read-only, and a home, a `/tmp` and a `/dev/shm` are in memory. The user is not root, and has no capability and gets none.
+//! Any image is a template: the agent, a static program, is mounted into the container and is its first process. The root directory
+//! is read-only, the workspace and the home are mounts, and `/tmp` and `/dev/shm` are in memory. The user is not root, and has no
+//! capability and gets none.
 //!
 //! The engine has to run on the same machine and see the same processes and directories: the workspace is a mount of the host.
 
@@ -80,14 +81,14 @@ pub struct DockerRuntime {
 }
 
 impl DockerRuntime {
-    /// A runtime of the engine at a socket. The engine is called when it is needed.
+    /// Creates a runtime of the engine at a socket. It connects to the engine at the first call.
     pub fn new(options: DockerOptions) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         let (engine, means, server_id) = Default::default();
         Self { options, is_root, engine, means, server_id, has_leftovers: AtomicBool::new(true) }
     }
 
-    /// The user and the group in a container. Those of the server, unless it runs as root.
+    /// Returns the user and the group in a container: those of the server, unless it runs as root.
     fn user(&self) -> (u32, u32) {
         match self.is_root {
             true => (USER, USER),
@@ -109,7 +110,7 @@ impl DockerRuntime {
         SandboxError::NotIsolated { why: format!("the Docker engine at {socket} does not answer: {error}") }
     }
 
-    /// The id of this server on its engine.
+    /// Returns the id of this server on its engine.
     fn server_id(&self) -> Result<&str> {
         if let Some(id) = self.server_id.get() {
             return Ok(id);
@@ -118,7 +119,8 @@ impl DockerRuntime {
         Ok(self.server_id.get_or_init(|| id))
     }
 
-    /// The configuration of the image of a sandbox, which is pulled if the engine does not have it and the operator allows it.
+    /// Returns the configuration of the image of a sandbox. Pulls the image if the engine does not have it and the operator allows
+    /// it.
     async fn image(&self, docker: &Docker, spec: &StartSpec) -> Result<ImageConfig> {
         let name = spec.template.as_str();
         let missing = |why: &str| SandboxError::NoImage { image: name.to_owned(), why: why.to_owned() };
@@ -163,7 +165,7 @@ impl DockerRuntime {
         }
     }
 
-    /// Why an agent may not run in an image.
+    /// Returns a hint that an agent with a dynamic loader may not run in an image; empty for a static agent.
     fn agent_hint(&self) -> &'static str {
         match is_dynamic(&self.options.agent) {
             true => "; the agent of this server is no static program, and the image may lack its C library",
@@ -388,7 +390,7 @@ impl Runtime for DockerRuntime {
     }
 }
 
-/// The handle of the first process, in the handle of a container.
+/// Returns the handle of the first process from the handle of a container.
 fn process_of(handle: &str) -> Option<&str> {
     handle.split_once(':').map(|(_, process)| process)
 }
@@ -397,13 +399,14 @@ fn container_name(id: &str) -> String {
     format!("{NAME}{id}")
 }
 
-/// An error of the engine about a container. Its words name paths of the host, so they are for the log.
+/// Logs an error of the engine about a container and returns one without its message, which names paths of the host.
 fn refused(error: &Error) -> SandboxError {
     warn!(%error, "the Docker engine refused a container");
     SandboxError::NotStarted("the Docker engine refused the container; the server's log says why".to_owned())
 }
 
-/// An id of a server: a random number in its directory, and the path of that, so that a copy of the directory is another server.
+/// Makes the id of a server: a hash of a random number in its directory and of the directory's path. So a copy of the directory has
+/// another id.
 fn make_server_id(directory: &Path) -> io::Result<String> {
     std::fs::create_dir_all(directory)?;
     let path = directory.join(ID_FILE);
@@ -422,7 +425,7 @@ fn make_server_id(directory: &Path) -> io::Result<String> {
     Ok(HEXLOWER.encode(&hash.finalize()[..16]))
 }
 
-/// Whether a program needs a dynamic loader, by its ELF headers. A file that is no such program is not judged.
+/// Returns whether a program needs a dynamic loader, by its ELF headers. Returns `false` for a file that is no ELF program.
 fn is_dynamic(program: &Path) -> bool {
     use std::io::Read as _;
     const HEAD_BYTES: u64 = 4_096;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What a call of this crate returns.
+/// Result of a function of this crate.
 pub type Result<T, E = SandboxError> = std::result::Result<T, E>;
 
 /// Why a sandbox could not be started or used.
@@ -21,7 +21,7 @@ pub enum SandboxError {
     NotEnforced {
         /// The name of the limit.
         limit: &'static str,
-        /// What is missing.
+        /// Why nothing enforces the limit.
         why: String,
     },
     /// The runtime has no such template.
@@ -68,7 +68,7 @@ pub enum SandboxError {
     /// The machine failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         what: String,
         /// The error of the operating system.
         source: io::Error,
@@ -76,7 +76,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// An error of the operating system.
+    /// Returns a function that wraps an error of the operating system. `what` names the action.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         |source| Self::Io { what, source }

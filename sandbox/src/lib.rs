@@ -8,7 +8,7 @@
 //! - [`Limits`]: resources, and what enforces each.
 //! - [`restrict_writes_to`]: Landlock, for the agent.
 //!
-//! Absent: stores and workspaces. A sandbox gets directories to show at `/workspace` and as its home, and the caller decides what is there.
+//! Absent: stores and workspaces. A sandbox gets directories to show at `/workspace` and as its home; the caller provides them.
 
 /// The messages between the server and an agent.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]

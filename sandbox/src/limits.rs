@@ -44,7 +44,7 @@ pub struct Enforced {
 }
 
 impl Enforced {
-    /// Says which version of Landlock restricts writes, or why none does.
+    /// Reports which version of Landlock restricts writes, or why none does.
     pub(crate) fn landlock(version: std::result::Result<&i32, &str>) -> Self {
         match version {
             Ok(version) => Self { limit: "landlock", value: format!("ABI {version}"), by: "kernel" },
@@ -53,7 +53,7 @@ impl Enforced {
     }
 }
 
-/// What can enforce limits on this machine.
+/// The means that can enforce limits on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Means {
     pub(crate) cpu_cgroup: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Means {
 }
 
 impl Limits {
-    /// Says what enforces each limit.
+    /// Returns what enforces each limit.
     ///
     /// # Errors
     /// [`SandboxError::NotEnforced`] for a limit that was asked for and that nothing enforces.
@@ -95,7 +95,7 @@ impl Limits {
 /// Reads a size: `512m`, `2g`, `1073741824`.
 ///
 /// # Errors
-/// Says what is wrong with the text.
+/// Names the fault in the text.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{}` is no size; write 512m or 2g for example", text.escape_debug());
     let lower = text.trim().to_ascii_lowercase();
@@ -115,7 +115,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// Reads a number of CPUs: `2`, `0.5`.
 ///
 /// # Errors
-/// Says what is wrong with the text.
+/// Names the fault in the text.
 pub fn parse_cpus(text: &str) -> Result<f64, String> {
     let number = text.trim().parse::<f64>().ok().filter(|number| (0.01..=1_024.0).contains(number));
     number.ok_or_else(|| format!("`{}` is no number of CPUs; write 2 or 0.5 for example", text.escape_debug()))

@@ -39,29 +39,29 @@ pub use stream::LinkStream;
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a call waits for an agent that is not connected.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Connections of the agent at a time. It has one, and two while it reconnects.
+/// Limit on simultaneous connections of the agent. It has one, and two while it reconnects.
 const CONNECTIONS_MAX: usize = 4;
-/// Messages that wait for the agent.
+/// Limit on messages that wait for the agent.
 const QUEUE: usize = 64;
-/// Commands that have ended and are still known.
+/// Limit on ended commands that are remembered.
 const ENDED_COMMANDS_MAX: usize = 64;
-/// Commands that may run at once.
+/// Limit on commands that run at once.
 const RUNNING_COMMANDS_MAX: usize = 256;
-/// Terminals of one sandbox.
+/// Limit on terminals of one sandbox.
 const TERMINALS_MAX: usize = 5;
-/// Bytes of one of the two files with the output of a command.
+/// Size limit of each of the two files with the output of a command.
 const SPOOL_BYTES: u64 = 8 << 20;
-/// A command that an agent does not know when it connects is lost after so long.
+/// Delay after which a command that the agent does not name when it registers counts as lost.
 const MISSING_AFTER: Duration = Duration::from_secs(15);
-/// Bytes of output that may wait for an acknowledgement.
+/// Limit on bytes of output that the server has not acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: i32 = 4 << 20;
 
 /// The port of the proxy in a sandbox that has one.
 pub const PROXY_PORT: u16 = 3128;
 
-/// How a link is made.
+/// Parameters of a link.
 pub struct LinkOptions {
-    /// The sandbox.
+    /// The id of the sandbox.
     pub sandbox_id: String,
     /// The path of the socket.
     pub socket: PathBuf,
@@ -69,28 +69,28 @@ pub struct LinkOptions {
     pub owner: Option<(u32, u32)>,
     /// The hash of the secret that the agent registers with.
     pub credential: SecretHash,
-    /// Writes down the hash of the next secret.
+    /// Stores the hash of the next secret.
     pub save_credential: Box<dyn Fn(SecretHash) + Send + Sync>,
-    /// How often the agent gives a sign of life.
+    /// Interval between heartbeats of the agent.
     pub heartbeat: Duration,
-    /// An agent that cannot reach the server for so long ends its sandbox.
+    /// Time without a connection to the server after which the agent ends its sandbox.
     pub orphaned_after: Duration,
     /// The directory for output that the next server needs if this one is killed.
     pub spool: PathBuf,
-    /// Answers connections to the proxy, for a sandbox that has one.
+    /// Handles connections to the proxy, for a sandbox that has one.
     pub on_outgoing: Option<OnOutgoing>,
-    /// The time in milliseconds since 1970.
+    /// Returns the time in milliseconds since 1970.
     pub now_ms: fn() -> i64,
 }
 
-/// The resources that all processes of a sandbox use, as its agent said last.
+/// The resources that all processes of a sandbox use, as its agent reported them last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// 100 is one CPU.
+    /// CPU usage; 100 is one CPU.
     pub cpu_percent: f64,
     /// Resident memory.
     pub memory_bytes: u64,
-    /// Bytes in the home and in `/tmp`.
+    /// Bytes in the workspace and in the home.
     pub disk_bytes: u64,
     /// The number of processes.
     pub processes: u32,
@@ -98,7 +98,7 @@ pub struct Usage {
     pub received_bytes: u64,
     /// Bytes sent to the network.
     pub sent_bytes: u64,
-    /// When the server was told, in milliseconds since 1970.
+    /// When the server received the report, in milliseconds since 1970.
     pub at_ms: i64,
 }
 
@@ -128,7 +128,7 @@ struct State {
     order: Vec<String>,
     terminals: BTreeMap<String, Arc<Terminal>>,
     usage: Option<Usage>,
-    /// Why the sandbox is gone.
+    /// Why the link was closed; `None` while it is open.
     closed: Option<String>,
 }
 
@@ -179,17 +179,17 @@ impl Link {
         Ok(link)
     }
 
-    /// Whether the agent is connected.
+    /// Returns whether the agent is connected.
     pub fn is_connected(&self) -> bool {
         *self.inner.connected.borrow()
     }
 
-    /// Whether the agent is connected, and when that changes.
+    /// Returns a receiver that holds whether the agent is connected, and is notified of changes.
     pub fn connection_changes(&self) -> watch::Receiver<bool> {
         self.inner.connected.subscribe()
     }
 
-    /// Whether another value is the same channel.
+    /// Returns whether two values are the same link.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -201,7 +201,7 @@ impl Link {
         let _ = connected.wait_for(|connected| *connected).await;
     }
 
-    /// The resources that the sandbox uses.
+    /// Returns the resource usage that the agent reported last; `None` before its first report.
     pub fn usage(&self) -> Option<Usage> {
         self.inner.state.lock().usage
     }
@@ -255,13 +255,13 @@ impl Link {
         found.ok_or_else(|| SandboxError::NoCommand(id.to_owned()))
     }
 
-    /// All commands that are known, in the order of their start.
+    /// Returns all known commands, in the order of their start.
     pub fn commands(&self) -> Vec<Arc<Command>> {
         let state = self.inner.state.lock();
         state.order.iter().filter_map(|id| state.commands.get(id).cloned()).collect()
     }
 
-    /// Sends standard input to a command. Waits while much of it is on its way.
+    /// Sends standard input to a command. Waits while the command has much unread input.
     ///
     /// # Errors
     /// There is no such command, or the agent is not connected.
@@ -371,12 +371,12 @@ impl Link {
         dialled.connected(port).await
     }
 
-    /// The number of connections to ports of the sandbox.
+    /// Returns the number of open connections to ports of the sandbox.
     pub fn port_connections(&self) -> usize {
         self.inner.ports.connections()
     }
 
-    /// Ends the channel. Commands and terminals that have not ended are told why.
+    /// Ends the channel. Commands and terminals that still run end with this reason.
     pub fn close(&self, why: &str) {
         if let Some(serving) = self.inner.serving.lock().take() {
             serving.abort();
@@ -395,7 +395,7 @@ impl Link {
         }
         commands.iter().for_each(|command| command.lose(why));
         terminals.iter().filter(|terminal| terminal.end().is_none()).for_each(|terminal| terminal.lose(why));
-        // The directory of the sandbox goes as a whole.
+        // A failure is harmless: the whole directory of the sandbox is removed later.
         let _ = std::fs::remove_file(&self.inner.options.socket);
     }
 
@@ -469,7 +469,7 @@ impl Link {
         Ok(connection)
     }
 
-    /// Takes the messages of a connection until it ends.
+    /// Processes the messages of a connection until it ends.
     async fn follow(&self, connection: u64, mut incoming: Streaming<wire::ConnectRequest>) {
         loop {
             let message = match incoming.message().await {
@@ -511,7 +511,7 @@ impl Link {
         }
     }
 
-    /// Takes one message. Returns the number of the output to acknowledge.
+    /// Processes one message. Returns the number of the output to acknowledge.
     fn take(&self, message: wire::ConnectRequest) -> Option<u64> {
         let mut state = self.inner.state.lock();
         let is_new = message.sequence > state.last_sequence;
@@ -626,7 +626,7 @@ impl AgentService for Link {
     }
 }
 
-/// A new id: a prefix and 80 random bits.
+/// Makes a random id: a prefix and 80 random bits.
 pub(crate) fn new_id(prefix: &str) -> Result<String> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|error| SandboxError::io("random numbers")(std::io::Error::other(error)))?;

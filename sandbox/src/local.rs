@@ -2,7 +2,7 @@
 //!
 //! A sandbox sees the host's `/usr` read-only, its workspace, a home with its `/tmp`, and a `/dev/shm` of its own in memory. Its user,
 //! mounts, processes, IPC, host name and (unless the server allows otherwise) network are its own; it has no capability and gets none.
-//! Where the kernel has Landlock, its commands write nothing but the workspace, the home and `/dev`, whatever the mounts permit.
+//! Where the kernel has Landlock, its commands write nothing but the workspace, the home and `/dev`, even if a mount permits more.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -33,13 +33,13 @@ pub const HOST_TEMPLATE: &str = "host";
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// How long killed processes may take to go.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-/// More than bubblewrap writes about a sandbox.
+/// Read limit for the information that bubblewrap writes about a sandbox, which is shorter.
 const INFO_BYTES_MAX: usize = 4_096;
 /// Joins control groups, then becomes bubblewrap: no process of the sandbox is ever outside.
 const JOIN: &str = "\
     while [ \"$1\" != -- ]; do echo $$ > \"$1\" || exit 125; shift; done; shift; exec \"$@\"";
 
-/// How sandboxes are started.
+/// Options of the local runtime.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
     /// The program of the agent.
@@ -59,12 +59,12 @@ pub struct LocalRuntime {
     is_root: bool,
     /// The version of Landlock, or why there is none.
     landlock: std::result::Result<i32, String>,
-    /// Become true when the processes of a sandbox have ended, by its handle.
+    /// Channels by the handle of a sandbox; each becomes true when the processes of its sandbox have ended.
     monitors: Arc<Mutex<HashMap<String, watch::Receiver<bool>>>>,
 }
 
 impl LocalRuntime {
-    /// A runtime with the control groups that this process may divide.
+    /// Creates a runtime. It finds the control groups that this process may divide, and the version of Landlock.
     pub fn new(options: LocalOptions) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         let landlock = landlock_version();
@@ -264,7 +264,7 @@ fn prepare(spec: &StartSpec) -> std::io::Result<()> {
     spec.write_secret()
 }
 
-/// The id of the first process, from what bubblewrap wrote.
+/// Reads the id of the first process from the information that bubblewrap writes.
 fn child_pid(info: &str) -> Option<i32> {
     let after = info.split_once("\"child-pid\":")?.1.trim_start();
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();

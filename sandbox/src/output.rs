@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Where a part of the output was written to.
+/// The stream that a part of the output was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output, or the screen of a terminal.
@@ -16,15 +16,15 @@ pub enum Stream {
 /// A part of the output.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// The number of bytes before it.
+    /// The offset of the part in the whole output.
     pub offset: u64,
-    /// Where it was written to.
+    /// The stream that it was written to.
     pub stream: Stream,
     /// The bytes.
     pub data: Bytes,
 }
 
-/// What a reader finds from an offset on.
+/// The result of a read from an offset on.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     /// The chunks.
@@ -50,12 +50,12 @@ impl Output {
         Self { chunks: VecDeque::new(), kept: 0, kept_max, end: 0 }
     }
 
-    /// The number of bytes so far.
+    /// Returns the number of bytes of output so far, with those that are not kept any more.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Output begins at this offset: earlier bytes went to a server that is gone.
+    /// Moves the end of the output to this offset: the bytes before it went to an earlier server.
     pub(crate) fn skip_to(&mut self, offset: u64) {
         self.end = self.end.max(offset);
     }
@@ -75,7 +75,7 @@ impl Output {
         }
     }
 
-    /// Everything from an offset on, at most about `bytes_max`.
+    /// Reads everything from an offset on, at most about `bytes_max`.
     pub(crate) fn read(&self, from: u64, bytes_max: usize) -> Part {
         let from = from.min(self.end);
         let first = self.chunks.front().map_or(self.end, |chunk| chunk.offset);
@@ -83,7 +83,7 @@ impl Output {
         let begin = self.chunks.partition_point(|chunk| chunk.offset + chunk.data.len() as u64 <= part.next);
         let mut bytes = 0;
         for chunk in self.chunks.iter().skip(begin) {
-            // Bytes between two chunks went to a server that is gone.
+            // Bytes between two chunks went to an earlier server.
             part.skipped += chunk.offset.saturating_sub(part.next);
             part.next = part.next.max(chunk.offset);
             let within = usize::try_from(part.next - chunk.offset).unwrap_or(usize::MAX);

@@ -7,25 +7,26 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// How often a process is looked for where the kernel does not tell of its end.
+/// Polling interval for the end of a process for which no pidfd can be watched.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// When a process was started, in the kernel's ticks: with it an id that was used again is noticed.
+/// Returns when a process was started, in clock ticks since boot; `None` if it has ended. Distinguishes a process from a later one
+/// with the same id.
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
     // The name of the program may have spaces and parentheses.
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // State is the first of them; a zombie is gone.
+    // The first of them is the state; a zombie counts as ended.
     let is_zombie = matches!(fields.first(), Some(&("Z" | "X")));
     if is_zombie { None } else { fields.get(19)?.parse().ok() }
 }
 
-/// The name by which a process is found again: its id and the time of its start.
+/// Returns the handle by which a process is found again: its id and its start time. Returns `None` if it has ended.
 pub(crate) fn handle_of(pid: i32) -> Option<String> {
     Some(format!("{pid}:{}", start_time(pid)?))
 }
 
-/// The process of a handle, if it lives.
+/// Returns the process of a handle; `None` if it has ended.
 pub(crate) fn living(handle: &str) -> Option<Pid> {
     let (pid, started) = handle.split_once(':')?;
     let (pid, started): (i32, u64) = (pid.parse().ok()?, started.parse().ok()?);

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change};
 
-/// Whether a mount below a directory reaches sandboxes that were started before. Root makes it so if it is not.
+/// Returns whether a mount below a directory reaches sandboxes that were started before. If it does not and the server is root,
+/// makes the directory a shared mount first.
 pub(crate) fn carries_mounts(directory: &Path, is_root: bool) -> bool {
     is_shared(directory) || (is_root && share(directory).is_ok() && is_shared(directory))
 }
@@ -16,7 +17,7 @@ fn is_shared(directory: &Path) -> bool {
     directory.canonicalize().is_ok_and(|directory| is_shared_in(&table, &directory))
 }
 
-/// Whether the mount that a directory is in is shared, by the kernel's table of mounts.
+/// Returns whether the mount that holds a directory is shared, by the kernel's mount table.
 fn is_shared_in(table: &str, directory: &Path) -> bool {
     let mut found: Option<(usize, bool)> = None;
     for line in table.lines() {
@@ -43,7 +44,7 @@ fn share(directory: &Path) -> io::Result<()> {
     Ok(mount_change(directory, MountPropagationFlags::SHARED)?)
 }
 
-/// Takes back what [`carries_mounts`] did to a directory in which nothing is mounted any more.
+/// Reverts [`carries_mounts`] for a directory in which nothing is mounted any more.
 pub(crate) fn release(directory: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Ok(directory) = directory.canonicalize() else { return };
@@ -55,7 +56,7 @@ pub(crate) fn release(directory: &Path) {
     }
 }
 
-/// Whether a process sees a FUSE mount at a path that it can write, without devices and set-user-ID programs.
+/// Returns whether a process sees a writable FUSE mount at a path, without devices and set-user-ID programs.
 pub(crate) fn sees_mount(pid: i32, path: &str) -> bool {
     let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     sees_mount_in(&table, path)

@@ -1,4 +1,4 @@
-//! What starts and ends sandboxes.
+//! The interface of runtimes, which start and end sandboxes.
 
 use std::collections::HashSet;
 use std::io::{self, Write as _};
@@ -20,30 +20,30 @@ pub const TEMPORARY_DIRECTORY: &str = ".tmp";
 /// Starts and ends sandboxes.
 #[tonic::async_trait]
 pub trait Runtime: Send + Sync {
-    /// Its name in the API.
+    /// Returns the name of the runtime in the API.
     fn name(&self) -> &'static str;
 
     /// Checks that sandboxes can be started here.
     ///
     /// # Errors
-    /// Says what the machine lacks and how to get it.
+    /// Names the capability that the machine lacks, and how to get it.
     async fn probe(&self) -> Result<()>;
 
-    /// The templates that sandboxes can be started from.
+    /// Lists the templates that sandboxes can be started from.
     async fn templates(&self) -> Vec<Template>;
 
-    /// Whether sandboxes can be started from a template of this name.
+    /// Returns whether sandboxes can be started from a template of this name.
     ///
     /// # Errors
-    /// The runtime cannot tell.
+    /// The runtime cannot determine it.
     async fn has_template(&self, name: &str) -> Result<bool>;
 
-    /// How the workspace has to be mounted so that the user of a sandbox can use it.
+    /// Returns how the workspace has to be mounted so that the user of a sandbox can access it.
     fn mount_access(&self, _is_mounted_later: bool) -> MountAccess {
         MountAccess::default()
     }
 
-    /// Checks limits and says what enforces each.
+    /// Checks limits and returns what enforces each of them.
     ///
     /// # Errors
     /// A limit was asked for that nothing enforces.
@@ -58,23 +58,23 @@ pub trait Runtime: Send + Sync {
     /// Ends all processes of a sandbox and frees what the runtime holds for it. A sandbox that is gone is no error.
     async fn stop(&self, id: &str, handle: &str);
 
-    /// What the agent of a sandbox that did not start said last. `files` is the directory of the runtime.
+    /// Returns the last log lines of the agent of a sandbox that did not start. `files` is the directory of the runtime.
     async fn last_words(&self, handle: &str, files: &Path) -> String;
 
     /// Removes what the runtime still holds for sandboxes of this server that are not among the known ones.
     async fn sweep(&self, _known: &HashSet<String>) {}
 
-    /// Whether mounts below a directory reach sandboxes that run already. Then a sandbox outlives its server: the next one mounts the
-    /// workspace again.
+    /// Returns whether mounts below a directory reach sandboxes that already run. If they do, a sandbox outlives its server: the
+    /// next server mounts the workspace again.
     fn carries_mounts(&self, directory: &Path) -> bool;
 
-    /// Takes back what [`Runtime::carries_mounts`] did, when no sandbox is left.
+    /// Reverts [`Runtime::carries_mounts`] when no sandbox is left.
     fn release(&self, directory: &Path);
 
-    /// Whether a sandbox sees the mount of its workspace or its home.
+    /// Returns whether a sandbox sees the mount of its workspace or its home.
     fn sees_mount(&self, handle: &str, place: MountPlace) -> bool;
 
-    /// Whether a sandbox has processes.
+    /// Returns whether a sandbox has processes.
     fn is_alive(&self, handle: &str) -> bool;
 
     /// Completes when the processes of a sandbox are gone.
@@ -93,7 +93,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// The word in the API.
+    /// Returns the name of the network in the API.
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -102,7 +102,7 @@ impl Network {
         }
     }
 
-    /// The network of a word.
+    /// Returns the network with this name in the API; `None` if there is none.
     pub fn of_word(word: &str) -> Option<Self> {
         [Self::None, Self::Host, Self::Bridge].into_iter().find(|network| network.word() == word)
     }
@@ -175,7 +175,7 @@ pub struct StartSpec {
     /// Whether workspace and home are mounted at their directories after the start, by a runtime that carries mounts. Until then the sandbox
     /// sees empty directories, for reading only.
     pub is_mounted_later: bool,
-    /// What the agent registers with.
+    /// The secret that the agent registers with.
     pub secret: Secret,
     /// Its network.
     pub network: Network,
@@ -193,7 +193,7 @@ impl StartSpec {
         file.write_all(self.secret.reveal().as_bytes())
     }
 
-    /// The file with the secret.
+    /// Returns the path of the file with the agent's secret.
     pub(crate) fn secret_file(&self) -> PathBuf {
         self.link.join(SECRET_FILE)
     }

@@ -73,18 +73,18 @@ const NAMESPACE_FLAGS: [libc::c_int; 7] = [
     libc::CLONE_NEWUSER,
     libc::CLONE_NEWUTS,
 ];
-/// The request of `ioctl` that types into a terminal.
+/// The request of `ioctl` that puts input into a terminal.
 const TIOCSTI: u64 = 0x5412;
-/// The same calls by the 32-bit form of the 64-bit interface have this bit in their numbers.
+/// Bit in the numbers of system calls of the x32 ABI.
 #[cfg(target_arch = "x86_64")]
 const OTHER_FORM: i64 = 0x4000_0000;
 
-/// The filters as files that bubblewrap reads; they have no path, and a child inherits them.
+/// Writes the filters to files in memory for bubblewrap. They have no path, and a child process inherits their descriptors.
 pub(crate) fn filter_files() -> io::Result<Vec<OwnedFd>> {
     filters().map_err(io::Error::other)?.iter().map(file_of).collect()
 }
 
-/// Two filters: the kernel applies both, and each has one error number.
+/// Builds the two filters. The kernel applies both; the first refuses calls with EPERM, the second with ENOSYS.
 fn filters() -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.into_iter().map(|call| (call, Vec::new())).collect();
     let masked = |flag: libc::c_int| {
@@ -112,7 +112,7 @@ fn program(
     SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?.try_into()
 }
 
-/// A program as the kernel reads it, at the start of a file in memory.
+/// Writes a program to a file in memory, in the format of the kernel, and rewinds the file.
 fn file_of(program: &BpfProgram) -> io::Result<OwnedFd> {
     let mut bytes = Vec::with_capacity(program.len() * 8);
     for step in program {

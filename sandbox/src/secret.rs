@@ -7,12 +7,12 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// 256 random bits. Each is good for one registration.
+/// 256 random bits in hexadecimal. Each secret is valid for one registration.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A new secret.
+    /// Generates a random secret.
     ///
     /// # Errors
     /// The system has no random source.
@@ -22,12 +22,12 @@ impl Secret {
         Ok(Self(HEXLOWER.encode(&bytes)))
     }
 
-    /// The text for the agent.
+    /// Returns the text that the agent sends.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// The hash that the server keeps.
+    /// Returns the hash of the secret, which the server stores in its place.
     pub fn hash(&self) -> SecretHash {
         SecretHash::of(&self.0)
     }
@@ -44,22 +44,22 @@ impl fmt::Debug for Secret {
 pub struct SecretHash(String);
 
 impl SecretHash {
-    /// The hash of a text.
+    /// Returns the hash of a text.
     pub fn of(text: &str) -> Self {
         Self(HEXLOWER.encode(&Sha256::digest(text.as_bytes())))
     }
 
-    /// A hash that was written down.
+    /// Wraps a hash that was stored as hexadecimal text. The text is not checked.
     pub fn from_hex(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The hash, to be written down.
+    /// Returns the hash as hexadecimal text.
     pub fn as_hex(&self) -> &str {
         &self.0
     }
 
-    /// Whether a text is the secret. Takes the same time for every text.
+    /// Returns whether a text has this hash. The comparison takes constant time.
     pub fn fits(&self, text: &str) -> bool {
         self.0.as_bytes().ct_eq(Self::of(text).0.as_bytes()).into()
     }

@@ -13,7 +13,7 @@ use crate::output::Stream;
 
 /// The head of a frame: its kind, the number of the agent's message, the offset of the output, the number of bytes that follow.
 const HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// A longer frame was not written by this program.
+/// Limit on the bytes of a frame. A longer one was not written by this program.
 const FRAME_BYTES_MAX: u32 = 16 << 20;
 /// Kinds of frames.
 const STDOUT: u8 = 0;
@@ -95,7 +95,7 @@ impl Spool {
         }
     }
 
-    /// Everything that an earlier server has left.
+    /// Reads the output of all commands and terminals that an earlier server has left.
     pub(crate) fn load(&self) -> io::Result<Vec<Spooled>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.directory)? {

@@ -14,7 +14,7 @@ pub enum SandboxState {
     Stopping,
     /// It was ended by a call or because its time was up.
     Stopped,
-    /// It could not be started, or its processes are gone although nobody ended them.
+    /// It could not be started, or its processes ended by themselves.
     Error,
 }
 
@@ -22,7 +22,7 @@ impl SandboxState {
     /// All states.
     pub const ALL: [Self; 5] = [Self::Starting, Self::Running, Self::Stopping, Self::Stopped, Self::Error];
 
-    /// The word in the API.
+    /// Returns the name of the state in the API.
     pub fn word(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -33,12 +33,12 @@ impl SandboxState {
         }
     }
 
-    /// Whether a sandbox in this state may have processes.
+    /// Returns whether a sandbox in this state may have processes.
     pub fn is_alive(self) -> bool {
         matches!(self, Self::Starting | Self::Running | Self::Stopping)
     }
 
-    /// Whether a sandbox may go from this state to another one.
+    /// Returns whether a sandbox may change from this state to another one.
     pub fn may_become(self, next: Self) -> bool {
         match self {
             Self::Starting => matches!(next, Self::Running | Self::Stopping | Self::Error),

@@ -1,4 +1,4 @@
-//! A terminal in a sandbox: what its screen got so far, and its end.
+//! A terminal in a sandbox: its output so far, and its end.
 
 use std::io;
 
@@ -11,9 +11,9 @@ use crate::agent_v1 as wire;
 use crate::output::{Output, Part, Stream};
 use crate::spool::{Content, Frame, Spool, SpoolWriter, Spooled};
 
-/// Output that is kept for readers.
+/// Limit on output that is kept in memory for readers.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// The most bytes that one read returns, roughly.
+/// Approximate limit on the bytes that one read returns.
 const READ_BYTES_MAX: usize = 256 << 10;
 
 /// The size of a terminal.
@@ -42,13 +42,13 @@ struct State {
 }
 
 impl Terminal {
-    /// A terminal whose output is kept on the disk, too.
+    /// Creates a terminal whose output is also written to disk.
     pub(crate) fn begin(spool: &Spool, id: String) -> io::Result<Self> {
         let writer = spool.begin(&id, b"")?;
         Ok(Self::new(id, Output::new(KEPT_BYTES_MAX), None, writer))
     }
 
-    /// A terminal that an earlier server has opened.
+    /// Restores a terminal that an earlier server has opened, from its output on disk.
     pub(crate) fn restore(spool: &Spool, spooled: Spooled) -> io::Result<Self> {
         let (mut output, mut end) = (Output::new(KEPT_BYTES_MAX), None);
         for frame in spooled.frames {
@@ -72,12 +72,12 @@ impl Terminal {
         Self { id, state: Mutex::new(state), changes: watch::Sender::new(()) }
     }
 
-    /// The exit code of the shell or the reason why there is none, if the terminal has ended.
+    /// Returns the exit code of the shell, or the reason why there is none; `None` while the terminal runs.
     pub fn end(&self) -> Option<Result<i32, String>> {
         self.state.lock().end.clone()
     }
 
-    /// Waits until there is output after an offset, or the end.
+    /// Waits until there is output after an offset, or the terminal has ended.
     pub async fn next(&self, from: u64) -> (Part, Option<Result<i32, String>>) {
         let mut changes = self.changes.subscribe();
         loop {
@@ -128,7 +128,7 @@ impl Terminal {
         self.changes.send_replace(());
     }
 
-    /// The input of a terminal as a message.
+    /// Builds the message that sends input to the terminal.
     pub(crate) fn input(&self, data: Bytes) -> wire::PtyInput {
         wire::PtyInput { pty_id: self.id.clone(), data }
     }

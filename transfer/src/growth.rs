@@ -44,7 +44,7 @@ pub fn added(store: &Store, tree: RootId, parents: &[SnapshotId], progress: &Pro
     Ok(grown.tally)
 }
 
-/// Measures what the tree of a snapshot added to the store; nothing if it was dropped.
+/// Measures the objects that the tree of a snapshot added to the store; an empty tally if the snapshot was dropped.
 pub fn added_by(store: &Store, snapshot: SnapshotId, progress: &Progress) -> Result<Tally> {
     match hold(store, snapshot)? {
         Some(tree) => added(store, tree.root, &store.snapshot(snapshot)?.parents, progress),

@@ -89,7 +89,7 @@ impl FileSystem {
         if self.journal.is_some() { Ok(()) } else { Err(Error::ReadOnly) }
     }
 
-    /// Refuses a write of so many bytes that would exceed the quota.
+    /// Refuses a write of `bytes` bytes that would exceed the quota.
     pub(crate) fn ensure_quota(&self, bytes: u64) -> Result<()> {
         match (self.quota_bytes, &self.journal) {
             (Some(max), Some(journal)) if journal.uncommitted_bytes().saturating_add(bytes) > max => {

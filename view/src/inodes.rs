@@ -227,7 +227,7 @@ impl InodeTable {
         }
     }
 
-    /// Called before an entry is created at a dentry: an old handle of the dentry must not resolve to the new inode.
+    /// Retires an old handle of a dentry before an entry is created there, so that it does not resolve to the new inode.
     pub(crate) fn retire_handle_at(&mut self, dentry: &Dentry) {
         let Some(handles) = &self.handles else { return };
         let ino = self.reserved.get(dentry).copied().unwrap_or_else(|| dentry.hashed_ino());

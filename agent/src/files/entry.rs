@@ -39,7 +39,7 @@ fn parse(text: &str) -> HashMap<u32, String> {
     text.lines().filter_map(line).collect()
 }
 
-/// Describes what is at a path. The type of a link is that of what it leads to.
+/// Describes the entry at a path. The type of a symlink is that of its target.
 pub(crate) fn entry(path: &Path, names: &Names) -> Result<Value> {
     let found = fs::symlink_metadata(path).map_err(Failure::at(path))?;
     let is_link = found.is_symlink();
@@ -71,7 +71,7 @@ pub(crate) fn entry(path: &Path, names: &Names) -> Result<Value> {
     }))
 }
 
-/// The rights as `ls -l` shows them; a link begins with `L`.
+/// Formats the permissions as `ls -l` does, except that a symlink begins with `L`, and set-ID and sticky bits are not shown.
 fn permissions(mode: u32) -> String {
     let kind = match mode & 0o170_000 {
         0o040_000 => 'd',
@@ -85,7 +85,7 @@ fn permissions(mode: u32) -> String {
     std::iter::once(kind).chain(bits).collect()
 }
 
-/// The metadata of a file. A file system without extended attributes has none.
+/// Reads the metadata of a file from its extended attributes. Returns an empty map if the file system has none.
 fn metadata(path: &Path) -> BTreeMap<String, String> {
     let mut list = vec![0; ATTRIBUTES_BYTES_MAX];
     let Ok(length) = rustix::fs::llistxattr(path, &mut list[..]) else { return BTreeMap::new() };

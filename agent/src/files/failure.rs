@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-/// A word for programs, and words for people.
+/// A code for programs, and a message for people.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: &'static str,
@@ -19,7 +19,7 @@ impl Failure {
         Self::new("invalid_argument", message)
     }
 
-    /// The failure of a call of the system with a path.
+    /// Returns a function that turns the error of a system call on a path into a failure.
     pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |error| Self::new(code(&error), format!("{}: {error}", path.display()))
     }

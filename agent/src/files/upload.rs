@@ -10,9 +10,10 @@ use super::Result;
 use super::entry::METADATA;
 use super::failure::Failure;
 
-/// An upload of so many bytes is held in memory until its end, and then written into the file. A longer one is written beside it.
+/// Largest upload that is held in memory and written directly into the target. A larger one goes to a temporary file that replaces
+/// the target.
 const HELD_BYTES_MAX: usize = 1 << 20;
-/// The longest part.
+/// Largest part of an upload.
 const PART_BYTES_MAX: u32 = 16 << 20;
 
 /// Reads an upload and writes it to a path, with directories that are missing. `metadata` are pairs of `KEY=VALUE`.
@@ -80,7 +81,7 @@ impl Drop for Beside {
     }
 }
 
-/// The next part; nothing at the end.
+/// Reads the next part of an upload. Returns `None` at the empty part that ends it.
 fn next(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     from.read_exact(&mut length).map_err(cut)?;

@@ -1,4 +1,4 @@
-//! Changes in a directory, as the kernel tells them. Ends when it is killed, or when the directory is removed.
+//! Changes in a directory, as the kernel reports them. The program ends when it is killed, or when the directory is removed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,11 +15,11 @@ use super::Result;
 use super::entry::{Names, entry};
 use super::failure::Failure;
 
-/// Directories that one call watches.
+/// Limit on the directories that one call watches.
 const DIRECTORIES_MAX: usize = 8_192;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What is watched.
+/// The watched directories.
 struct Watch {
     kernel: OwnedFd,
     root: PathBuf,
@@ -52,8 +52,8 @@ pub(super) fn watch(path: &Path, is_recursive: bool, has_entries: bool) -> Resul
 }
 
 impl Watch {
-    /// Watches a directory, and those in it if the whole tree is watched. What is in a directory that was made just now is told, since
-    /// it may have been there before the kernel watched.
+    /// Watches a directory, and those in it if the whole tree is watched. Reports the entries of a new directory as created, since
+    /// they may be older than its watch.
     fn add(&mut self, relative: &Path, is_new: bool) -> Result<()> {
         let mut waiting = vec![relative.to_owned()];
         while let Some(relative) = waiting.pop() {
@@ -92,7 +92,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for changes and tells them. Returns whether the directory is still there.
+    /// Waits for changes and prints them. Returns whether the directory still exists.
     fn take(&mut self, buffer: &mut [MaybeUninit<u8>]) -> Result<bool> {
         let mut changes = Vec::new();
         {

@@ -15,7 +15,7 @@ use crate::refusal::{Refusal, json_answer};
 /// The header with the start of the next page.
 pub(super) const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 const PAGE_SIZE: usize = 100;
-/// Sandboxes of a project that are looked through.
+/// Limit on the sandboxes of a project that a list covers.
 const SANDBOXES_MAX: i32 = 10_000;
 
 /// Which sandboxes are listed, and in which order.
@@ -50,7 +50,7 @@ impl Page {
         Ok(Self { begin: number("nextToken")?.unwrap_or(0), size })
     }
 
-    /// The answer with this page of all items.
+    /// Answers with this page of all items, and with the token of the next page if there is one.
     pub(super) fn answer(&self, all: Vec<Value>) -> Answer {
         let end = self.begin.saturating_add(self.size);
         let has_more = all.len() > end;
@@ -63,7 +63,7 @@ impl Page {
     }
 }
 
-/// The pairs of a query.
+/// Parses a query into pairs of name and value.
 pub(super) fn pairs(query: Option<&str>) -> Vec<(String, String)> {
     form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect()
 }
@@ -103,13 +103,13 @@ impl Filter {
     }
 }
 
-/// Metadata in a query: a form, whose names and values are encoded once more.
+/// Parses metadata in a query: a form whose names and values are percent-encoded once more.
 fn metadata(text: &str) -> HashMap<String, String> {
     let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     form_urlencoded::parse(text.as_bytes()).map(|(name, value)| (plain(&name), plain(&value))).collect()
 }
 
-/// The value of a limit of a sandbox.
+/// Returns the value of a limit of a sandbox; `None` if the sandbox has no such limit.
 fn limit(sandbox: &v1::Sandbox, name: &str) -> Option<f64> {
     sandbox.limits.iter().find(|limit| limit.limit == name)?.value.parse().ok()
 }
@@ -119,13 +119,13 @@ fn mebibytes(sandbox: &v1::Sandbox, name: &str) -> i64 {
     (limit(sandbox, name).unwrap_or(0.0) / f64::from(1 << 20)) as i64
 }
 
-/// The CPUs of a sandbox, at least one.
+/// Returns the number of CPUs of a sandbox, rounded up; at least 1.
 #[allow(clippy::cast_possible_truncation, reason = "limits are far below")]
 pub(super) fn cpu_count(sandbox: &v1::Sandbox) -> i64 {
     limit(sandbox, "cpu").unwrap_or(1.0).ceil().max(1.0) as i64
 }
 
-/// A sandbox in a list.
+/// Converts a sandbox to an item of a list.
 pub(super) fn listed(sandbox: &v1::Sandbox, state: &str) -> Value {
     let notes = Notes::of(sandbox);
     let time = |at: &Option<prost_types::Timestamp>| at.unwrap_or_default().to_string();

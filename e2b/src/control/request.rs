@@ -19,7 +19,7 @@ use crate::signature::access_token;
 use crate::state::State;
 use crate::target::is_id;
 
-/// The largest body.
+/// Size limit of a body.
 const BODY_BYTES_MAX: usize = 1 << 20;
 const BODY_WITHIN: Duration = Duration::from_secs(60);
 /// The version of e2b's own program in a sandbox whose protocol is served: clients decide by it which messages they send.
@@ -69,7 +69,7 @@ pub(super) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
 }
 
 impl Control<'_> {
-    /// A sandbox as clients see it.
+    /// Converts a sandbox to its JSON form, with the tokens for its ports, files and processes.
     pub(super) fn sandbox(&self, sandbox: &v1::Sandbox) -> Value {
         let mut shown = json!({
             "templateID": Notes::of(sandbox).template,
@@ -85,8 +85,8 @@ impl Control<'_> {
         shown
     }
 
-    /// The access token of a sandbox has the key of the caller, so that its requests pass the gate like all others. Clients sign URLs
-    /// with it.
+    /// Adds the access token of a sandbox, with which clients also sign URLs. It holds the key of the caller, so that requests with
+    /// it pass the gate like all others.
     pub(super) fn add_token(&self, shown: &mut Value, sandbox: &str) {
         if let Some(key) = self.caller.key() {
             shown["envdAccessToken"] = access_token(key, sandbox).into();
@@ -94,7 +94,7 @@ impl Control<'_> {
         }
     }
 
-    /// Finds a sandbox, and its state in words of e2b.
+    /// Finds a sandbox, and its state by e2b's names.
     pub(super) async fn find(&self, id: &str) -> Result<(v1::Sandbox, &'static str), Refusal> {
         if !is_id(id) {
             return Err(no_sandbox(id));

@@ -14,11 +14,11 @@ use super::list::{Page, pairs};
 use super::request::{Answer, Control, no_content, read};
 use crate::refusal::{Refusal, json_answer, refuse_memory};
 
-/// Labels of snapshots begin so.
+/// Prefix of the labels of snapshots.
 const LABELS: &str = "e2b-snapshots/";
-/// Labels of the homes of snapshots begin so.
+/// Prefix of the labels of the homes of snapshots.
 const HOME_LABELS: &str = "e2b-homes/";
-/// Ids of snapshots without a name begin so.
+/// Prefix of the ids of snapshots without a name.
 const UNNAMED: &str = "snap-";
 const NAME_BYTES_MAX: usize = 64;
 /// A state value that makes a workspace without any file a snapshot.
@@ -31,7 +31,7 @@ pub(super) struct Snapshot {
     sandbox: String,
     /// The template of its sandbox.
     pub(super) template: String,
-    /// As people write it.
+    /// The id of its Amalgam snapshot, without `snapshots/`.
     pub(super) revision: String,
     label: String,
 }
@@ -60,7 +60,7 @@ fn shown(id: &str) -> Value {
     json!({"snapshotID": id, "names": names})
 }
 
-/// Whether a text can be the id of a snapshot.
+/// Returns whether a text can be the id of a snapshot.
 fn is_snapshot_id(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain)
@@ -75,7 +75,7 @@ impl Control<'_> {
         Ok(self.snapshots(&format!("{LABELS}{id}/")).await?.into_iter().next())
     }
 
-    /// The snapshot of the home that belongs to a snapshot, as people write it; empty if it has none.
+    /// Returns the id of the home's snapshot that belongs to a snapshot; empty if there is none.
     pub(super) async fn find_home(&self, snapshot: &Snapshot) -> Result<String, Refusal> {
         let prefix = format!("{HOME_LABELS}{}", snapshot.id);
         let request = v1::ListLabelsRequest { prefix: prefix.clone(), ..v1::ListLabelsRequest::default() };
@@ -129,7 +129,7 @@ impl Control<'_> {
         Ok(json_answer(StatusCode::CREATED, &shown(&snapshot_id)))
     }
 
-    /// Commits the home of a sandbox. Returns its snapshot; nothing for a sandbox without a home of its own.
+    /// Commits the home of a sandbox. Returns its snapshot; `None` for a sandbox without a home of its own.
     async fn commit_home(&self, sandbox: &v1::Sandbox, snapshot_id: &str) -> Result<Option<String>, Refusal> {
         if sandbox.home.is_empty() {
             return Ok(None);
@@ -203,7 +203,7 @@ impl Control<'_> {
     }
 }
 
-/// The id in the name of a snapshot.
+/// Removes the prefix `snapshots/` from the resource name of a snapshot.
 fn plain_id(name: &str) -> String {
     name.strip_prefix("snapshots/").unwrap_or(name).to_owned()
 }

@@ -18,7 +18,7 @@ pub(super) enum Event {
     Output {
         is_stderr: bool,
         data: Bytes,
-        /// Where to attach to go on behind it.
+        /// The offset from which a reader attaches to continue behind it.
         next_offset: i64,
         /// Output before it is lost.
         is_cut: bool,
@@ -32,7 +32,7 @@ pub(super) enum Event {
     },
 }
 
-/// Where events come from.
+/// The stream that events come from.
 pub(super) enum Source {
     Started(Streaming<v1::StreamCommandResponse>),
     Command(Streaming<v1::AttachCommandResponse>),
@@ -56,7 +56,7 @@ impl Source {
         })
     }
 
-    /// The next event; nothing when the stream has ended.
+    /// Waits for the next event. Returns `None` when the stream has ended.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Refusal> {
         Ok(match self {
             Self::Started(stream) => stream.message().await?.map(|event| {
@@ -109,7 +109,7 @@ fn command_event(parts: Parts<'_>) -> Event {
             next_offset: parts.next_offset,
             is_cut: parts.is_truncated,
         },
-        // Words at an exit say that the time was up.
+        // A message at an exit says that the time limit was reached.
         "exit" => Event::Ended { exit_code: parts.exit_code, is_timed_out: !parts.message.is_empty() },
         _ => Event::Failed { why: parts.message },
     }
@@ -154,7 +154,7 @@ pub(super) fn data_event(kind: &Kind, is_stderr: bool, data: Bytes) -> wire::Pro
     event(wire::process_event::Event::Data(wire::process_event::DataEvent { output: Some(output) }))
 }
 
-/// The end of a process. If a signal of a client ended it, clients expect -1.
+/// Builds the event of the end of a process. If a signal of a client ended it, the exit code is -1, as clients expect.
 pub(super) fn end_event(exit_code: i32, signal: Option<i32>) -> wire::ProcessEvent {
     let by_signal = signal.filter(|signal| exit_code == SIGNAL_BASE + signal || exit_code == -1);
     let (exit_code, status) = match by_signal {

@@ -170,7 +170,8 @@ pub(super) fn write_mark(directory: &Path, mark: &Mark) -> std::io::Result<()> {
     write_file(directory, MARK_HASH_FILE, blake3::hash(text.as_bytes()).to_hex().as_bytes())
 }
 
-/// The mark, if there is one that can be read. It only says what else would go unnoticed: a store is opened without it.
+/// Reads the closing mark. Returns `None` if there is none, or it cannot be parsed: a store opens without it, but some damage then
+/// goes unnoticed.
 pub(super) fn read_mark(directory: &Path) -> Result<Option<Mark>> {
     match fs::read(directory.join(MARK_FILE)) {
         Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(parse_mark)),
@@ -179,7 +180,8 @@ pub(super) fn read_mark(directory: &Path) -> Result<Option<Mark>> {
     }
 }
 
-/// Whether the mark itself was damaged: it does not have its hash. One without a hash, of an older version, is believed.
+/// Returns whether the mark does not have its hash, and so is damaged. A mark without a hash file, of an older version, counts as
+/// undamaged.
 pub(super) fn is_mark_damaged(directory: &Path) -> bool {
     match (fs::read(directory.join(MARK_FILE)), fs::read(directory.join(MARK_HASH_FILE))) {
         (Ok(mark), Ok(hash)) => blake3::hash(&mark).to_hex().as_bytes() != hash,
@@ -187,7 +189,7 @@ pub(super) fn is_mark_damaged(directory: &Path) -> bool {
     }
 }
 
-/// Takes the mark away: the next closing leaves another.
+/// Removes the mark. The next close of the store writes a new one.
 pub(super) fn remove_mark(directory: &Path) -> Result<()> {
     for name in [MARK_FILE, MARK_HASH_FILE] {
         match fs::remove_file(directory.join(name)) {

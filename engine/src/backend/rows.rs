@@ -134,7 +134,7 @@ impl Quarantined {
         bytes
     }
 
-    /// Reads that; nothing if it is of another form.
+    /// Decodes a quarantined row. Returns `None` if the bytes have another form.
     pub(crate) fn decode(bytes: &Bytes) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;

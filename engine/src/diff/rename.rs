@@ -244,7 +244,7 @@ fn one_sided(what: What, place: PathEntry) -> Change {
     Change { path: place.path, what, metadata: MetadataChange::default(), before, after }
 }
 
-/// Appends the direct children of a directory; nothing for other kinds of entries.
+/// Appends the direct children of a directory. Other kinds of entries have none.
 fn expand(
     store: &Store,
     place: &PathEntry,

@@ -75,7 +75,7 @@ mod tests {
     use crate::time::Time;
     use crate::work::WorkingTree;
 
-    /// Commits so many snapshots, one on top of another.
+    /// Commits `number` snapshots, one on top of another. Returns the last one.
     fn grow(store: &Store, head: &str, number: usize, tree: &mut WorkingTree) -> SnapshotId {
         let head = RefName::new(head).expect("a name");
         let commit = |tree: &mut WorkingTree, at: usize| {
@@ -111,7 +111,7 @@ mod tests {
             assert!(reads <= 4, "{head}: {reads} reads for one new snapshot");
             assert!(asked(next).1 <= 4);
         }
-        // A new mark in what was known to be without one.
+        // A new mark in a history that was known to have none.
         mark_foreign(&store, [mine], &OperationContext::new("ann", Time(2))).expect("marked");
         assert!(asked(mine).0 && asked(grow(&store, "head/mine", 1, &mut own)).0);
     }

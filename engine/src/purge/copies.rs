@@ -15,11 +15,11 @@ use crate::store::Store;
 
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Which bytes are looked for.
+/// The chunks that are searched for.
 pub(super) struct Wanted {
-    /// The chunks.
+    /// Their ids.
     pub(super) chunks: HashSet<ChunkId>,
-    /// Their lengths; nothing if one of them is not known. Rows of other lengths are not hashed.
+    /// Their lengths; `None` if one of them is not known. Rows of other lengths are not hashed.
     pub(super) lengths: Option<HashSet<u64>>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn find_copies(store: &Store, wanted: &Wanted) -> Result<Vec<(Family,
         loop {
             let page = store.inspect().rows(family, &from, None, PAGE_BYTES)?;
             let holds = |(_, value): &&(Bytes, Bytes)| match family {
-                // What is aside is a chunk, or some other row.
+                // A quarantined row is a chunk or a row of another family.
                 Family::Quarantine => Quarantined::decode(value).is_some_and(|kept| wanted.holds(&kept.bytes)),
                 _ => wanted.holds(value),
             };

@@ -41,7 +41,7 @@ struct Lease<'a> {
 }
 
 impl Drop for Lease<'_> {
-    /// A lease that cannot be given back ends with the next fold of this process, or with the process.
+    /// Releases the lease. If that fails, the lease ends with the next fold of this process, or with the process.
     fn drop(&mut self) {
         self.leases.release_fold_lease(self.target.as_str()).ok();
     }

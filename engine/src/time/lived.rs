@@ -1,34 +1,35 @@
 //! Lived time: the age of a record by the time for which the store has existed, independent of jumps of the wall clock.
 //!
-//! Plain data: it reads no clock and no file. Whoever owns it tells it what the clocks say ([`LivedTime::start`],
-//! [`LivedTime::observe`]) and keeps its bytes. See `docs/design/0014-lived-time.md`.
+//! Plain data: it reads no clock and no file. Its owner passes the clocks' times to it ([`LivedTime::start`],
+//! [`LivedTime::observe`]) and stores its bytes. See `docs/design/0014-lived-time.md`.
 
 use std::fmt::Write as _;
 
 use super::Time;
 
 const SECOND: i64 = 1_000_000_000;
-/// A gap between two starts counts for at most this long until it is confirmed; and so long later a start confirms it.
+/// Limit on the part of a gap between two starts that counts until the gap is confirmed, in nanoseconds. A start this much later
+/// confirms the gap.
 pub const GAP_MAX: i64 = 24 * 3_600 * SECOND;
-/// A clock that differs by less from what was expected did not jump: it was slewed, or a leap second passed.
+/// Difference from the expected time up to which the clock did not jump: it was slewed, or a leap second passed.
 const TOLERANCE: i64 = 60 * SECOND;
 /// How long a jump is reported, in nanoseconds of lived time.
 const TELL_FOR: i64 = 7 * GAP_MAX;
-/// Stretches that are remembered.
+/// Limit on remembered stretches.
 const STRETCHES_MAX: usize = 128;
 const HEADER: &str = "amalgam lived time 1";
 
-/// A stretch of time in which the clock on the wall went evenly.
+/// A stretch of time in which the wall clock did not jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
-    /// What the wall clock said at its beginning, and when it was last looked at.
+    /// Wall clock time at its beginning and at the last observation.
     start: Time,
     end: Time,
     /// The wall clock minus the lived time, in nanoseconds.
     ahead: i64,
-    /// What of the jump before it was not counted, in nanoseconds.
+    /// The part of the jump before it that is not counted, in nanoseconds.
     missing: i64,
-    /// Whether a later start confirms that; otherwise only a person does.
+    /// Whether a later start confirms the missing time; otherwise only a person does.
     by_start: bool,
 }
 
@@ -42,18 +43,18 @@ struct Anchor {
 /// A jump of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
-    /// What the clock said afterwards.
+    /// Wall clock time after the jump.
     pub at: Time,
     /// By how many nanoseconds; negative for backwards.
     pub by: i64,
-    /// What of it retention does not count until it is confirmed, in nanoseconds.
+    /// The part of the jump that retention does not count until it is confirmed, in nanoseconds.
     pub missing: i64,
     /// Whether it happened while a process had the store open.
     pub while_running: bool,
 }
 
 impl Jump {
-    /// The same for people, and what to do about it.
+    /// Describes the jump as text, with advice for the operator.
     pub fn words(&self) -> String {
         let (way, date) = (if self.by < 0 { "back" } else { "ahead" }, self.at.date());
         let mut words = match self.while_running {
@@ -76,7 +77,7 @@ impl Jump {
     }
 }
 
-/// `3 days`, rounded down.
+/// Formats a duration, rounded down, for example `3 days`.
 fn span(nanoseconds: i64) -> String {
     let seconds = nanoseconds.unsigned_abs() / SECOND.unsigned_abs();
     let (number, unit) = match seconds {
@@ -88,25 +89,25 @@ fn span(nanoseconds: i64) -> String {
     format!("{number} {unit}{}", if number == 1 { "" } else { "s" })
 }
 
-/// How the wall clock went while the store was in use. The default is a clock that never jumped.
+/// The course of the wall clock while the store was in use. The default is a clock that never jumped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LivedTime {
     stretches: Vec<Stretch>,
-    /// What both clocks said when this process opened the store, or after the last jump since.
+    /// Times of both clocks when this process opened the store, or after the last jump since.
     anchor: Option<Anchor>,
     jump: Option<Jump>,
 }
 
 impl LivedTime {
-    /// That of a store of which only the time of its newest record is known. One of the future says nothing: how long ago it was made
-    /// is not known.
+    /// Returns the lived time of a store of which only the time of its newest record is known. A time in the future is ignored,
+    /// since it does not show the age of the record.
     pub fn since(newest: Option<Time>, wall: Time) -> Self {
         let mut lived = Self::default();
         lived.stretches.extend(newest.filter(|time| *time <= wall).map(|time| Stretch::new(time, 0)));
         lived
     }
 
-    /// A process opens the store. Returns whether the clock jumped since it was last seen.
+    /// Records that a process opens the store. Returns whether the clock jumped since the last observation.
     pub fn start(&mut self, wall: Time, uptime: i64) -> bool {
         self.anchor = Some(Anchor { wall, uptime });
         let Some(last) = self.stretches.last_mut() else {
@@ -131,7 +132,7 @@ impl LivedTime {
         true
     }
 
-    /// Looks at the clocks while a process has the store open. Returns whether the wall clock jumped since they were last looked at.
+    /// Records the clocks while a process has the store open. Returns whether the wall clock jumped since the last observation.
     pub fn observe(&mut self, wall: Time, uptime: i64) -> bool {
         let (Some(anchor), Some(last)) = (self.anchor, self.stretches.last_mut()) else {
             return self.start(wall, uptime);
@@ -143,21 +144,21 @@ impl LivedTime {
             return false;
         }
         self.anchor = Some(Anchor { wall, uptime });
-        // What passed before the jump belongs to the stretch that ends with it.
+        // The time before the jump belongs to the stretch that ends with it.
         last.end = last.end.max(Time(expected));
         let ahead = last.ahead.saturating_add(by);
         self.step(wall, ahead, Jump { at: wall, by, missing: by.max(0), while_running: true });
         true
     }
 
-    /// A person says that the clock is right, and that all the time that it says has passed.
+    /// Counts all time that the clock shows, after a person has confirmed that the clock is right.
     pub fn confirm(&mut self) {
         self.count(|_| true);
         self.jump = None;
     }
 
-    /// Where on the present clock a record belongs that has this time: so that its age is the time that the store lived through since.
-    /// Where several moments had this time, the latest.
+    /// Converts the time of a record to the present clock, so that its age is the time that the store has lived through since. If
+    /// several moments had this time, the latest counts.
     pub fn place(&self, time: Time) -> Time {
         let Some(present) = self.stretches.last() else { return time };
         let shift = |stretch: &Stretch| present.ahead.saturating_sub(stretch.ahead);
@@ -171,7 +172,7 @@ impl LivedTime {
         if let Some(held) = held {
             return held;
         }
-        // Of another store, or of before this one: it lies between two stretches, or before all.
+        // A record of another store, or from before this one: its time lies between two stretches, or before all.
         let next = self.stretches.iter().filter(|stretch| stretch.start > time).min_by_key(|stretch| stretch.start);
         let before = earlier.iter().filter(|stretch| stretch.end < time).max_by_key(|stretch| stretch.end);
         match (before, next) {
@@ -181,7 +182,8 @@ impl LivedTime {
         }
     }
 
-    /// The last jump, if it is to be told: a later start will confirm it, or the store has not lived through a week since.
+    /// Returns the last jump if it should be reported: a later start can still confirm it, or the store has not lived through a
+    /// week since.
     pub fn jump(&self) -> Option<Jump> {
         let missing = self.stretches.iter().fold(0_i64, |sum, stretch| sum.saturating_add(stretch.missing));
         let present = self.stretches.last()?;
@@ -198,7 +200,7 @@ impl LivedTime {
 
     fn step(&mut self, wall: Time, ahead: i64, jump: Jump) {
         if jump.by < 0 {
-            // The clock that ran ahead was wrong: what it said is not counted by itself any more.
+            // The clock that ran ahead was wrong: a later start does not confirm its gaps any more.
             for stretch in &mut self.stretches {
                 (stretch.missing, stretch.by_start) = (0, false);
             }
@@ -209,7 +211,7 @@ impl LivedTime {
         self.shorten();
     }
 
-    /// Counts gaps whose clock still says at this start, a day later, what it said then.
+    /// Counts gaps that this start confirms: at least a day has passed by the same clock since the start after the gap.
     fn confirm_by_start(&mut self, wall: Time) {
         let counted = self.count(|stretch| stretch.by_start && wall.0.saturating_sub(stretch.start.0) >= GAP_MAX);
         if counted && self.stretches.iter().all(|stretch| stretch.missing == 0) {
@@ -236,7 +238,8 @@ impl LivedTime {
         counted > 0
     }
 
-    /// Of too many stretches the two that differ least become one, and what is in them as young as in the younger.
+    /// Merges the two adjacent stretches that differ least while there are too many. Records in them then count as young as in the
+    /// younger one.
     fn shorten(&mut self) {
         while self.stretches.len() > STRETCHES_MAX {
             let differ = |pair: &[Stretch]| pair[1].ahead.abs_diff(pair[0].ahead);
@@ -252,7 +255,7 @@ impl LivedTime {
         }
     }
 
-    /// Its bytes, with a checksum: a flipped digit must not age a store.
+    /// Encodes the lived time as text, with a checksum: a flipped digit must not change the age of a store.
     pub fn encode(&self) -> Vec<u8> {
         let mut text = format!("{HEADER}\n");
         if let Some(Jump { at, by, while_running, .. }) = self.jump {
@@ -265,7 +268,7 @@ impl LivedTime {
         text.into_bytes()
     }
 
-    /// Reads those bytes; nothing if they are damaged.
+    /// Decodes the lived time. Returns `None` if the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let (body, hash) = text.strip_suffix('\n')?.rsplit_once('\n')?;

@@ -273,8 +273,8 @@ impl Records {
     }
 }
 
-/// The number of the newest operation that has a row by now. The backend counts one a moment after its rows can be read; what it says
-/// may be less than what was seen.
+/// Returns the number of the newest operation that has a row, at least `after`. The backend counts an operation shortly after its
+/// rows become readable, so its own number may be too small.
 fn newest_operation(inspect: &dyn Inspect, after: u64) -> Result<u64> {
     let mut newest = inspect.last_operation()?.max(after);
     each_row(inspect, Family::Operations, &after.saturating_add(1).to_be_bytes(), None, &mut |key, _| {

@@ -234,7 +234,7 @@ impl FileData {
         Ok(end - offset)
     }
 
-    /// Returns the stored content that has the bytes from this offset on, at the same offset, and how many of them; nothing for
+    /// Returns the stored content that has the bytes from this offset on, at the same offset, and how many of them; `None` for
     /// edited bytes and where the file was extended.
     pub(super) fn base_at(&self, offset: u64) -> Option<(Content, u64)> {
         let (start, extent) = self.extents.floor(&offset)?;

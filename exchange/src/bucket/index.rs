@@ -1,4 +1,4 @@
-//! What an import of a bucket has read: for each key the version, both as hashes, and the tree that holds the objects.
+//! The index of an import of a bucket: for each key the version, both as hashes, and the tree that holds the objects.
 
 use amalgam_engine::{ChunkId, RootId};
 
@@ -29,7 +29,7 @@ pub struct BucketIndex {
 }
 
 impl BucketIndex {
-    /// An index without records, to be filled and settled.
+    /// Creates an index without records, to be filled and settled.
     pub(super) fn new() -> Self {
         Self { is_complete: true, ..Self::default() }
     }
@@ -47,7 +47,7 @@ impl BucketIndex {
         bytes
     }
 
-    /// Decodes an index; nothing if the bytes are none.
+    /// Decodes an index. Returns `None` if the bytes are not one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (is_complete, rest) = bytes.strip_prefix(TITLE)?.split_first()?;
         let (root, rest) = rest.split_at_checked(ROOT_BYTES)?;
@@ -61,7 +61,7 @@ impl BucketIndex {
         is_sorted.then(|| Some(Self { root: root.try_into().ok()?, is_complete: *is_complete == 1, records }))?
     }
 
-    /// Whether the index is about this tree.
+    /// Returns whether the index describes this tree.
     pub(super) fn describes(&self, root: RootId) -> bool {
         self.root == *root.as_bytes()
     }
@@ -70,7 +70,7 @@ impl BucketIndex {
         self.records.len()
     }
 
-    /// Whether the tree holds this version of an object.
+    /// Returns whether the tree holds this version of an object.
     pub(super) fn has(&self, key: &ShortHash, version: &ShortHash) -> bool {
         let found = self.records.binary_search_by(|record| record.0.cmp(key));
         found.is_ok_and(|at| self.records[at].1 == *version)
@@ -91,7 +91,7 @@ impl BucketIndex {
         (before - self.records.len()) as u64
     }
 
-    /// Ends the index: it is about this tree.
+    /// Completes the index and records the tree that it describes.
     pub(super) fn settle(&mut self, root: RootId) {
         self.root = *root.as_bytes();
         self.records.sort_unstable();
@@ -99,7 +99,7 @@ impl BucketIndex {
     }
 }
 
-/// The hash of the version of an object.
+/// Returns the hash of the version of an object, which is its ETag and size.
 pub(super) fn version(object: &ListedObject) -> ShortHash {
     short_hash(format!("{}\n{}", object.etag, object.size).as_bytes())
 }

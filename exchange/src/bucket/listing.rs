@@ -40,7 +40,7 @@ pub(super) struct Listing {
     pub(super) report: Report,
 }
 
-/// The path of a key; nothing if it is none. A key that ends with a slash is a directory.
+/// Converts a key to a path. Returns `None` if it is not a valid path. A key that ends with a slash is a directory.
 fn path_of(key: &[u8]) -> Option<TreePath> {
     let plain = key.strip_suffix(b"/").unwrap_or(key);
     let is_path =
@@ -83,12 +83,12 @@ impl Listing {
         Ok(Self { directories, files, index, hits, has_dropped: dropped > 0, changed, counts, report })
     }
 
-    /// Whether objects of the tree may be gone.
+    /// Returns whether objects of the known tree may be missing from the listing.
     pub(super) fn may_have_vanished(&self, known: Option<&BucketIndex>) -> bool {
         self.has_dropped || known.is_none_or(|known| !known.is_complete || self.hits < known.len())
     }
 
-    /// Takes the records of the objects that did not change.
+    /// Removes and returns the records of the objects that did not change.
     pub(super) fn take_index(&mut self) -> BucketIndex {
         std::mem::replace(&mut self.index, BucketIndex::new())
     }
@@ -97,13 +97,13 @@ impl Listing {
         self.directories.contains(&short_hash(path.as_bytes()))
     }
 
-    /// Whether an object is listed at a path, and no objects below it.
+    /// Returns whether an object is listed at a path, and none below it.
     pub(super) fn has_file(&self, path: &TreePath) -> bool {
         let hash = short_hash(path.as_bytes());
         self.files.binary_search(&hash).is_ok() && !self.directories.contains(&hash)
     }
 
-    /// The next object that changed, with its path. Objects that others lie below are left out.
+    /// Reads the next object that changed, with its path; `None` after the last one. Leaves out objects that others lie below.
     pub(super) fn next_changed(&mut self) -> Result<Option<(TreePath, ListedObject)>> {
         loop {
             let read = read_object(&mut self.changed);
@@ -132,7 +132,7 @@ struct ListingState {
 }
 
 impl ListingState {
-    /// Takes an object. Returns whether it has to be read.
+    /// Adds an object to the listing. Returns whether it has to be read.
     fn take(&mut self, object: &ListedObject, known: Option<&BucketIndex>) -> bool {
         self.counts.total += 1;
         let path = path_of(&object.key).filter(|_| object.key.len() <= KEY_BYTES_MAX);
@@ -194,7 +194,7 @@ fn read_object(from: &mut impl Read) -> io::Result<Option<ListedObject>> {
     }))
 }
 
-/// Reads a text with its length before it; nothing at the end.
+/// Reads a text that follows its length. Returns `None` at the end of the input.
 fn read_part(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {

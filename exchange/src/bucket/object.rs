@@ -11,7 +11,7 @@ use crate::error::Result;
 pub struct ListedObject {
     /// The key behind the prefix.
     pub key: Vec<u8>,
-    /// The ETag, as the store tells it.
+    /// The ETag, as the store returns it.
     pub etag: String,
     /// The number of bytes.
     pub size: u64,
@@ -21,10 +21,10 @@ pub struct ListedObject {
 
 /// Lists and reads the objects below a prefix.
 pub trait BucketSource {
-    /// Returns the next objects of the listing; nothing behind the last ones.
+    /// Returns the next objects of the listing; `None` after the last ones.
     fn next_page(&mut self) -> Result<Option<Vec<ListedObject>>>;
 
-    /// Reads small objects, each as the version with its ETag; nothing for one that has another version by now, or is gone.
+    /// Reads small objects, each as the version with its ETag; `None` for one that has another version by now, or is gone.
     fn read_many(&mut self, objects: &[ListedObject]) -> Result<Vec<Option<Vec<u8>>>>;
 
     /// Opens a large object like [`BucketSource::read_many`].
@@ -47,7 +47,7 @@ pub struct BucketCounts {
 }
 
 impl BucketCounts {
-    /// The counts for people.
+    /// Formats the counts as text.
     pub(super) fn words(&self) -> String {
         let Self { synced, skipped, removed, left_out, total } = self;
         let left_out = if *left_out == 0 { String::new() } else { format!(", {left_out} left out") };

@@ -106,7 +106,7 @@ impl Arena {
         Ok(entry_at(self.assembly.session().store(), &root, &TreePath::root().join(name))?)
     }
 
-    /// The names in a directory with their kinds; none if it is not one.
+    /// Lists the names in a directory with their kinds. The list is empty if the path is not a directory.
     pub(super) fn list(&self, path: &TreePath) -> Result<Vec<(Name, EntryKind)>> {
         let (stored, edits) = match self.opened(path) {
             Some(at) => (self.directories[at].stored, Some(&self.directories[at].edits)),
@@ -130,7 +130,7 @@ impl Arena {
         Ok(names.into_iter().collect())
     }
 
-    /// The place of a directory that is open.
+    /// Returns the index of an open directory; `None` if the directory is not open.
     fn opened(&self, path: &TreePath) -> Option<usize> {
         let mut here = 0;
         for name in path.names() {
@@ -198,7 +198,7 @@ impl Arena {
         Ok(())
     }
 
-    /// An entry with its attributes stored.
+    /// Builds an entry and stores its extended attributes.
     pub(super) fn entry(&self, node: Node, attributes: Attributes) -> Result<Entry> {
         let Attributes { mode, mtime, owner, xattrs } = attributes;
         let mode = if matches!(node, Node::Symlink(_)) { 0o777 } else { mode & 0o7777 };

@@ -72,7 +72,7 @@ impl Links {
         self.insert(at, path.clone())
     }
 
-    /// Takes a path and all below it out of their groups.
+    /// Removes a path and all below it from their groups.
     pub(super) fn remove_below(&mut self, path: &TreePath) {
         let at_or_below = self.of.range(path.clone()..).take_while(|(member, _)| member.below(path).is_some());
         let gone: Vec<_> = at_or_below.map(|(member, at)| (member.clone(), *at)).collect();
@@ -84,8 +84,8 @@ impl Links {
         }
     }
 
-    /// Gives new groups their ids, and returns the group that each name of a changed one is to say. New ids follow from the
-    /// smallest names, so that the order of members does not matter.
+    /// Gives new groups their ids. Returns the group of each name of a changed group, which its entry has to record. New ids follow
+    /// from the smallest names, so that the order of members does not matter.
     pub(super) fn assign_ids(&mut self) -> Result<Vec<(TreePath, Option<LinkGroup>)>> {
         let mut taken: BTreeSet<LinkGroup> = BTreeSet::new();
         taken.extend(self.groups.iter().filter(|group| group.paths.len() > 1).filter_map(|group| group.id));
@@ -108,7 +108,7 @@ impl Links {
         Ok(settled)
     }
 
-    /// All names of files that have several.
+    /// Returns all names of files that have several names.
     pub(super) fn members(&self) -> BTreeSet<LinkMember> {
         let several = self.groups.iter().filter(|group| group.paths.len() > 1);
         let members = several.flat_map(|group| {
@@ -119,7 +119,7 @@ impl Links {
     }
 }
 
-/// Every path of a stored tree below a directory whose entry is a hard link.
+/// Returns every path below a directory of a stored tree whose entry is a hard link.
 fn linked_entries(store: &Store, root: &Entry) -> Result<Vec<(TreePath, Entry)>> {
     let mut found = Vec::new();
     let mut open = vec![(TreePath::root(), root.clone())];

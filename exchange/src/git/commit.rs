@@ -72,7 +72,7 @@ impl Commit {
         if has_tree { Ok(commit) } else { Err(broken("it names no tree")) }
     }
 
-    /// The bytes of a commit with these parts and no other headers.
+    /// Encodes a commit with these parts and no other headers.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut data = format!("tree {}\n", self.tree).into_bytes();
         for parent in &self.parents {
@@ -130,7 +130,8 @@ impl Commit {
         words
     }
 
-    /// The commit that a snapshot says it was made from, but for tree and parents; nothing for one that was not.
+    /// Returns the commit that a snapshot says it was imported from, and its id; tree and parents may be empty. Returns `None` if
+    /// the snapshot names no commit.
     pub(crate) fn of_snapshot(snapshot: &Snapshot) -> Option<(Oid, Self)> {
         let said = |key: &str| snapshot.metadata.get(key);
         let oid = Oid::from_hex(said(KEY_COMMIT)?.as_bytes())?;
@@ -153,14 +154,15 @@ impl Commit {
     }
 }
 
-/// The name with the address, and the seconds, of an author's or committer's line. A line without a time has 0.
+/// Splits the line of an author or committer into the name with the address, and the seconds since 1970; 0 for a line without a
+/// time.
 pub(crate) fn person(line: &[u8]) -> (&[u8], i64) {
     let end = line.rfind_byte(b'>').map_or(line.len(), |at| at + 1);
     let seconds = line[end..].fields().next().and_then(|field| std::str::from_utf8(field).ok()?.parse().ok());
     (&line[..end], seconds.unwrap_or(0))
 }
 
-/// Bytes as text: `%` and all that is not printable ASCII or a line break as `%xx`.
+/// Encodes bytes as text: `%` and all that is not printable ASCII or a line break as `%xx`.
 fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {

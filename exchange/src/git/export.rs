@@ -45,7 +45,7 @@ const NOTE_OTHER_ID: &str = "commits that were imported from git got another id"
 /// Maps names of authors to git identities.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    /// Authors and what git is to say of them: `Name <address>`.
+    /// Authors and their git identities: `Name <address>`.
     pub map: HashMap<String, String>,
     /// The part behind the `@` for authors without an address; `localhost` when empty.
     pub domain: String,
@@ -206,7 +206,7 @@ impl TargetRepository {
         self.repository.has_object(gix::ObjectId::from_bytes_or_panic(&oid.0))
     }
 
-    /// The snapshots that were exported before and whose commits are still there.
+    /// Reads the list of snapshots that were exported before, with their commits. The commits may no longer be in the repository.
     fn exported(&self) -> Result<HashMap<SnapshotId, Oid>> {
         let text = match fs::read_to_string(self.list()) {
             Ok(text) => text,
@@ -257,7 +257,8 @@ impl Exporter<'_> {
         mark.or_else(|| self.known.get(&snapshot).map(|oid| CommitRef::Commit(*oid)))
     }
 
-    /// The snapshots to write, parents before children, and how many commits they rest on.
+    /// Plans the export. Returns the snapshots to write, parents before children, and how many commits of the repository they build
+    /// on.
     fn plan(
         &mut self,
         head: SnapshotId,
@@ -293,7 +294,7 @@ impl Exporter<'_> {
             match snapshot.parents.get(next).filter(|_| depth < depth_max) {
                 Some(parent) => {
                     open.push((id, next + 1, depth));
-                    // History that was thinned out is not there.
+                    // Parents that retention removed are absent.
                     let is_there = self.store.snapshot(*parent).is_ok();
                     if is_there && left_out.contains(parent) {
                         self.find(*parent, target, progress)?;
@@ -305,7 +306,7 @@ impl Exporter<'_> {
                     }
                 }
                 None => {
-                    // Parents beyond the depth were not looked at; a commit rests on those that are in the repository.
+                    // The walk did not visit parents beyond the depth; a commit keeps those that are in the repository.
                     snapshot.parents.iter().for_each(|parent| self.forget_missing(*parent, target));
                     done.insert(id);
                     order.push(id);
@@ -315,7 +316,7 @@ impl Exporter<'_> {
         Ok((order, reused.len() as u64))
     }
 
-    /// The snapshots before the range.
+    /// Returns the snapshots before the range: the start and its history.
     fn left_out(&self, progress: &Progress) -> Result<HashSet<SnapshotId>> {
         let (mut found, mut open) = (HashSet::new(), Vec::from_iter(self.options.since));
         while let Some(id) = open.pop() {
@@ -523,7 +524,7 @@ impl Exporter<'_> {
         import.write(b"\n")
     }
 
-    /// A person's line that fast-import accepts.
+    /// Returns the line of an author or committer in a form that fast-import accepts. Notes a change of the name or the date.
     fn checked(&mut self, line: Vec<u8>) -> Vec<u8> {
         let (name, seconds) = person(&line);
         let fields: Vec<_> = line[name.len()..].split(|byte| *byte == b' ').filter(|field| !field.is_empty()).collect();

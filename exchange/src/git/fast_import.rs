@@ -21,7 +21,7 @@ const REPOSITORY_VARIABLES: [&str; 8] = [
     "GIT_QUARANTINE_PATH",
 ];
 
-/// `git` for a repository.
+/// Returns a `git` command for a repository.
 pub(super) fn git(repository: &Path) -> Command {
     let mut command = Command::new("git");
     for name in REPOSITORY_VARIABLES {
@@ -31,7 +31,8 @@ pub(super) fn git(repository: &Path) -> Command {
     command
 }
 
-/// `git` for a repository that only this library writes: without the environment, the configuration and the hooks of the user.
+/// Returns a `git` command for a repository that only this library writes: without the environment, the configuration and the hooks
+/// of the user.
 pub(super) fn isolated_git(repository: &Path) -> Command {
     let mut command = Command::new("git");
     command.env_clear();
@@ -130,7 +131,7 @@ impl FastImport {
         }
     }
 
-    /// Why it went away.
+    /// Returns the error for a failed write. If the program has ended, the error is its message.
     fn failed(&mut self, error: io::Error) -> Error {
         if error.kind() != io::ErrorKind::BrokenPipe {
             return Error::host("write to git fast-import", error);
@@ -186,7 +187,7 @@ impl Drop for FastImport {
     }
 }
 
-/// A path in quotes, as fast-import reads any bytes.
+/// Quotes a path for fast-import, so that it may have any bytes.
 pub(super) fn quoted(path: &[u8]) -> Vec<u8> {
     let mut text = vec![b'"'];
     for byte in path {

@@ -92,7 +92,7 @@ fn import(store: &Store, path: &Path, options: &GitImport, progress: &Progress) 
     }
     let reader = repository.reader();
     let tip = reader.resolve(options.reference.as_deref())?;
-    // Held before they are looked at, so that a collection beside the import leaves them.
+    // Held before they are read, so that a collection beside the import leaves them.
     let hold = |head: &SnapshotId| store.hold(store.snapshot(*head)?.root);
     let pins = options.known.iter().map(hold).collect::<amalgam_engine::Result<_>>()?;
     let plan = plan(store, &reader, tip, &options.walk(), progress)?;
@@ -172,7 +172,7 @@ impl Importer<'_> {
         self.finish_batch(&mut batch, &mut wanted, snapshots, progress)
     }
 
-    /// The commit with the parents that are imported.
+    /// Removes parents of a commit that are not imported, are repeated, or exceed the limit. Notes the change.
     fn cut(&mut self, oid: Oid, mut commit: Commit) -> Commit {
         if self.plan.boundary.contains(&oid) {
             self.report.note(NOTE_BOUNDARY, oid.to_string().as_bytes());
@@ -251,7 +251,7 @@ impl Importer<'_> {
         Ok(snapshot)
     }
 
-    /// A commit that was imported, now or before.
+    /// Returns a commit that was imported, now or before.
     fn commit_of(&mut self, oid: Oid) -> Result<ImportedCommit> {
         if let Some(done) = self.done.get(&oid) {
             return Ok(done.clone());

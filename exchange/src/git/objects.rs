@@ -92,7 +92,7 @@ pub(crate) struct Reader {
     repository: gix::Repository,
     submodules: Option<Vec<gix::Repository>>,
     object_bytes_max: u64,
-    /// Decoded trees: a commit and its parents share nearly all of theirs, and each is looked at twice.
+    /// Decoded trees: a commit and its parents share nearly all of theirs, and each is read twice.
     trees: RefCell<TreeCache>,
 }
 
@@ -114,7 +114,7 @@ fn open_options(object_bytes_max: u64) -> gix::open::Options {
     gix::open::Options::isolated().config_overrides(overrides)
 }
 
-/// The words of an error and of its causes, for example of an object format that is not read.
+/// Joins the messages of an error and of its causes, for example of an object format that is not supported.
 pub(super) fn words(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut words: Vec<String> = causes.map(ToString::to_string).collect();
@@ -189,7 +189,7 @@ impl Repository {
 }
 
 impl Reader {
-    /// The commit that a branch, a tag, any reference or a full id stands for; without a name, `HEAD`.
+    /// Returns the commit that a branch, a tag, any reference or a full id names; that of `HEAD` without a name.
     pub(crate) fn resolve(&self, name: Option<&str>) -> Result<Oid> {
         let invalid = |why: String| Error::Invalid { what: "git reference", why };
         let found = match name {
@@ -215,7 +215,7 @@ impl Reader {
         Ok(Oid(commit.id.as_bytes().try_into().expect("a SHA-1 id")))
     }
 
-    /// The commits whose parents a shallow repository does not have.
+    /// Returns the commits whose parents a shallow repository does not have.
     pub(crate) fn shallow(&self) -> Result<Vec<Oid>> {
         let commits = self.repository.shallow_commits();
         let commits = commits.map_err(|error| damaged("the list of shallow commits", error.to_string()))?;
@@ -251,7 +251,7 @@ impl Reader {
         self.read(oid, Kind::Commit)
     }
 
-    /// The entries of a tree.
+    /// Returns the entries of a tree, from the cache if possible.
     pub(crate) fn tree(&self, oid: Oid) -> Result<Rc<TreeEntries>> {
         if let Some(tree) = self.trees.borrow().by_id.get(&oid) {
             return Ok(Rc::clone(tree));

@@ -165,12 +165,12 @@ fn lock_path(path: &Path, what: &str) -> PathBuf {
     path.with_extension(what)
 }
 
-/// The snapshot of the last complete export.
+/// Reads the snapshot of the last complete export; `None` if there was none.
 fn exported_head(path: &Path) -> Option<SnapshotId> {
     SnapshotId::from_hex(fs::read_to_string(path.join(HEAD_FILE)).ok()?.trim())
 }
 
-/// Bytes on disk below a directory. A file that vanishes meanwhile does not count.
+/// Returns the number of bytes on disk below a directory. A file that vanishes meanwhile does not count.
 fn bytes_below(path: &Path) -> u64 {
     let (mut bytes, mut open) = (0, vec![path.to_owned()]);
     while let Some(directory) = open.pop() {
@@ -236,7 +236,7 @@ fn combine_packs(path: &Path) -> Result<()> {
 }
 
 impl ServedRepository {
-    /// The directory of the repository, for reading.
+    /// Returns the directory of the repository, for reading.
     pub fn path(&self) -> &Path {
         &self.path
     }

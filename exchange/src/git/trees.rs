@@ -81,7 +81,7 @@ pub(super) struct TreeMaker<'a> {
 }
 
 impl TreeMaker<'_> {
-    /// The directory of a tree that none of the parents has at the same path.
+    /// Builds the directory of a tree that none of the parents has at the same path.
     pub(super) fn directory(&mut self, tree: Oid, before: &[ParentTree], depth: usize) -> Result<Option<DirectoryRef>> {
         if depth > DEPTH_MAX {
             return Err(damaged(format!("tree {tree}"), format!("it lies deeper than {DEPTH_MAX} directories")));
@@ -127,7 +127,7 @@ impl TreeMaker<'_> {
         })
     }
 
-    /// An entry that no parent has.
+    /// Builds an entry that no parent has.
     fn entry(
         &mut self,
         name: &Name,
@@ -152,7 +152,7 @@ impl TreeMaker<'_> {
             }
             MODE_GITLINK => {
                 let directory = match submodule_tree(self.reader, entry.oid)? {
-                    // Built anew whenever it moves: a parent's snapshot may lack its files.
+                    // Built again whenever it moves: a parent's snapshot may lack its files.
                     Some(tree) => {
                         let contents = self.directory(tree, &[], depth + 1)?;
                         Entry::new(Node::Directory(contents), DIRECTORY_MODE, self.time)
@@ -192,7 +192,7 @@ impl TreeMaker<'_> {
     }
 }
 
-/// A name in a stored directory, or in one that is on its way to the store.
+/// Looks up a name in a directory that is stored, or not yet written to the store.
 fn look_up(assembly: &Assembly, directory: Option<DirectoryRef>, name: &Name) -> Result<Option<Entry>> {
     let directory = Entry::new(Node::Directory(directory), DIRECTORY_MODE, Time::EPOCH);
     let root = Root { directory, links: None, state: None };
@@ -206,7 +206,7 @@ fn look_up(assembly: &Assembly, directory: Option<DirectoryRef>, name: &Name) ->
     }
 }
 
-/// Changes a directory that is stored or on its way to the store.
+/// Changes a directory that is stored, or not yet written to the store.
 fn apply(
     assembly: &Assembly,
     before: Option<DirectoryRef>,

@@ -50,7 +50,7 @@ impl KnownCommits<'_> {
         }
     }
 
-    /// Looks at all snapshots that are not older than this.
+    /// Reads all snapshots that are not older than this.
     fn advance(&mut self, time: Time) -> Result<()> {
         while self.open.peek().is_some_and(|(newest, _)| *newest >= time) {
             let (_, id) = self.open.pop().expect("one was seen");
@@ -150,7 +150,7 @@ impl CommitQueue {
             Some(by_time) => drop(by_time.insert((commit.time(), oid))),
             None => self.by_depth.push_back(oid),
         }
-        // The walk needs neither words nor people.
+        // The walk needs neither messages nor authors.
         let commit = Commit { message: Vec::new(), author: Vec::new(), ..commit };
         self.waiting.insert(oid, (depth, commit));
         Ok(())
@@ -166,7 +166,7 @@ impl CommitQueue {
     }
 }
 
-/// The commits that the tip reaches, each behind its parents. The same order for the same graph.
+/// Returns the commits that the tip reaches, parents before children. The order depends on the graph only.
 fn parents_first(tip: Oid, parents: &HashMap<Oid, Vec<Oid>>) -> Vec<Oid> {
     let mut order = Vec::with_capacity(parents.len());
     let mut done = HashSet::with_capacity(parents.len());

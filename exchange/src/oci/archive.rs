@@ -109,7 +109,7 @@ impl ImageFiles {
         }
     }
 
-    /// A small file as a whole.
+    /// Reads a whole file of limited size.
     pub(super) fn read_small(&self, name: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.read(name)?.take(JSON_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -193,7 +193,7 @@ fn index(file: &File) -> Result<HashMap<String, Member>> {
     Ok(members)
 }
 
-/// A symlink's target from the top of the archive; nothing where it leaves it.
+/// Resolves a symlink's target to a name from the top of the archive. Returns `None` where it leaves the archive.
 fn resolve(name: &str, target: &[u8]) -> Option<String> {
     let mut parts: Vec<&str> = name.split('/').collect();
     parts.pop();

@@ -14,9 +14,9 @@ use crate::imported::Imported;
 
 /// The socket of an engine that root runs.
 pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
-/// How often a waiting read looks whether the caller wants to stop.
+/// Interval at which a waiting read checks for a cancellation.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// An engine that sends nothing for this long is given up. It collects the layers before it sends the first byte.
+/// Time without data after which a read from the engine fails. The engine collects the layers before it sends the first byte.
 const STALL_MAX: Duration = Duration::from_secs(600);
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const MESSAGE_BYTES_MAX: u64 = 64 << 10;
@@ -79,10 +79,10 @@ fn failed(source: io::Error) -> Error {
     }
 }
 
-/// The engine's own words.
+/// Converts a refusal of the engine to an error with the engine's message.
 fn refusal(image: &str, status: u16, body: &mut impl Read) -> Error {
     let mut bytes = Vec::new();
-    // Words that are cut off are still words.
+    // A message that is cut off is still useful.
     drop(body.take(MESSAGE_BYTES_MAX).read_to_end(&mut bytes));
     let said = serde_json::from_slice::<serde_json::Value>(&bytes).ok();
     let said = said.and_then(|value| value.get("message")?.as_str().map(str::to_owned));
@@ -168,7 +168,7 @@ impl Head {
 /// The body of an answer. One that ends too early is an error.
 struct Body<R> {
     reader: R,
-    /// Bytes of the body, or of the chunk; nothing when the end of the stream is the end of the body.
+    /// Bytes left of the body, or of the chunk; `None` if the body ends with the stream.
     left: Option<u64>,
     is_chunked: bool,
     is_ended: bool,

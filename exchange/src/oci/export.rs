@@ -116,7 +116,7 @@ pub fn export_oci(
     Ok(OciExportReport { digest, layers, report })
 }
 
-/// The configuration: that of an imported image below, with the layers of this one; or a plain one.
+/// Builds the configuration of the image: that of an imported image below, or an empty one, with the layers of this image.
 fn image_config(base: Option<Value>, created: &str, diff_ids: &[String], history: &[Value]) -> Value {
     let mut config = base.filter(Value::is_object).unwrap_or_else(|| json!({"config": {}}));
     for (key, value) in [("architecture", architecture()), ("os", "linux")] {

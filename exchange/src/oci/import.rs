@@ -40,7 +40,7 @@ pub struct OciImport {
     pub author: String,
 }
 
-/// The architecture of this machine in the words of images.
+/// Returns the architecture of this machine by the names of images, for example `amd64`.
 pub(super) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -109,7 +109,7 @@ fn import_layer(
     let members = MemberOptions { owners, is_layer: true, limits: options.limits, read_before };
     read_ahead(input, |input| {
         let mut reader = TarReader::new(input);
-        // The digest tells whether a layer is whole.
+        // The digest shows whether a layer is whole.
         reader.is_end_optional = true;
         add_members(&mut builder, &mut reader, members, progress)
     })?;

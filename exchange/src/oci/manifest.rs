@@ -65,7 +65,7 @@ fn list<'a>(value: &'a Value, key: &str, of: &str) -> Result<&'a Vec<Value>> {
     value.get(key).and_then(Value::as_array).ok_or_else(|| damaged(of, format!("it has no list `{key}`")))
 }
 
-/// The digest and the size of a descriptor.
+/// Reads the digest and the size of a descriptor.
 fn descriptor(value: &Value, of: &str) -> Result<(Digest, u64)> {
     let digest = text(value, "digest").and_then(Digest::parse);
     let size = value.get("size").and_then(Value::as_u64);
@@ -134,7 +134,7 @@ fn of_manifest(files: &ImageFiles, manifest: &Value, of: &str) -> Result<Image> 
     of_config(&bytes, blobs, of)
 }
 
-/// An archive of `docker save` without an index.
+/// Reads the image from an archive of `docker save` without an index.
 fn of_docker(files: &ImageFiles, tag: Option<&str>) -> Result<Image> {
     let manifests = json(files, "manifest.json", None)?;
     let manifests = manifests.as_array().ok_or_else(|| damaged("manifest.json", "it is no list"))?;
@@ -195,13 +195,13 @@ fn of_config(bytes: &[u8], blobs: Vec<(String, Option<(Digest, u64)>)>, of: &str
     Ok(Image { layers, config_text, author, name: None })
 }
 
-/// A text that a snapshot can hold.
+/// Shortens a text to the length that a snapshot can hold.
 fn cut(text: &str) -> String {
     const CHARACTERS_MAX: usize = 20_000;
     text.chars().take(CHARACTERS_MAX).collect()
 }
 
-/// A time as RFC 3339 has it.
+/// Parses a time in the format of RFC 3339. Returns `None` if the text is not one.
 pub(super) fn parse_time(text: &str) -> Option<Time> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
@@ -232,7 +232,7 @@ pub(super) fn parse_time(text: &str) -> Option<Time> {
     Some(Time::from_seconds(seconds, nanoseconds))
 }
 
-/// A time in UTC as RFC 3339 has it.
+/// Formats a time in UTC by RFC 3339.
 pub(super) fn time_text(time: Time) -> String {
     let (seconds, nanoseconds) = (time.0.div_euclid(1_000_000_000), time.0.rem_euclid(1_000_000_000));
     let of_day = seconds.rem_euclid(86_400);

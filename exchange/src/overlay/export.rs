@@ -138,7 +138,7 @@ struct UpperWriter<'a> {
     after: &'a Root,
     options: &'a OverlayExport,
     progress: &'a Progress,
-    /// The directory that is written; nothing in a dry run.
+    /// The directory that is written; `None` in a dry run.
     top: Option<OwnedFd>,
     /// Directories that were made. Their modes and times are set at the end, when nothing changes in them any more.
     directories: BTreeMap<TreePath, Entry>,

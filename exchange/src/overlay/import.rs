@@ -187,7 +187,7 @@ impl Walker<'_> {
         self.builder.add(path.clone(), edit)
     }
 
-    /// The name under which a file with several names was imported before; nothing for the first one.
+    /// Returns the path under which a hard-linked file was imported before; `None` for its first name and for files with one name.
     fn first_name(&mut self, path: &TreePath, stat: &Stat) -> Option<TreePath> {
         if stat.st_nlink < 2 {
             return None;
@@ -262,7 +262,7 @@ impl Walker<'_> {
     }
 }
 
-/// The extended attributes of an open file.
+/// Reads the extended attributes of an open file.
 fn host_xattrs(path: &TreePath, file: &OwnedFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = vec![0; XATTR_LIST_BYTES_MAX];
     let length = match sys::flistxattr(file, &mut names[..]) {

@@ -10,7 +10,8 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The kernel's bytes for the text of an ACL; nothing where it names a user or a group without a number, or is no ACL.
+/// Converts the text of an ACL to the kernel's bytes. Returns `None` if the text is no ACL, or names a user or a group without a
+/// number.
 pub(super) fn from_text(text: &[u8]) -> Option<Vec<u8>> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b'\n' | b',')) {
@@ -60,7 +61,7 @@ pub(super) fn from_text(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The text for the kernel's bytes; nothing where they are no ACL.
+/// Converts the kernel's bytes of an ACL to text. Returns `None` if the bytes are no ACL.
 pub(super) fn to_text(bytes: &[u8]) -> Option<String> {
     let entries = bytes.strip_prefix(&VERSION)?;
     if entries.is_empty() || entries.len() % 8 != 0 {

@@ -47,7 +47,7 @@ impl Default for TarExport {
     }
 }
 
-/// Writes a tree to a stream as an archive. What the archive cannot say is in the report.
+/// Writes a tree to a stream as an archive. The report lists the data that the archive cannot represent.
 pub fn export_tar(
     store: &Store,
     root: RootId,
@@ -177,7 +177,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         self.pad(size)
     }
 
-    /// Version 1.0: the map is at the beginning of the body.
+    /// Writes a sparse file in the format of version 1.0: the map is at the beginning of the body.
     fn write_sparse(
         &mut self,
         path: &TreePath,
@@ -338,7 +338,8 @@ impl<W: Write> Write for CountingWriter<'_, W> {
     }
 }
 
-/// The ranges of a file that hold data; nothing for a file without holes, or with very many.
+/// Returns the ranges of a file that hold data, extended to whole blocks. Returns `None` for a file without holes, or with more
+/// than `RANGES_MAX` ranges.
 fn data_ranges(store: &Store, content: &Content, size: u64, progress: &Progress) -> Result<Option<Vec<DataRange>>> {
     match content {
         Content::Empty | Content::Chunk(_) => return Ok(None),

@@ -36,7 +36,7 @@ impl Header {
         self.0[156]
     }
 
-    /// The name, with the prefix that ustar keeps apart.
+    /// Returns the name, with the prefix that ustar has in a field of its own.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = text(&self.0[..100]);
         let prefix = match self.dialect() {
@@ -55,12 +55,12 @@ impl Header {
     }
 }
 
-/// The bytes of a field up to its NUL.
+/// Returns the bytes of a field up to its NUL.
 pub(super) fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().expect("a split has a part")
 }
 
-/// A number: octal digits, or, with the first bit set, a big-endian number in two's complement. An empty field is 0.
+/// Parses a number: octal digits or, with the first bit set, a big-endian number in two's complement. An empty field is 0.
 pub(super) fn number(field: &[u8]) -> Option<i128> {
     match field.first() {
         Some(first) if first & 0x80 != 0 => {

@@ -29,7 +29,7 @@ const NOTE_OWNER: &str = "owners with numbers over 32 bits were left out";
 /// Resource limits, against archives made to exhaust a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// MemberOptions of one archive.
+    /// Members of one archive.
     pub members_max: u64,
     /// Bytes of all files together, without holes.
     pub bytes_max: u64,
@@ -108,7 +108,8 @@ pub(crate) fn add_members<R: Read + Send>(
     Ok(())
 }
 
-/// Refuses an archive that exceeds the limits: these members and bytes of files so far, from so many bytes of input.
+/// Refuses an archive that exceeds the limits: the members and the bytes of files so far, and the bytes of input that they came
+/// from.
 pub(crate) fn check_limits(limits: &Limits, members: u64, bytes: u64, read: u64) -> Result<()> {
     let hint = "if the archive is to be trusted, import it with a higher limit";
     if members > limits.members_max {

@@ -37,25 +37,25 @@ impl Records {
         self.by_key.get(key.as_bytes()).map(|value| &value[..])
     }
 
-    /// A record that is a number.
+    /// Parses a record as a number. Returns `None` if there is no such record.
     pub(super) fn number(&self, key: &str, offset: u64) -> Result<Option<u64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         decimal(value).map(Some).ok_or_else(|| damaged(offset, format!("the PAX record `{key}` is no number")))
     }
 
-    /// A record that is a time, in nanoseconds.
+    /// Parses a record as a time in nanoseconds. Returns `None` if there is no such record.
     pub(super) fn time(&self, key: &str, offset: u64) -> Result<Option<i128>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         nanoseconds(value).map(Some).ok_or_else(|| damaged(offset, format!("the PAX record `{key}` is no time")))
     }
 
-    /// The records whose keys begin so, with the rest of their keys.
+    /// Returns the records whose keys have a prefix, each with the rest of its key.
     pub(super) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + 'a {
         let from = self.by_key.range(prefix.as_bytes().to_vec()..);
         from.map_while(move |(key, value)| Some((key.strip_prefix(prefix.as_bytes())?, &value[..])))
     }
 
-    /// The records of a member over the global ones.
+    /// Returns the global records, overridden by those of a member.
     pub(super) fn over(&self, member: Option<Self>) -> Self {
         let mut all = self.clone();
         if let Some(member) = member {
@@ -73,7 +73,7 @@ pub(super) fn damaged(offset: u64, why: impl Into<String>) -> Error {
 /// A key and a value.
 type Record<'a> = (&'a [u8], &'a [u8]);
 
-/// The first record, and what follows it.
+/// Splits the first record from the bytes that follow it. Returns `None` if it is malformed.
 fn split(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
     let space = bytes.iter().position(|byte| *byte == b' ')?;
     let length = usize::try_from(decimal(&bytes[..space])?).ok()?;
@@ -92,7 +92,7 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Seconds with an optional fraction, as `-1.5`. Digits behind the ninth are dropped towards the past.
+/// Parses seconds with an optional fraction, for example `-1.5`. Digits behind the ninth are dropped towards the past.
 fn nanoseconds(text: &[u8]) -> Option<i128> {
     let (is_negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),
@@ -111,7 +111,7 @@ fn nanoseconds(text: &[u8]) -> Option<i128> {
     Some(if is_negative { -nanoseconds - i128::from(is_cut) } else { nanoseconds })
 }
 
-/// One record as bytes. Its length counts itself.
+/// Encodes one record. Its length counts itself.
 pub(super) fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;

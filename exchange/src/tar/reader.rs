@@ -51,7 +51,7 @@ pub(crate) enum MemberKind {
     CharDevice(Device),
     BlockDevice(Device),
     Fifo,
-    /// A volume label, or a type that no program here has heard of.
+    /// A volume label, or an unknown type.
     Other(u8),
 }
 
@@ -89,17 +89,17 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// The byte at which the present member's bytes begin.
+    /// Returns the offset in the archive up to which the input was read.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The input, for a member's bytes, and how many of those are left.
+    /// Returns the input, to read the present member's bytes from, and how many of those are left.
     pub(crate) fn body(&mut self) -> (&mut R, u64) {
         (&mut self.input, self.left)
     }
 
-    /// Says how many bytes of the body were read.
+    /// Records how many bytes of the body were read.
     pub(crate) fn consumed(&mut self, bytes: u64) {
         assert!(bytes <= self.left, "no more than the body was read");
         self.left -= bytes;
@@ -115,7 +115,7 @@ impl<R: Read> TarReader<R> {
         if (read as u64) < left { Err(self.cut()) } else { Ok(bytes) }
     }
 
-    /// An error of the input in the words of this format.
+    /// Converts an error of the input: an early end and damaged compression become errors of the format.
     pub(crate) fn failed(&self, error: io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.cut(),
@@ -130,7 +130,7 @@ impl<R: Read> TarReader<R> {
         damaged(self.position, "the archive ends in the middle of a member; it was cut")
     }
 
-    /// Goes to the next member; nothing at the end.
+    /// Goes to the next member. Returns `None` at the end.
     pub(crate) fn next_member(&mut self) -> Result<Option<Member>> {
         let mut prefixes = Prefixes::default();
         for _ in 0..=PREFIXES_MAX {
@@ -160,7 +160,7 @@ impl<R: Read> TarReader<R> {
         Err(damaged(self.position, "too many headers of names and records belong to one member"))
     }
 
-    /// The next header; nothing at the end of the archive.
+    /// Reads the next header. Returns `None` at the end of the archive.
     fn header(&mut self) -> Result<Option<Header>> {
         if self.is_ended {
             return Ok(None);
@@ -189,7 +189,7 @@ impl<R: Read> TarReader<R> {
         Ok(Some(header))
     }
 
-    /// Fills a block; false when there is no byte left.
+    /// Fills a block. Returns `false` at the end of the input.
     fn block(&mut self, block: &mut [u8; BLOCK_BYTES]) -> Result<bool> {
         let mut done = 0;
         while done < BLOCK_BYTES {
@@ -229,7 +229,7 @@ impl<R: Read> TarReader<R> {
         self.padding = size.wrapping_neg() % BLOCK_BYTES as u64;
     }
 
-    /// The body of a header that belongs to another member.
+    /// Reads the body of a header that describes the next member, if it is not longer than `max`.
     fn prefix(&mut self, size: u64, max: u64) -> Result<Vec<u8>> {
         if size > max {
             return Err(damaged(self.position, format!("a header of {size} bytes; the longest is {max}")));
@@ -353,7 +353,7 @@ impl<R: Read> TarReader<R> {
     }
 }
 
-/// The extended attributes of a member, and whether it has an ACL that names users without numbers.
+/// Returns the extended attributes of a member, and whether it has an ACL that names users without numbers.
 fn xattrs(records: &Records) -> (Xattrs, bool) {
     let mut xattrs = Vec::new();
     let mut has_named_acl = false;

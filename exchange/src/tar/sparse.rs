@@ -19,7 +19,7 @@ pub(super) struct SparseMap {
     pub(super) consumed: u64,
 }
 
-/// The map of the old GNU format: four ranges in the header, more in blocks behind it.
+/// Reads the map of the old GNU format: four ranges in the header, more in blocks behind it.
 pub(super) fn of_header(
     header: &Header,
     offset: u64,
@@ -48,7 +48,7 @@ fn take_ranges(field: &[u8], ranges: &mut Vec<DataRange>, offset: u64) -> Result
     Ok(())
 }
 
-/// The map of versions 0.0 and 0.1, which lies in PAX records; nothing if there is none.
+/// Reads the map of versions 0.0 and 0.1, which lies in PAX records. Returns `None` if there is none.
 pub(super) fn of_records(records: &Records, offset: u64) -> Result<Option<SparseMap>> {
     let Some(size) = records.number("GNU.sparse.size", offset)? else { return Ok(None) };
     let numbers = match records.get("GNU.sparse.map") {
@@ -73,7 +73,7 @@ pub(super) fn is_in_data(records: &Records) -> bool {
     records.get("GNU.sparse.major") == Some(b"1") && records.get("GNU.sparse.minor") == Some(b"0")
 }
 
-/// The map of version 1.0.
+/// Reads the map of version 1.0, which lies before the data.
 pub(super) fn of_data(records: &Records, input: &mut impl Read, length: u64, offset: u64) -> Result<SparseMap> {
     let size = records.number("GNU.sparse.realsize", offset)?;
     let size = size.ok_or_else(|| damaged(offset, "a sparse file does not say its size"))?;

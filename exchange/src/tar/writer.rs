@@ -127,7 +127,7 @@ fn cut(name: &[u8], bytes: usize) -> &[u8] {
     &name[..name.len().min(bytes)]
 }
 
-/// A name as prefix and name of a ustar header; nothing where it is too long for that.
+/// Splits a name into the prefix and the name of a ustar header. Returns `None` if it does not fit.
 fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     if name.len() <= 100 {
         return Some((&[], name));
@@ -139,7 +139,7 @@ fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     (slash > 0 && slash <= 155).then(|| (&name[..slash], &name[slash + 1..]))
 }
 
-/// A time as PAX has it, as `-1.5`.
+/// Formats a time as PAX does, for example `-1.5`.
 fn time_text(time: Time) -> String {
     let sign = if time.0 < 0 { "-" } else { "" };
     let nanoseconds = time.0.unsigned_abs();
@@ -175,7 +175,7 @@ fn octal(field: &mut [u8], value: u64) {
     field[..digits].copy_from_slice(format!("{value:0digits$o}").as_bytes());
 }
 
-/// A number in octal or, where it does not fit, in binary as GNU tar has it.
+/// Writes a number in octal or, where it does not fit, in binary as GNU tar does.
 fn number(field: &mut [u8], value: u64) {
     if value <= OCTAL_8_MAX {
         return octal(field, value);

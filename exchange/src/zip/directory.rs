@@ -63,7 +63,7 @@ struct DirectoryPosition {
     shift: u64,
 }
 
-/// All members, in the order of the directory. No two of them share bytes.
+/// Reads all members, in the order of the directory. No two of them share bytes.
 pub(super) fn members(file: &File) -> Result<Vec<ZipMember>> {
     let place = find(file)?;
     if place.size > DIRECTORY_BYTES_MAX {
@@ -162,7 +162,7 @@ fn entry(bytes: &[u8], number: usize) -> Result<(ZipMember, &[u8])> {
     Ok((member, &bytes[total..]))
 }
 
-/// Takes the numbers that did not fit from the zip64 field, in their order.
+/// Reads the numbers that did not fit into 32 bits from the zip64 field, in their order. Returns `None` if the field is too short.
 fn read_64(member: &mut ZipMember, field: &[u8]) -> Option<()> {
     let mut at = 0;
     for value in [&mut member.size, &mut member.stored_size, &mut member.offset] {
@@ -175,7 +175,7 @@ fn read_64(member: &mut ZipMember, field: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The time of the old field, which has no zone; taken as UTC.
+/// Converts the DOS date and time of a member to seconds since 1970. The field has no time zone; it is taken as UTC.
 fn dos_time(date: u16, time: u16) -> i64 {
     let (year, month, day) = (1980 + i64::from(date >> 9), i64::from(date >> 5 & 15), i64::from(date & 31));
     let month = month.clamp(1, 12);

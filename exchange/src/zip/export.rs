@@ -330,7 +330,7 @@ fn time_field(mtime: Time) -> Vec<u8> {
     field
 }
 
-/// Time and date of the old fields, in UTC; the nearest between 1980 and 2107.
+/// Returns the DOS time and date in UTC. A time outside of the years 1980 to 2107 becomes 1980-01-01.
 fn dos_time(mtime: Time) -> (u16, u16) {
     let seconds = mtime.0.div_euclid(1_000_000_000);
     let date = mtime.date();

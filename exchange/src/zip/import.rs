@@ -125,7 +125,7 @@ fn failed(member: &ZipMember, error: io::Error) -> Error {
     }
 }
 
-/// The plain bytes of a member, with their checksum.
+/// A reader of the plain bytes of a member, with their checksum.
 struct MemberReader<'a> {
     inner: Box<dyn Read + Send + 'a>,
     crc: Crc,

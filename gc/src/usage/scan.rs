@@ -15,9 +15,9 @@ use crate::row_batch::{for_each_reference, kind_of};
 pub(super) const PAGE: usize = 256;
 /// Numbers of rows in a page, which is in memory as a whole.
 pub(super) const PAGE_NUMBERS: u64 = 1_024;
-/// Owners that one scan can tell apart.
+/// Limit on the owners that one scan distinguishes.
 pub(super) const OWNERS_MAX: usize = 63;
-/// Owner bit of everything that is not told apart.
+/// Owner bit of all objects whose owner is not distinguished.
 pub(super) const OTHERS: u64 = 1 << OWNERS_MAX;
 
 /// Totals of one owner.

@@ -309,7 +309,7 @@ impl<'a> Scanner<'a> {
         State::Unreadable
     }
 
-    /// A mount point counts as an empty directory.
+    /// Scans a mount point as an empty directory, and adds a notice that another file system was left out.
     fn mount(&self, job: &Job, stamp: Stamp) -> State {
         self.notice(job.path.clone(), Why::OtherFileSystem);
         let gone = job.known.map_or(&[][..], |known| &self.index.directory(known).names);

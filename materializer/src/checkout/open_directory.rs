@@ -28,12 +28,12 @@ pub(super) struct OpenDirectory {
 }
 
 impl OpenDirectory {
-    /// A directory that existed before this checkout, or that is opened again.
+    /// Wraps a directory that existed before this checkout, or that is opened again.
     pub(super) fn existing(path: TreePath, handle: OwnedFd, inode: u64) -> Self {
         Self::new(path, handle, inode, false)
     }
 
-    /// A directory that this checkout created.
+    /// Wraps a directory that this checkout created.
     pub(super) fn created(path: TreePath, handle: OwnedFd, inode: u64) -> Self {
         Self::new(path, handle, inode, true)
     }

@@ -38,9 +38,9 @@ struct Entry {
 
 /// Size limits of a client.
 struct Limits {
-    /// Of the whole reply.
+    /// Limit of the whole reply.
     reply_bytes: usize,
-    /// Of ids, names and cookies.
+    /// Limit of ids, names and cookies.
     names_bytes: usize,
     /// Size of attributes and handle per entry.
     plus_bytes: usize,

@@ -147,7 +147,7 @@ pub(super) fn create(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
     })
 }
 
-/// UNCHECKED creation of an existing file: sets only the size.
+/// Handles UNCHECKED creation of an existing file: sets only the size.
 fn take_existing(request: &Request<'_>, name: &[u8], set: SetAttributes) -> Result<Attributes> {
     let view = &request.open.view;
     let found = view.lookup(&request.caller, request.ino, name)?;
@@ -164,8 +164,8 @@ fn take_existing(request: &Request<'_>, name: &[u8], set: SetAttributes) -> Resu
     cut().inspect_err(|_| view.forget([(found.ino, 1)]))
 }
 
-/// EXCLUSIVE creation. Stores the verifier in mtime until the client sets mtime, so that a retransmission is recognised even after a crash of
-/// the server.
+/// Handles EXCLUSIVE creation. Stores the verifier in mtime until the client sets mtime, so that a retransmission is recognised
+/// even after a crash of the server.
 fn create_exclusively(request: &Request<'_>, name: &[u8], verifier: Time) -> Result<Attributes> {
     let view = &request.open.view;
     match view.create(&request.caller, request.ino, name, 0) {

@@ -23,7 +23,7 @@ const NANOSECONDS_PER_CPU: f64 = 1e9;
 /// The log of an agent is short.
 const LOG_BYTES_MAX: &str = "1m";
 
-/// What is the same for all containers of a server.
+/// Parameters that all containers of a server share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Common<'a> {
     pub(super) server_id: &'a str,
@@ -34,7 +34,7 @@ pub(super) struct Common<'a> {
     pub(super) network: Option<&'a str>,
 }
 
-/// The container of a sandbox. `image` is the configuration of its image.
+/// Builds the request that creates the container of a sandbox. `image` is the configuration of its image.
 pub(super) fn body(spec: &StartSpec, common: Common<'_>, image: &ImageConfig) -> Result<ContainerCreateBody> {
     let (uid, gid) = (common.uid, common.gid);
     let has_label = image.labels.iter().flatten().any(|(name, value)| name == ROOT_LABEL && value == WRITABLE);
@@ -92,7 +92,7 @@ fn integer(number: f64) -> i64 {
     number as i64
 }
 
-/// The directories and files of the host that the sandbox sees. Never the socket of the engine.
+/// Returns the mounts of a container: the agent, the link, the workspace and the home. The socket of the engine is never mounted.
 fn mounts(spec: &StartSpec, common: Common<'_>) -> Result<Vec<Mount>> {
     // The next server mounts workspace and home again; the container gets these mounts, and the host gets none of the container's.
     let propagation = match spec.is_mounted_later {
@@ -130,7 +130,8 @@ fn bind(
     })
 }
 
-/// Directories in memory. Volumes of the image are among them: as volumes they would be on the host's disk, without a limit.
+/// Returns the directories in memory. The volumes of the image are among them: as volumes they would be on the host's disk, without
+/// a limit.
 fn tmpfs(uid: u32, gid: u32, image: &ImageConfig) -> HashMap<String, String> {
     let sized = format!("rw,exec,nosuid,nodev,size={TMPFS_BYTES_MAX}");
     let mut all = HashMap::new();
@@ -146,7 +147,7 @@ fn tmpfs(uid: u32, gid: u32, image: &ImageConfig) -> HashMap<String, String> {
     all
 }
 
-/// Variables beside those of the image.
+/// Returns the environment variables that are added to those of the image.
 fn environment(id: &str, image: &ImageConfig) -> Vec<String> {
     let has = |name: &str| image.env.iter().flatten().any(|one| one.split('=').next() == Some(name));
     let mut all = vec![

@@ -13,23 +13,23 @@ use crate::runtime::Progress;
 
 /// The longest name of an image.
 const NAME_BYTES_MAX: usize = 255;
-/// How often the progress of a pull is told.
+/// Minimum interval between progress reports of a pull.
 const TELL_INTERVAL: Duration = Duration::from_secs(2);
 const NOT_FOUND: u16 = 404;
 
-/// Whether a text can be the name of an image. Names become parts of paths in calls to the engine.
+/// Returns whether a text can be the name of an image. Names become parts of paths in calls to the engine.
 pub(super) fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
     let is_part = |part: &str| part.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
     name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain) && !name.contains("..") && name.split('/').all(is_part)
 }
 
-/// Whether an error says that something does not exist.
+/// Returns whether an error of the engine is "not found".
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: NOT_FOUND, .. })
 }
 
-/// The configuration of an image that the engine has.
+/// Returns the configuration of an image; `None` if the engine does not have the image.
 pub(super) async fn find(docker: &Docker, name: &str) -> Result<Option<ImageConfig>, Error> {
     match docker.inspect_image(name).await {
         Ok(image) => Ok(Some(image.config.unwrap_or_default())),
@@ -38,7 +38,7 @@ pub(super) async fn find(docker: &Docker, name: &str) -> Result<Option<ImageConf
     }
 }
 
-/// Pulls an image, and tells of it.
+/// Pulls an image, and reports the progress.
 pub(super) async fn pull(docker: &Docker, name: &str, progress: &Progress) -> Result<()> {
     progress.tell(&format!("the image {name} is pulled"));
     // Without a tag the engine would pull all of them.
@@ -63,7 +63,7 @@ pub(super) async fn pull(docker: &Docker, name: &str, progress: &Progress) -> Re
     Ok(())
 }
 
-/// The words of the engine.
+/// Returns the message of an error of the engine.
 fn reason(error: &Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message.trim().to_owned(),

@@ -21,7 +21,7 @@ use crate::error::{Result, SandboxError};
 /// Delay after a connection could not be accepted.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// A connection that counts.
+/// A connection that holds one of a limited number of permits.
 pub(super) struct Connection {
     stream: UnixStream,
     _permit: OwnedSemaphorePermit,
@@ -37,7 +37,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
 
-/// Makes a socket and accepts connections to it, of the server's user or of another one, so many at a time.
+/// Makes a socket and accepts connections to it, of the server's user or of another one, up to a limit at a time.
 pub(super) fn listen(
     path: &Path,
     owner: Option<(u32, u32)>,

@@ -11,10 +11,10 @@ use crate::error::Result;
 
 /// The name of the socket, beside that of the agent.
 const SOCKET: &str = "proxy.sock";
-/// Connections of one sandbox at a time. More wait.
+/// Limit on simultaneous connections of one sandbox. More wait.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Answers connections of a sandbox to the proxy.
+/// Handles connections of a sandbox to the proxy.
 pub struct OnOutgoing(pub Box<dyn Fn(LinkStream) + Send + Sync>);
 
 /// The socket of the proxy of one sandbox.
@@ -38,10 +38,10 @@ impl Outgoing {
         Ok(Self { socket, accepting })
     }
 
-    /// Ends the socket. Connections end with the processes of the sandbox.
+    /// Closes the socket. Open connections end with the processes of the sandbox.
     pub(super) fn close(&self) {
         self.accepting.abort();
-        // The directory of the sandbox goes as a whole.
+        // A failure is harmless: the whole directory of the sandbox is removed later.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

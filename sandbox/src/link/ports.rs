@@ -1,4 +1,5 @@
-//! Connections to ports inside one sandbox. The agent dials a port when it is told to, and dials the socket here to carry the bytes.
+//! Connections to ports inside one sandbox. The agent dials a port on the server's order, and dials the socket here to carry the
+//! bytes.
 //!
 //! Each connection is one connection of the socket: the kernel holds back the side that is too fast, and no connection waits for another.
 //! A process in the sandbox can dial the socket, too, but knows no ticket, and is disconnected.
@@ -19,22 +20,22 @@ use super::stream::LinkStream;
 use crate::error::{Result, SandboxError};
 use crate::secret::{Secret, SecretHash};
 
-/// The name of the socket, beside that of the agent.
+/// The name of the socket, which lies in the directory of the agent's socket.
 const SOCKET: &str = "ports.sock";
-/// Connections to ports of one sandbox at a time.
+/// Limit on simultaneous connections to ports of one sandbox.
 const CONNECTIONS_MAX: usize = 256;
-/// Connections beyond those that have not shown a ticket yet.
+/// Limit on further connections that have not shown a ticket yet.
 const UNIDENTIFIED_MAX: usize = 32;
 /// How long a connection may take to show its ticket.
 const TICKET_WITHIN: Duration = Duration::from_secs(5);
 /// How long the agent may take to dial a port.
 const DIAL_WITHIN: Duration = Duration::from_secs(15);
-/// The characters of a ticket.
+/// Length of a ticket.
 const TICKET_BYTES: usize = 64;
-/// What the agent says about a port.
+/// Byte behind the ticket that says that the agent has reached the port.
 const CONNECTED: u8 = 0;
 
-/// What becomes of an order to dial.
+/// Result of an order to dial: the connection, or `None` if the agent could not reach the port.
 type Dialled = Option<Connection>;
 /// Orders to dial that the agent has not answered, by the hash of their ticket.
 type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<Dialled>>>>;
@@ -65,7 +66,7 @@ impl Ports {
         Ok(Self { socket, expected, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)), accepting })
     }
 
-    /// Takes a place for a connection, and makes the ticket that the agent shows.
+    /// Reserves a connection and makes the ticket that the agent has to show.
     pub(super) fn expect(&self) -> Result<Expectation> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| SandboxError::TooManyConnections(CONNECTIONS_MAX))?;
@@ -75,17 +76,17 @@ impl Ports {
         Ok(Expectation { ticket, receive, place: Some(place), expected: Arc::clone(&self.expected) })
     }
 
-    /// The number of connections.
+    /// Returns the number of reserved and open connections.
     pub(super) fn connections(&self) -> usize {
         CONNECTIONS_MAX - self.places.available_permits()
     }
 
-    /// Ends the socket. Connections end with the processes of the sandbox.
+    /// Closes the socket. Open connections end with the processes of the sandbox.
     pub(super) fn close(&self) {
         self.places.close();
         self.accepting.abort();
         self.expected.lock().clear();
-        // The directory of the sandbox goes as a whole.
+        // A failure is harmless: the whole directory of the sandbox is removed later.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -96,7 +97,7 @@ impl Drop for Ports {
     }
 }
 
-/// Reads the ticket of a connection and hands it to the one who waits for it.
+/// Reads the ticket of a connection and passes the connection to the task that waits for it.
 async fn identify(mut connection: Connection, expected: Expected) {
     let mut head = [0; TICKET_BYTES + 1];
     if !matches!(tokio::time::timeout(TICKET_WITHIN, connection.read_exact(&mut head)).await, Ok(Ok(_))) {
@@ -106,12 +107,12 @@ async fn identify(mut connection: Connection, expected: Expected) {
     let Ok(ticket) = std::str::from_utf8(ticket) else { return };
     let waiting = expected.lock().remove(SecretHash::of(ticket).as_hex());
     if let Some(waiting) = waiting {
-        // The one who waited may be gone.
+        // The waiting task may be gone.
         let _ = waiting.send((said == [CONNECTED]).then_some(connection));
     }
 }
 
-/// A connection that the agent was told to make.
+/// A connection that the agent was ordered to make.
 pub(super) struct Expectation {
     ticket: Secret,
     receive: oneshot::Receiver<Dialled>,
@@ -120,12 +121,12 @@ pub(super) struct Expectation {
 }
 
 impl Expectation {
-    /// What the agent shows.
+    /// Returns the ticket that the agent has to show.
     pub(super) fn ticket(&self) -> &str {
         self.ticket.reveal()
     }
 
-    /// Waits for the connection.
+    /// Waits for the connection of the agent.
     pub(super) async fn connected(mut self, port: u16) -> Result<LinkStream> {
         match tokio::time::timeout(DIAL_WITHIN, &mut self.receive).await {
             Ok(Ok(Some(connection))) => Ok(LinkStream::new(connection, self.place.take())),

@@ -1,4 +1,4 @@
-//! Which secret an agent may register with. Each is good once.
+//! The secrets that an agent may register with. Each is valid once.
 
 use crate::secret::SecretHash;
 
@@ -16,7 +16,8 @@ impl Registration {
         Self { present, next: None }
     }
 
-    /// Whether a secret is good. If so, `next` is what the agent is told to use the next time.
+    /// Checks a secret and returns whether it is valid. If it is, `next` is the hash of the secret that the agent uses for its next
+    /// registration.
     pub(super) fn admit(&mut self, secret: &str, next: SecretHash) -> bool {
         if self.next.as_ref().is_some_and(|waiting| waiting.fits(secret)) {
             self.confirm();
@@ -28,7 +29,8 @@ impl Registration {
         is_good
     }
 
-    /// The agent has its next secret. Returns it the first time.
+    /// Replaces the present secret by the next one, which the agent has received. Returns the new hash; `None` if there was no next
+    /// secret.
     pub(super) fn confirm(&mut self) -> Option<SecretHash> {
         let next = self.next.take()?;
         self.present = next.clone();

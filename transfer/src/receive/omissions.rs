@@ -40,7 +40,7 @@ impl Omissions {
         self.more
     }
 
-    /// Names the file of the backup that is read next.
+    /// Sets the file of the backup that is read next, which later omissions name.
     pub(crate) fn reading(self, file: String) -> Self {
         Self { file, ..self }
     }

@@ -102,7 +102,7 @@ impl Log {
         }
     }
 
-    /// Whether most records are obsolete.
+    /// Returns whether the log should be rewritten: less than a quarter of its records is in use (`known`), or records were lost.
     pub(super) fn is_mostly_obsolete(&self, known: usize) -> bool {
         self.records > RECORDS_MIN && (self.is_incomplete || self.records / 4 > known)
     }

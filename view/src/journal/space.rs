@@ -122,7 +122,8 @@ impl JournalSpace {
         self.disk = Some(DiskGauge { measure, unmeasured_bytes: 0 });
     }
 
-    /// Makes sure that a record of so many bytes fits at the end of the file, and the reserve behind it unless the edit may use that.
+    /// Makes sure that a record of `bytes` bytes fits at the end of the file, and the reserve behind it unless the edit may use
+    /// that.
     pub(super) fn ensure(&mut self, file: &File, end: u64, edit: &Edit, bytes: u64) -> Result<()> {
         if let Some(disk) = self.disk.as_mut().filter(|_| takes_space(edit)) {
             disk.ensure_free(bytes)?;

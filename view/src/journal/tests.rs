@@ -14,7 +14,7 @@ fn opened(directory: &Path) -> View {
     View::open(WorkingTree::new(&Store::in_memory()), directory, options()).expect("a view opens").0
 }
 
-/// A file that cannot be put on disk.
+/// Returns a file that cannot be synced to disk.
 fn unsyncable() -> Arc<JournalFile> {
     Arc::new(JournalFile::new(File::open("/dev/null").expect("it is everywhere")))
 }
@@ -136,7 +136,7 @@ fn turns_that_come_to_nothing_leave_no_files_behind() {
     assert_eq!(journal.rotate().expect("a place").file, place.file + 2);
 }
 
-/// A path with one name more than a path may have, as an earlier version could make it.
+/// Returns a path with one name more than the limit, as an earlier version could make it.
 fn too_deep() -> amalgam_engine::TreePath {
     let deepest = amalgam_engine::TreePath::new(vec!["d"; DEPTH_MAX].join("/")).expect("as deep as can be");
     deepest.join(&amalgam_engine::Name::new(b"x").expect("a name"))

@@ -176,7 +176,7 @@ impl FilePrefetch {
         self.shared.load(file, key)
     }
 
-    /// Has a worker fetch a window, unless it is cached or in flight, or the queue is full.
+    /// Queues a window for a worker thread to fetch, unless it is cached or in flight, or the queue is full.
     fn prefetch(&self, file: &LooseFile, key: Key) {
         static QUEUE: OnceLock<SyncSender<Job>> = OnceLock::new();
         let mut state = self.shared.state.lock();

@@ -82,7 +82,7 @@ fn settings(bytes_max: u64) -> Options {
 }
 
 impl DiskCache {
-    /// Opens the cache in a directory, which is made if it does not exist. A damaged cache is made anew.
+    /// Opens the cache in a directory, which is made if it does not exist. A damaged cache is replaced by an empty one.
     pub fn open(directory: &Path, bytes_max: u64) -> Result<Self> {
         std::fs::create_dir_all(directory).map_err(|source| Error::from_io("open the cache", &source))?;
         let purges = std::fs::read(directory.join(PURGES_FILE)).ok();

@@ -1,9 +1,9 @@
 //! An index of references beside the references: which labels and workspaces point at an object, and the greatest number under which
 //! a name was deleted.
 //!
-//! Its rows lie in the default family and are written with the references that they are about, in one batch. A row beside them says up
-//! to which operation they are complete. Where that is not the last one (an older version wrote, or a repair), they are
-//! made anew when they are first needed.
+//! Its rows lie in the default family and are written with the references that they index, in one batch. A row beside them holds
+//! the operation up to which they are complete. If that is not the last one (an older version wrote, or a repair), they are rebuilt
+//! when they are first needed.
 
 use std::sync::atomic::Ordering;
 
@@ -21,27 +21,27 @@ use crate::reference::{RefName, RefValue};
 const INDEXED_UNTIL_KEY: &[u8] = b"references indexed until";
 const BY_TARGET: &[u8] = b"reference by target ";
 const BY_NUMBER: &[u8] = b"reference by number ";
-/// What begins with `reference by `, and ends before this.
+/// Bounds of the index rows: the prefix of their keys, and the first key behind them.
 const FIRST: &[u8] = b"reference by ";
 const END: &[u8] = b"reference by!";
-/// References that are indexed by what they point at.
+/// Prefixes of the references that are indexed by their target.
 const TARGETED: [&str; 2] = ["label/", "workspace/"];
-/// Those that are indexed by the number at their end.
+/// Prefix of the references that are indexed by the number at their end.
 const NUMBERED: &str = "deleted/";
-/// Rows in one batch where the index is made anew.
+/// Number of rows in one batch when the index is rebuilt.
 const ROWS_AT_ONCE: usize = 4_096;
 
 impl Rocks {
-    /// Whether the index is complete when the store is opened.
+    /// Checks when the store is opened whether the index is complete, and remembers the result.
     pub(super) fn load_indexed(&self, last_operation: u64) -> Result<()> {
         let until = self.read(META, INDEXED_UNTIL_KEY)?.map(|bytes| number(&bytes, "index of references"));
-        // What cannot be read is made anew.
+        // An index whose row cannot be read is rebuilt.
         let is_complete = until.map_or(last_operation == 0, |until| until.is_ok_and(|until| until == last_operation));
         self.names_are_indexed.store(is_complete, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Adds to a batch what a reference that moves does to the index.
+    /// Adds the changes of the index for a reference that moves to a batch.
     pub(super) fn index_move(
         &self,
         batch: &mut WriteBatch,
@@ -62,20 +62,20 @@ impl Rocks {
         after.iter().for_each(|key| batch.put_cf(meta, key, []));
     }
 
-    /// Adds to a batch that the index is complete up to an operation.
+    /// Adds the mark that the index is complete up to an operation to a batch. Does nothing if the index is not complete.
     pub(super) fn note_indexed(&self, batch: &mut WriteBatch, last_operation: u64) {
         if self.names_are_indexed.load(Ordering::SeqCst) {
             batch.put_cf(self.family(META), INDEXED_UNTIL_KEY, last_operation.to_be_bytes());
         }
     }
 
-    /// Rows were changed behind the back of transactions.
+    /// Marks the index as incomplete, because rows of references changed without a transaction.
     pub(super) fn forget_indexed(&self, batch: &mut WriteBatch) {
         self.names_are_indexed.store(false, Ordering::SeqCst);
         batch.delete_cf(self.family(META), INDEXED_UNTIL_KEY);
     }
 
-    /// The names of labels and workspaces that point at an object.
+    /// Returns the names of labels and workspaces that point at an object.
     pub(super) fn indexed_names(&self, target: ObjectId) -> Result<Vec<RefName>> {
         self.ensure_indexed()?;
         let prefix = target_key(target, "");
@@ -91,7 +91,7 @@ impl Rocks {
         Ok(found)
     }
 
-    /// The greatest number behind a prefix of names.
+    /// Returns the greatest number of the references with this prefix; `None` if there are none.
     pub(super) fn indexed_number(&self, prefix: &str) -> Result<Option<u64>> {
         self.ensure_indexed()?;
         let start = [BY_NUMBER, prefix.as_bytes()].concat();
@@ -109,7 +109,7 @@ impl Rocks {
         if self.names_are_indexed.load(Ordering::SeqCst) {
             return Ok(());
         }
-        // No reference moves meanwhile.
+        // The lock keeps references from moving meanwhile.
         let _alone = self.numbering.write();
         if self.names_are_indexed.load(Ordering::SeqCst) {
             return Ok(());
@@ -140,7 +140,7 @@ impl Rocks {
     }
 }
 
-/// The row of a reference in the index, if it has one.
+/// Returns the key of a reference's row in the index; `None` if the reference is not indexed.
 fn key_of(name: &str, value: &RefValue) -> Option<Vec<u8>> {
     if TARGETED.iter().any(|kind| name.starts_with(kind)) {
         return value.target.map(|target| target_key(target, name));

@@ -1,6 +1,7 @@
-//! Rebuilds what keeps a store from being opened: its header, its mark, and the catalogue of the database.
+//! Rebuilds the parts that keep a store from being opened: its header, its mark, and the manifest of the database.
 //!
-//! What cannot be read is left out, and lies in `db/lost` from then on. What that was, and what hangs on it, a verification says.
+//! Files that cannot be read are left out, and lie in `db/lost` from then on. A verification lists the lost records and those that
+//! depend on them.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +15,13 @@ use super::settings::{
 use crate::backend::home::{self, Fingerprint, HeaderState, damaged};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where RocksDB puts what it could not read.
+/// Directory to which RocksDB moves files that it could not read.
 const LOST_DIRECTORY: &str = "lost";
-/// Rows of the default family that are read to see whether it can be.
+/// Number of rows of the default family that are read to check that it is readable.
 const META_ROWS: usize = 1_000;
 
-/// Makes the store in a directory one that can be opened. Returns what was done, in words; nothing where nothing was wrong. Nobody may
-/// have the store open.
+/// Repairs the store in a directory so that it can be opened. Returns a description of each repair; an empty list if nothing was
+/// rebuilt. No process may have the store open.
 pub fn recover(directory: &Path) -> Result<Vec<String>> {
     let database_path = directory.join(DATABASE_DIRECTORY);
     let _lock = home::lock(directory)?;
@@ -37,7 +38,7 @@ pub fn recover(directory: &Path) -> Result<Vec<String>> {
         }
     }
     let mark = home::read_mark(directory)?;
-    // A catalogue with a certain damage would be read for ever: one that is known to be damaged is not tried.
+    // RocksDB would read a manifest with certain damage forever: one that is known to be damaged is not opened.
     let catalogue = mark.as_ref().map_or(Ok(()), |mark| check_catalogue(&database_path, &mark.catalogue));
     let tried = match catalogue {
         Err(error) if !home::is_mark_damaged(directory) => Err(error),
@@ -64,14 +65,14 @@ pub fn recover(directory: &Path) -> Result<Vec<String>> {
     Ok(done)
 }
 
-/// Whether the database there has the families of a store.
+/// Returns whether the database has only column families of a store.
 fn is_ours(database_path: &Path) -> bool {
     let known = DB::list_cf(&database_options(&RocksOptions::default()), database_path).unwrap_or_default();
     !known.is_empty() && known.iter().all(|name| FAMILIES.contains(&name.as_str()))
 }
 
-/// Opens the database with all its files, those too that are not needed to begin with: one that cannot be opened fails every reading
-/// that comes by. Reads what an opening reads: the last row of each family that counts. Other damage within a file is not looked for: it
+/// Opens the database with all its files, also those that an opening does not need: a file that cannot be opened fails every later
+/// read of it. Reads the rows that an opening reads: the last one of each family. Does not search for other damage within files: it
 /// costs rows, and a verification finds it.
 fn try_open(database_path: &Path) -> Result<()> {
     let mut settings = database_options(&RocksOptions::default());
@@ -80,7 +81,7 @@ fn try_open(database_path: &Path) -> Result<()> {
     let database = DB::open_cf_descriptors(&settings, database_path, families).map_err(|source| opening(&source))?;
     for name in [META, OPERATIONS].into_iter().chain(OBJECT_FAMILIES) {
         let family = database.cf_handle(name).expect("it was opened with all families");
-        // Of the small family all that an opening asks for, of the others the end.
+        // All rows that an opening needs of the small family, and the last one of the others.
         let (mode, rows) = if name == META { (IteratorMode::Start, META_ROWS) } else { (IteratorMode::End, 1) };
         let mut read = database.iterator_cf(family, mode).take(rows);
         read.try_for_each(|row| row.map(drop)).map_err(|source| opening(&source))?;
@@ -93,13 +94,13 @@ fn files_in(directory: &Path) -> Vec<String> {
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The manifest in use. RocksDB begins a new one at every opening and then only appends to it.
+/// Returns the name of the manifest in use. RocksDB begins a new one at every opening and then only appends to it.
 pub(super) fn catalogue_name(database_path: &Path) -> std::io::Result<String> {
     Ok(fs::read_to_string(database_path.join("CURRENT"))?.trim_end().to_owned())
 }
 
-/// A manifest that lost its end is taken for one that was never longer, and one with a certain damage is read for ever. So
-/// the one that the store was closed with is looked at first; another one belongs to a later opening, which ended early.
+/// Checks that the manifest with which the store was closed is unchanged. RocksDB does not notice that a manifest lost its end, and
+/// reads one with certain damage forever. Another manifest belongs to a later opening that ended early, and is not checked.
 pub(super) fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
     let holds = match catalogue_name(database_path) {
         Ok(name) if name != marked.name => return Ok(()),

@@ -1,4 +1,4 @@
-//! Requests that were done, and the operations that they came to.
+//! Requests that were done, and the operations that they made.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::reference::{Operation, RequestId};
 
 impl Rocks {
-    /// The operation that a request came to.
+    /// Returns the operation that a request made; `None` if the request is new or its operation is no longer in the log. Fails if
+    /// its id was used with other arguments.
     pub(super) fn operation_of(&self, request: &RequestId) -> Result<Option<Operation>> {
         let Some((row, key)) = self.request_row(request)? else {
             return Ok(None);
@@ -27,7 +28,7 @@ impl Rocks {
         }
         let Some(bytes) = self.read(OPERATIONS, &key)? else {
             if sequence < self.first_operation.load(Ordering::SeqCst) {
-                // The log was shortened between the two looks.
+                // The log was shortened between the two reads.
                 return Ok(None);
             }
             return Err(damaged("operation log", &format!("operation {sequence} is missing")));
@@ -35,7 +36,7 @@ impl Rocks {
         Operation::decode(sequence, bytes).map(Some).map_err(|why| damaged("operation", &why))
     }
 
-    /// The row of a request, or of another one of its scope; with its key.
+    /// Returns the row of a request, or that of another request of its scope, as key and value.
     fn request_row(&self, request: &RequestId) -> Result<Option<(Bytes, Bytes)>> {
         let scope = request.scope();
         if !request.is_scoped() {

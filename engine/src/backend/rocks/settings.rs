@@ -79,7 +79,7 @@ impl std::fmt::Debug for SharedMemory {
 }
 
 impl RocksOptions {
-    /// The block cache that these settings ask for.
+    /// Returns the block cache of these settings: the shared one, or a new one of the configured size.
     pub(super) fn block_cache(&self) -> BlockCache {
         match &self.shared {
             Some(shared) => BlockCache { cache: shared.cache.clone(), bytes: shared.cache_bytes },

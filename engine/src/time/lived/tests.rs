@@ -12,14 +12,14 @@ fn at(nanoseconds: i64) -> Time {
     Time(NOW.0 + nanoseconds)
 }
 
-/// A store that was opened at `NOW`.
+/// Returns the lived time of a store that was opened at `NOW`.
 fn opened() -> LivedTime {
     let mut lived = LivedTime::default();
     assert!(!lived.start(NOW, 0));
     lived
 }
 
-/// How old a record of this time is when the wall clock says that.
+/// Returns the age of a record with this time when the wall clock shows `wall`.
 fn age(lived: &LivedTime, time: Time, wall: Time) -> i64 {
     wall.0 - lived.place(time).0
 }
@@ -82,7 +82,7 @@ fn a_clock_that_was_behind_and_is_corrected_ages_nothing() {
     lived.observe(at(-10 * YEAR + HOUR), HOUR);
     assert!(lived.observe(at(0), HOUR + 10 * SECOND));
     assert_eq!(age(&lived, at(-10 * YEAR + HOUR), at(0)), 10 * SECOND);
-    // A snapshot that somebody else made meanwhile is not in the future, and not older than the correction.
+    // A snapshot that another process made meanwhile is not in the future, and not older than the correction.
     assert!(lived.place(at(-YEAR)) <= at(0));
     assert!(lived.place(at(-YEAR)) >= lived.place(at(-10 * YEAR + HOUR)));
 }

@@ -52,7 +52,7 @@ impl FileLock {
         }
     }
 
-    /// Whether the file still has its name. The holder of an exclusive lock may have removed it meanwhile.
+    /// Returns whether the file still has its name. The holder of an exclusive lock may have removed it meanwhile.
     fn is_current(&self) -> Result<bool> {
         Ok(self.file.metadata().map_err(|source| failed(&self.path, source))?.nlink() > 0)
     }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::git::fast_import::{isolated_git, not_started};
 
 const COPY_BYTES: usize = 64 << 10;
-/// Bytes of git's own words that an error repeats.
+/// Limit on the bytes of git's error message that an error repeats.
 const WORDS_BYTES_MAX: u64 = 4_096;
 /// The longest value of the `Git-Protocol` header that is passed on.
 const PROTOCOL_BYTES_MAX: usize = 256;
@@ -41,7 +41,7 @@ pub enum GitRequest {
     },
 }
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GitRoute {
     /// [`GitRequest::Advertise`].
@@ -120,7 +120,7 @@ struct Process {
     ended: Condvar,
 }
 
-/// The environment and the settings of a process that reads a repository of the cache.
+/// Returns the command of a process that reads a repository of the cache, with its environment and settings.
 fn upload_pack(repository: &Path, protocol: Option<&str>) -> Command {
     let mut command = isolated_git(repository);
     command.args(["-c", "uploadpack.allowFilter=true"]);
@@ -243,7 +243,7 @@ impl Process {
 }
 
 impl GitResponse {
-    /// The value of the header `Content-Type`. No proxy may cache answers.
+    /// Returns the value of the header `Content-Type`. No proxy may cache answers.
     pub fn content_type(&self) -> &'static str {
         self.content_type
     }
