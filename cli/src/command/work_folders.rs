@@ -366,7 +366,6 @@ fn mount_below(folder: &Path) -> Option<PathBuf> {
     below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()
 }
 
-<<<<<<< HEAD
 /// Returns the path that the table of mounts writes with [`escape_mountinfo`].
 pub fn unescape_mountinfo(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
@@ -387,10 +386,7 @@ pub fn unescape_mountinfo(word: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// A path as the table of mounts writes it.
-=======
 /// Escapes a path as the kernel does in `/proc/self/mountinfo`.
->>>>>>> fb2fa9b3ad695391d58377b19adfd152b59b2def
 fn escape_mountinfo(path: &[u8]) -> Vec<u8> {
     let escape = |byte: u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
