@@ -172,6 +172,37 @@ fn images_that_lie_are_refused() {
 }
 
 #[test]
+fn an_archive_is_refused_when_a_member_claims_almost_all_bytes_that_a_number_can_count() {
+    let lines = r"
+name = top + '/image.tar'
+def huge(size):
+    block = bytearray(f('bomb')[0].tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = b'\x80' + size.to_bytes(11, 'big')
+    block[148:156] = b' ' * 8; block[148:155] = b'%06o\0' % sum(block)
+    return bytes(block)
+open(name, 'wb').write(huge(SIZE) + bytes(1024)); sys.exit(0)";
+    // The last one is a whole number of blocks.
+    for size in ["2**64 - 1", "2**64 - 100", "2**64 - 512"] {
+        let home = tempfile::tempdir().expect("a directory");
+        make_image(home.path(), &lines.replace("SIZE", size));
+        let archive = home.path().join("image.tar");
+        let error = import_oci(&Store::in_memory(), &archive, &OciImport::default(), &Progress::default()).err();
+        let error = error.unwrap_or_else(|| panic!("{size}: imported")).to_string();
+        assert!(error.contains("it was cut"), "{size}: {error}");
+    }
+}
+
+#[test]
+fn an_invalid_time_of_an_image_is_left_out() {
+    let home = tempfile::tempdir().expect("a directory");
+    let lines = "layers = [[f('a', b'1')]]\ndef edit_config(c): c['history'][0]['created'] = '2023-02-31T24:-5:00Z'";
+    let store = Store::in_memory();
+    let imported = import(&store, &make_image(home.path(), lines));
+    let snapshot = store.snapshot(imported.snapshots[0]).expect("there");
+    assert_eq!(snapshot.time, Time(1_704_164_645_000_000_000), "the time of the image");
+}
+
+#[test]
 fn a_symlink_above_a_member_is_followed_inside_the_root_only() {
     let home = tempfile::tempdir().expect("a directory");
     let lines = "layers = [[s('up', '../../../..'), s('abs', '/etc'), d('etc')], [f('up/x', b'1'), f('abs/y', b'2'), f('abs/../z', b'')]]";

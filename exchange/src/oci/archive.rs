@@ -193,9 +193,13 @@ fn index(file: &File) -> Result<HashMap<String, Member>> {
     Ok(members)
 }
 
-/// Resolves a symlink's target to a name from the top of the archive. Returns `None` where it leaves the archive.
+/// Resolves a symlink's target to a name from the top of the archive, where absolute targets begin. Returns `None` where it leaves the
+/// archive.
 fn resolve(name: &str, target: &[u8]) -> Option<String> {
-    let mut parts: Vec<&str> = name.split('/').collect();
+    let mut parts: Vec<&str> = match target.starts_with(b"/") {
+        true => Vec::new(),
+        false => name.split('/').collect(),
+    };
     parts.pop();
     for part in std::str::from_utf8(target).ok()?.split('/') {
         match part {
@@ -224,6 +228,19 @@ mod tests {
         assert_eq!(unpacked_bytes_max(1), UNPACKED_BYTES_FREE);
         assert_eq!(unpacked_bytes_max(1 << 30), 100 << 30);
         assert_eq!(unpacked_bytes_max(u64::MAX), UNPACKED_BYTES_MAX);
+    }
+
+    #[test]
+    fn symlinks_of_an_archive_are_resolved_from_their_directory_or_from_the_top() {
+        for (name, target, expected) in [
+            ("two/layer.tar", "../one/layer.tar", Some("one/layer.tar")),
+            ("two/layer.tar", "other.tar", Some("two/other.tar")),
+            ("two/layer.tar", "/one/./layer.tar", Some("one/layer.tar")),
+            ("two/layer.tar", "../../one", None),
+            ("two/layer.tar", "/../one", None),
+        ] {
+            assert_eq!(resolve(name, target.as_bytes()).as_deref(), expected, "{name} -> {target}");
+        }
     }
 
     #[test]

@@ -203,33 +203,65 @@ fn cut(text: &str) -> String {
 
 /// Parses a time in the format of RFC 3339. Returns `None` if the text is not one.
 pub(super) fn parse_time(text: &str) -> Option<Time> {
-    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
+    let (start, rest) = text.split_at_checked(19)?;
+    let [_, _, _, _, b'-', _, _, b'-', _, _, b'T' | b't' | b' ', _, _, b':', _, _, b':', _, _] = start.as_bytes()
+    else {
+        return None;
+    };
+    let number = |range: std::ops::Range<usize>| digits(start.get(range)?);
     let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
     let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 24 || minute > 59 || second > 60 {
+    let is_date = (1..=12).contains(&month) && (1..=days_of_month(year, month)).contains(&day);
+    // A leap second has the number 60.
+    if !is_date || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    let rest = text.get(19..)?;
-    let zone_at = rest.find(['Z', 'z', '+', '-'])?;
-    let fraction = rest[..zone_at].strip_prefix('.').unwrap_or("");
-    let nanoseconds = match fraction.len() {
-        0 => 0,
-        _ => format!("{fraction:0<9}").get(..9)?.parse::<u32>().ok()?,
-    };
-    let zone = &rest[zone_at..];
-    let offset = match zone.as_bytes()[0] {
-        b'Z' | b'z' => 0,
-        sign => {
-            let minutes = zone.get(1..3)?.parse::<i64>().ok()? * 60 + zone.get(4..6)?.parse::<i64>().ok()?;
-            if sign == b'-' { -minutes } else { minutes }
+    let (fraction, zone) = rest.split_at(rest.find(['Z', 'z', '+', '-'])?);
+    let nanoseconds = match fraction.strip_prefix('.') {
+        Some(fraction) => {
+            digits(fraction)?;
+            format!("{fraction:0<9}").get(..9)?.parse::<u32>().ok()?
         }
+        None if fraction.is_empty() => 0,
+        None => return None,
     };
+    let offset = offset_minutes(zone)?;
     // Days since 1970, with years that begin in March.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * month + 2) / 5 + day - 1 - 719_468;
     let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
     Some(Time::from_seconds(seconds, nanoseconds))
+}
+
+/// Parses a number of digits only, without a sign. Digits behind the 18th do not count.
+fn digits(text: &str) -> Option<i64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.get(..text.len().min(18)).filter(|_| is_number)?.parse().ok()
+}
+
+fn days_of_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Parses the zone of a time: `Z`, or the offset from UTC such as `+01:00`.
+fn offset_minutes(zone: &str) -> Option<i64> {
+    if matches!(zone, "Z" | "z") {
+        return Some(0);
+    }
+    let (sign, offset) = match zone.split_at_checked(1)? {
+        ("+", offset) => (1, offset),
+        ("-", offset) => (-1, offset),
+        _ => return None,
+    };
+    let (hours, minutes) = offset.split_once(':').filter(|parts| parts.0.len() == 2 && parts.1.len() == 2)?;
+    let (hours, minutes) = (digits(hours)?, digits(minutes)?);
+    (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes))
 }
 
 /// Formats a time in UTC by RFC 3339.
@@ -254,8 +286,31 @@ mod tests {
             ("1970-01-01T00:00:00Z", Some(0)),
             ("2000-02-29T12:00:00.5+01:00", Some(951_822_000_500_000_000)),
             ("1969-12-31T23:59:59Z", Some(-1_000_000_000)),
+            ("2000-01-01t00:00:00.123456789123z", Some(946_684_800_123_456_789)),
+            ("2000-01-01 00:00:00-00:30", Some(946_686_600_000_000_000)),
+            ("1998-12-31T23:59:60Z", Some(915_148_800_000_000_000)),
             ("2000-02", None),
             ("2000-13-01T00:00:00Z", None),
+            ("2000-00-01T00:00:00Z", None),
+            ("2001-02-29T00:00:00Z", None),
+            ("1900-02-29T00:00:00Z", None),
+            ("2000-02-31T00:00:00Z", None),
+            ("2000-04-31T00:00:00Z", None),
+            ("2000-01-01T24:30:00Z", None),
+            ("2000-01-01T00:-5:00Z", None),
+            ("+200-01-01T00:00:00Z", None),
+            ("2000/01/01T00:00:00Z", None),
+            ("2000-01-01T00.00.00Z", None),
+            ("2000-01-01T00:00:00", None),
+            ("2000-01-01T00:00:00.Z", None),
+            ("2000-01-01T00:00:00,5Z", None),
+            ("2000-01-01T00:00:00Zulu", None),
+            ("2000-01-01T00:00:00Z01:00", None),
+            ("2000-01-01T00:00:00+1:00", None),
+            ("2000-01-01T00:00:00+0100", None),
+            ("2000-01-01T00:00:00+01:+5", None),
+            ("2000-01-01T00:00:00+24:00", None),
+            ("2000-01-01T00:00:0\u{e9}Z", None),
         ] {
             assert_eq!(parse_time(text).map(|time| time.0), time, "{text}");
         }

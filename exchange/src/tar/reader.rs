@@ -213,7 +213,8 @@ impl<R: Read> TarReader<R> {
 
     /// Skips the rest of a member.
     fn skip(&mut self) -> Result<()> {
-        let bytes = self.left + self.padding;
+        // A header can claim almost `u64::MAX` bytes. No input is that long, so the rest then ends early, which is an error.
+        let bytes = self.left.saturating_add(self.padding);
         let mut rest = (&mut self.input).take(bytes);
         let skipped = io::copy(&mut rest, &mut io::sink()).map_err(|error| self.failed(error))?;
         self.position += skipped;
