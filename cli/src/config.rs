@@ -2,9 +2,9 @@
 //!
 //! Comments and order that a person gave the file survive a change by `amalgam config`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_server::retention::Span;
@@ -482,17 +482,20 @@ impl Config {
         found
     }
 
-    /// Writes the file in one step: writes a temporary file, and renames it.
+    /// Writes the file in one step: writes and syncs a temporary file with a name of its own, and renames it. A file that is there
+    /// keeps its mode; a new one is for the user alone.
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
-        if let Some(home) = self.path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
-        }
-        let apart = self.path.with_extension("toml.new");
-        let mut file =
-            File::options().write(true).create(true).truncate(true).mode(0o600).open(&apart).map_err(failed)?;
+        let home = self.path.parent().expect("the file lies in a directory");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
+        let mut file = tempfile::NamedTempFile::new_in(home).map_err(failed)?;
         file.write_all(self.document.to_string().as_bytes()).map_err(failed)?;
-        fs::rename(&apart, &self.path).map_err(failed)
+        if let Ok(found) = fs::metadata(&self.path) {
+            file.as_file().set_permissions(found.permissions()).map_err(failed)?;
+        }
+        file.as_file().sync_all().map_err(failed)?;
+        file.persist(&self.path).map_err(|error| failed(error.error))?;
+        Ok(())
     }
 }
 
@@ -616,6 +619,32 @@ mod tests {
         let exclude = find_key("exclude").expect("known");
         assert!(config.unset(&exclude));
         assert!(!config.unset(&exclude));
+    }
+
+    #[test]
+    fn processes_that_save_at_once_share_no_file() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let home = tempfile::tempdir().expect("a directory");
+        // Another process may be writing to a file with a fixed name.
+        let foreign = home.path().join("config.toml.new");
+        fs::write(&foreign, "theirs").expect("written");
+        let path = home.path().join(CONFIG_FILE);
+        let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+        let save = |number: u32| {
+            let text = format!("idle-seconds = {number}\n# {}\n", "x".repeat(10_000));
+            Config { path: path.clone(), document: text.parse().expect("TOML") }.save().expect("saved");
+        };
+        save(0);
+        assert_eq!((mode(), fs::read_to_string(&foreign).expect("read").as_str()), (0o600, "theirs"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
+        std::thread::scope(|scope| {
+            for number in 1..=8 {
+                scope.spawn(move || (0..5).for_each(|_| save(number)));
+            }
+        });
+        let saved = Config::load(home.path()).expect("a whole file");
+        assert!(matches!(saved.number("idle-seconds"), Some(1..=8)));
+        assert_eq!((mode(), fs::read_dir(home.path()).expect("read").count()), (0o640, 2), "nothing else is left");
     }
 
     fn set(config: &mut Config, name: &str, words: &[&str]) -> Result<(), CliError> {
