@@ -1,6 +1,6 @@
 //! Calls about sandboxes, and the words that name sandboxes, variables and times on the command line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::session::Session;
 
 /// The start of every id of a sandbox.
 const ID_START: &str = "sbx-";
+/// The number of characters behind [`ID_START`].
+const ID_CHARACTERS: usize = 16;
 /// Most sandboxes in one answer when a name is looked up.
 const PAGE_SIZE: i32 = 100;
 
@@ -33,28 +35,45 @@ impl SandboxCalls {
 
     /// Returns the id of a sandbox, given its id or its name.
     pub async fn id(&mut self, word: &str) -> Result<String, CliError> {
-        if word.starts_with(ID_START) {
+        if is_id(word) {
             return Ok(word.to_owned());
         }
-        let request = v1::ListSandboxesRequest {
-            page: 1,
-            limit: PAGE_SIZE,
-            state: "running".to_owned(),
-            name_prefix: word.to_owned(),
-        };
-        let listed = self.client.list_sandboxes(request).await.map_err(failure)?.into_inner();
-        let mut named = listed.items.into_iter().filter(|sandbox| sandbox.name == word);
+        let mut named = self.running_with_name(word).await?.into_iter();
         match (named.next(), named.next()) {
-            (Some(only), None) => Ok(only.id),
+            (Some(only), None) => Ok(only),
             (Some(_), Some(_)) => {
                 let message = format!("several running sandboxes are called `{word}`");
                 Err(CliError::new(Exit::ERROR, "AMBIGUOUS", message).hint("`amalgam sandbox ls` shows their ids"))
             }
+            // An id in another form; the server refuses an unknown one.
+            (None, _) if word.starts_with(ID_START) => Ok(word.to_owned()),
             (None, _) => {
                 let message = format!("no running sandbox is called `{word}`");
                 let error = CliError::new(Exit::ERROR, "SANDBOX_NOT_FOUND", message);
                 Err(error.hint("`amalgam sandbox ls` lists sandboxes, an id begins with sbx-"))
             }
+        }
+    }
+
+    /// Returns the ids of the running sandboxes with a name.
+    async fn running_with_name(&mut self, name: &str) -> Result<BTreeSet<String>, CliError> {
+        let mut ids = BTreeSet::new();
+        let mut page = 1;
+        loop {
+            let request = v1::ListSandboxesRequest {
+                page,
+                limit: PAGE_SIZE,
+                state: "running".to_owned(),
+                name_prefix: name.to_owned(),
+            };
+            let listed = self.client.list_sandboxes(request).await.map_err(failure)?.into_inner();
+            let is_last = i64::from(page) * i64::from(PAGE_SIZE) >= listed.total || listed.items.is_empty();
+            let named = listed.items.into_iter().filter(|sandbox| sandbox.name == name);
+            ids.extend(named.map(|sandbox| sandbox.id));
+            if is_last {
+                return Ok(ids);
+            }
+            page += 1;
         }
     }
 
@@ -66,6 +85,12 @@ impl SandboxCalls {
         self.client.delete_sandbox(request).await.map_err(failure)?;
         Ok(found.into_inner().sandbox.unwrap_or_default())
     }
+}
+
+/// Returns whether a word has the form of the ids that servers give to sandboxes. A name can begin in the same way.
+fn is_id(word: &str) -> bool {
+    let is_character = |byte: u8| matches!(byte, b'a'..=b'z' | b'2'..=b'7');
+    word.strip_prefix(ID_START).is_some_and(|rest| rest.len() == ID_CHARACTERS && rest.bytes().all(is_character))
 }
 
 /// Converts the status of a failed sandbox call to an error. A process without sandboxes answers "unimplemented".
@@ -160,6 +185,14 @@ pub fn command_line(words: &[std::ffi::OsString]) -> Result<String, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_begins_as_ids_do_is_no_id() {
+        assert!(is_id("sbx-abcdefghij234567"));
+        for name in ["sbx-try", "sbx-", "sbx-abcdefghij23456", "sbx-abcdefghij2345678", "sbx-ABCDEFGHIJ234567", "try"] {
+            assert!(!is_id(name), "{name}");
+        }
+    }
 
     #[test]
     fn words_reach_the_command_as_they_are() {

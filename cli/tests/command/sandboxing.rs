@@ -86,6 +86,8 @@ fn a_command_in_a_sandbox_has_the_input_output_and_exit_code_of_one_here() {
     let copy = run("amalgam sandbox fork try --name copy").trim().to_owned();
     run("amalgam exec copy -- rm b");
     assert_eq!(run("amalgam exec try -- cat b"), "two\n");
+    // A name can begin as ids do.
+    run("amalgam sandbox fork try --name sbx-copy && amalgam exec sbx-copy -- cat b && amalgam sandbox rm sbx-copy");
     let listed = run("amalgam sandbox ls");
     assert!(listed.contains(&id) && listed.contains(&copy) && listed.contains("expires in"), "{listed}");
     assert!(run("amalgam sandbox stats try").contains("processes"));
