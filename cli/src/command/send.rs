@@ -17,8 +17,9 @@ use crate::output::progress::drive_pieces;
 use crate::session::{Session, current_workspace};
 use crate::text;
 
-/// Most bytes that are read of a list of a receiver's snapshots.
-const HAVE_BYTES_MAX: u64 = 32 << 20;
+/// Most bytes of a list of a receiver's snapshots. The list is one message of at most 64 MiB, with room for the other fields. That is
+/// a little less than the 2^20 lines that the sender reads.
+const HAVE_BYTES_MAX: u64 = 63 << 20;
 
 /// Send snapshots to another store, as a stream of bytes
 #[derive(Debug, Args)]
@@ -116,13 +117,17 @@ async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError
     };
     let read = tokio::task::spawn_blocking(move || {
         let mut bytes = Vec::new();
-        from.take(HAVE_BYTES_MAX).read_to_end(&mut bytes).map(|_| bytes)
+        from.take(HAVE_BYTES_MAX + 1).read_to_end(&mut bytes).map(|_| bytes)
     });
     let shown = if word == "-" { "standard input".into() } else { word.to_string_lossy() };
     let bytes = read.await.expect("reading does not panic").map_err(|error| CliError::machine(&shown, &error))?;
     if !bytes.starts_with(b"amalgam have ") {
         return Err(CliError::usage(format!("{shown} does not hold a list of what a store has"))
             .hint("`amalgam receive --have` prints one on the other side"));
+    }
+    if bytes.len() as u64 > HAVE_BYTES_MAX {
+        let message = format!("the list in {shown} is longer than {}", text::bytes(HAVE_BYTES_MAX));
+        return Err(CliError::usage(message).hint("leave lines out; the snapshots of those lines are sent"));
     }
     Ok(Some(Bytes::from(bytes)))
 }

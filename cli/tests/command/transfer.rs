@@ -142,6 +142,8 @@ fn bad_input_of_a_transfer_is_told() {
     fails(&scratch.output("amalgam receive ../nowhere"), 1, "../nowhere");
     fails(&scratch.output("amalgam receive .."), 1, "..");
     fails(&scratch.output("echo x | amalgam send --since - -o ../x"), 2, "does not hold a list of what a store has");
+    let line = "echo 'amalgam have 1' > ../long; truncate -s 67000000 ../long; amalgam send --since ../long -o ../x";
+    fails(&scratch.output(line), 2, "the list in ../long is longer than");
     fails(&scratch.output("amalgam send nosuch -o ../x"), 1, "nosuch");
     fails(&scratch.output("amalgam send --all -o /nowhere/x"), 1, "/nowhere/x");
     fails(&scratch.output("amalgam send --all --json"), 2, "-o FILE");
