@@ -68,6 +68,9 @@ pub struct Publish {
 /// The shell that runs a command line.
 const SHELL: [&str; 2] = ["sh", "-c"];
 
+/// The longest interval, a year, as the server has it.
+const INTERVAL_SECONDS_MAX: u32 = 366 * 24 * 3_600;
+
 /// Returns a test as the user wrote it: the shell command line, or the words of the command.
 pub fn test_text(test: &[String]) -> String {
     match test {
@@ -88,7 +91,8 @@ pub fn seconds(text: &str) -> Result<u32, String> {
         _ => return Err("write it as 30s, 5m, 1h or 1d".to_owned()),
     };
     let count: u32 = digits.parse().map_err(|_| "write it as 30s, 5m, 1h or 1d".to_owned())?;
-    count.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(|| "at least 1s, at most a year".to_owned())
+    let seconds = count.checked_mul(unit).filter(|seconds| (1..=INTERVAL_SECONDS_MAX).contains(seconds));
+    seconds.ok_or_else(|| "at least 1s, at most a year".to_owned())
 }
 
 /// Parses a quiet time such as `500ms`, `2s` or `5m` into milliseconds.
@@ -295,4 +299,18 @@ pub fn publishing_line(publishing: &v1::Publishing, now: Timestamp) -> String {
         false => format!("; waits for `amalgam review show {}`", text::id(&publishing.review)),
     };
     format!("{}{last}{waits}", when(publishing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_of_more_than_a_year_is_refused() {
+        assert_eq!((seconds("30s"), seconds("366d")), (Ok(30), Ok(366 * 86_400)));
+        for text in ["0s", "367d", "800d", "8785h", "99999d"] {
+            assert_eq!(seconds(text), Err("at least 1s, at most a year".to_owned()), "{text}");
+        }
+        assert!(["", "30", "-1s", "+1s", "1w", "99999999999s"].iter().all(|text| seconds(text).is_err()));
+    }
 }
