@@ -105,11 +105,11 @@ impl WorkFolder {
         &self.path
     }
 
-    /// Notes that sandboxes are about to be started for this folder. Returns the name to give them. Clears the list of workspaces,
-    /// so it comes before [`Self::expect`].
+    /// Notes that sandboxes are about to be started for this folder. Returns the name to give them. The list of workspaces stays.
     pub fn note_sandboxes(&mut self) -> Result<String, CliError> {
         self.has_sandboxes = true;
-        self.write(&[])?;
+        let (made, _) = read_note(&mut self.note);
+        self.write(&made)?;
         Ok(sandbox_name(&self.path))
     }
 
@@ -371,7 +371,8 @@ pub fn unescape_mountinfo(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
     while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = behind.get(..3).filter(|digits| digits.iter().all(|byte| matches!(byte, b'0'..=b'7')));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
             Some(byte) => {
                 bytes.push(byte);
@@ -432,6 +433,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let mut folder = WorkFolder::create(home.path(), "explore").expect("made");
         folder.note_made(&[workspace("a", 5)]).expect("noted");
+        assert_eq!(folder.note_sandboxes().expect("noted"), "forks/explore-1");
         assert!(abandoned(home.path()).is_empty(), "it is in use");
         assert_eq!(abandoned_words(home.path()), None);
         drop(folder);
@@ -452,7 +454,9 @@ mod tests {
         for path in ["/a b\\c", "/tab\there", "/\\", "/\\04", "/plain", ""] {
             assert_eq!(unescape_mountinfo(&escape_mountinfo(path.as_bytes())), Path::new(path));
         }
-        assert_eq!(unescape_mountinfo(b"/a\\04"), Path::new("/a\\04"), "no escape");
+        for path in ["/a\\04", "/a\\+12", "/a\\089", "/a\\777"] {
+            assert_eq!(unescape_mountinfo(path.as_bytes()), Path::new(path), "no escape");
+        }
         assert_eq!(mount_below(Path::new("/nowhere")), None);
     }
 }
