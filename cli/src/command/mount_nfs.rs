@@ -1,9 +1,11 @@
 //! `amalgam mount --backend nfs`: exports a tree to this machine, and mounts it with the NFS client of the kernel.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
 use amalgam_proto::v1;
+use amalgam_server::Network;
 
 use super::export_nfs::{ExportedTree, create};
 use super::exports::{commands, exports, json_line, words};
@@ -38,23 +40,55 @@ pub async fn mount_nfs(session: &mut Session, client: &mut Client, tree: &Export
     }
     session.output.emit(&json_line("nfs_export", &export))?;
     session.output.done(format!("{}: {}, by NFS", directory.display(), words(&export)))?;
+    if !has_secret(&export) {
+        session.output.remark("the export has no secret: all users of this machine can mount it, too")?;
+    }
     let at = directory.display();
     session.output.remark(format!("`umount {at}`, then `amalgam unexport {}` take it away", export.path))?;
     Ok(Exit::OK)
 }
 
-/// Returns the export of a tree to this machine, which other mounts may use already.
+/// Returns the export of a tree to this machine, which other mounts may use already. Refuses if the tree is exported in a way that this
+/// mount cannot use: a tree has one export.
 async fn find_or_create(client: &mut Client, tree: &ExportedTree) -> Result<v1::Export, CliError> {
     if tree.mode != v1::MountMode::Snapshot {
         let all = exports(client).await?.exports;
-        let mut found =
-            all.into_iter().filter(|export| export.mode() == tree.mode && export.workspace == tree.workspace);
-        if let Some(export) = found.next() {
-            return Ok(export);
+        let of_tree = |export: &v1::Export| export.mode() == tree.mode && export.workspace == tree.workspace;
+        let mut found: Vec<_> = all.into_iter().filter(of_tree).map(|export| (obstacle(&export), export)).collect();
+        // Exports without an obstacle come first; with a secret before those without.
+        found.sort_by_key(|(obstacle, export)| (obstacle.is_some(), !has_secret(export)));
+        match found.into_iter().next() {
+            Some((None, export)) => return Ok(export),
+            Some((Some(why), export)) => {
+                let message = format!("{} is exported already, but {why}", export.path);
+                let hint = format!("`amalgam unexport {}` ends that export; then mount again", export.path);
+                return Err(CliError::refused(message).hint(hint));
+            }
+            None => {}
         }
     }
     // All users of this machine can connect from its loopback address, so the path gets a secret component.
     create(client, v1::CreateExportRequest { secret: true, ..tree.request() }).await
+}
+
+/// Returns why this machine cannot mount an export, or not as the mount of its tree; `None` if it can.
+fn obstacle(export: &v1::Export) -> Option<String> {
+    // Exports of heads are read-only in any case.
+    if export.read_only && export.mode() == v1::MountMode::ReadWrite {
+        return Some("read-only".to_owned());
+    }
+    // This machine connects from the address that it connects to.
+    let host: IpAddr = export.host.parse().ok()?;
+    let allows = |network: &String| network.parse().is_ok_and(|network: Network| network.contains(host));
+    match export.allow.iter().any(allows) {
+        true => None,
+        false => Some(format!("for {}, and this machine would connect from {host}", export.allow.join(" "))),
+    }
+}
+
+/// Returns whether the path that clients mount has a secret component.
+fn has_secret(export: &v1::Export) -> bool {
+    export.path != export.mount_path
 }
 
 /// Checks whether this user can mount NFS on this machine.
@@ -85,5 +119,29 @@ pub fn check_kernel() -> Result<(), String> {
     match has_module {
         true => Ok(()),
         false => Err("the kernel has no NFS client".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_that_this_machine_cannot_use_has_an_obstacle() {
+        let export = |mode: v1::MountMode, host: &str, allow: &[&str]| v1::Export {
+            mode: mode.into(),
+            host: host.to_owned(),
+            allow: allow.iter().map(|network| (*network).to_owned()).collect(),
+            ..Default::default()
+        };
+        let read_only = |export: v1::Export| v1::Export { read_only: true, ..export };
+        let (live, follow) = (v1::MountMode::ReadWrite, v1::MountMode::Follow);
+        let here = ["127.0.0.0/8", "::1/128"];
+        assert_eq!(obstacle(&export(live, "127.0.0.1", &here)), None);
+        assert_eq!(obstacle(&export(live, "10.8.0.1", &["10.8.0.0/24"])), None);
+        assert_eq!(obstacle(&read_only(export(follow, "127.0.0.1", &here))), None);
+        assert_eq!(obstacle(&read_only(export(live, "127.0.0.1", &here))).as_deref(), Some("read-only"));
+        let outside = obstacle(&export(live, "192.168.1.5", &["10.8.0.0/24"]));
+        assert_eq!(outside.as_deref(), Some("for 10.8.0.0/24, and this machine would connect from 192.168.1.5"));
     }
 }

@@ -92,6 +92,15 @@ fn where_nfs_cannot_be_mounted_the_line_to_run_is_printed() {
     refused(&scratch, "amalgam mount --backend nfs work ../work --writeback", "only with --backend fuse");
 }
 
+#[test]
+fn a_mount_uses_no_export_that_would_make_it_read_only() {
+    let scratch = Scratch::new();
+    export(&scratch, "--create work --read-only");
+    let line = "amalgam mount --backend nfs work ../work";
+    refused(&scratch, line, "/default/work is exported already, but read-only");
+    refused(&scratch, line, "`amalgam unexport /default/work`");
+}
+
 /// The line that mounts the only export.
 fn export_line(scratch: &Scratch) -> String {
     let exports = crate::kit::Exported::listed(scratch);
