@@ -66,6 +66,8 @@ fn a_repository_comes_in_step_by_step_and_goes_out_with_the_same_ids() {
     assert_eq!(scratch.run("git -C ../out.git rev-parse main"), scratch.run("git -C ../repo rev-parse main"));
     fails(&scratch.output("amalgam export git work@ --to ../repo --branch main"), 1, "checked out");
     scratch.run("amalgam import git file://$PWD/../repo -w cloned; test $(amalgam show cloned@:f) = 3");
+    let older = "--ref $(git -C ../repo rev-parse main~) -w older; test $(amalgam show older@:f) = 2";
+    scratch.run(&format!("amalgam import git file://$PWD/../repo {older}"));
     fails(&scratch.output("amalgam import git ../nowhere"), 2, "is not there");
 }
 

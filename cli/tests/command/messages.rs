@@ -52,6 +52,15 @@ fn fork_refuses_options_that_have_no_effect() {
 }
 
 #[test]
+fn checkout_refuses_options_that_need_a_directory() {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init --workspace main");
+    let done = scratch.output("amalgam checkout main --detached");
+    assert_eq!(done.status.code(), Some(2), "{}", said(&done));
+    scratch.run("amalgam checkout main ../apart --detached; test -f ../apart/a");
+}
+
+#[test]
 fn redo_by_number_says_when_there_was_no_undo() {
     let scratch = Scratch::new();
     scratch.run("echo a > a; amalgam init; amalgam label here; amalgam label there");
@@ -144,4 +153,15 @@ fn settings_take_underscores_and_show_hyphens() {
     assert_eq!(scratch.run("amalgam config get idle_seconds"), "40\n");
     let list = scratch.run("amalgam config");
     assert!(list.contains("idle-seconds = 40") && !list.contains("idle_seconds"), "{list}");
+}
+
+#[test]
+fn a_setting_of_the_environment_is_the_value_that_is_printed() {
+    let scratch = Scratch::new();
+    scratch.run("amalgam config set author bob");
+    assert_eq!(scratch.run("AMALGAM_AUTHOR=eve amalgam config get author"), "eve\n");
+    let printed = scratch.run("AMALGAM_AUTHOR=eve amalgam config get author --json");
+    let line: serde_json::Value = serde_json::from_str(&printed).expect("one line of JSON");
+    assert_eq!((&line["value"], &line["source"]), (&"eve".into(), &"environment AMALGAM_AUTHOR".into()));
+    assert_eq!(scratch.run("env -u AMALGAM_AUTHOR amalgam config get author"), "bob\n");
 }

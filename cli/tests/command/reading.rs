@@ -156,6 +156,8 @@ fn log_shows_changes_and_numbers_and_only_this_project() {
     let patch = scratch.run("amalgam log -1 -p");
     assert!(patch.contains("    three\n") && patch.contains("-2\n+3\n"), "{patch}");
     assert_eq!(all(&scratch, "amalgam log -n 1 -2").1, 2);
+    let (said, code) = all(&scratch, "amalgam log -5 -6");
+    assert!(code == 2 && said.contains("-5 and -6 are two numbers"), "{said}");
     scratch.run("amalgam fork -q idea; mkdir ../other; cd ../other; echo o > o; amalgam init -q; amalgam label theirs");
     let graph = scratch.run("amalgam log --graph");
     assert!(graph.contains("idea") && !graph.contains("other"), "{graph}");

@@ -94,6 +94,19 @@ fn bisect_finds_the_same_in_mounts_and_in_directories() {
 }
 
 #[test]
+fn a_score_is_read_when_its_command_leaves_a_process_that_holds_the_output() {
+    let scratch = Scratch::new();
+    scratch.run("echo 0 > a; amalgam init --workspace base");
+    // The limit ends a command that waits for the process; it is far above the time that the command needs.
+    let score = "sleep 1000 & echo 1";
+    let line =
+        format!("timeout 300 amalgam explore -n 1 --json --backend checkout --score '{score}' -- sh -c 'echo new > a'");
+    let printed = scratch.run(&line);
+    assert!(printed.contains("\"score\":1.0"), "{printed}");
+    assert_eq!(read(scratch.project().join("a")), "new\n");
+}
+
+#[test]
 fn an_attempt_that_failed_does_not_win_by_its_score() {
     let scratch = Scratch::new();
     scratch.run("echo 0 > score; amalgam init --workspace base");
