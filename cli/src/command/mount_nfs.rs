@@ -48,8 +48,8 @@ pub async fn mount_nfs(session: &mut Session, client: &mut Client, tree: &Export
     Ok(Exit::OK)
 }
 
-/// Returns the export of a tree to this machine, which other mounts may use already. A tree has one export: if this mount cannot use
-/// it, the mount is refused.
+/// Returns the export of a tree to this machine, which other mounts may use already. A tree has one export: if this mount
+/// cannot use it, the mount is refused.
 async fn find_or_create(client: &mut Client, tree: &ExportedTree) -> Result<v1::Export, CliError> {
     if tree.mode != v1::MountMode::Snapshot {
         let all = exports(client).await?.exports;

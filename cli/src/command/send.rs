@@ -17,8 +17,8 @@ use crate::output::progress::drive_pieces;
 use crate::session::{Session, current_workspace};
 use crate::text;
 
-/// Most bytes of a list of a receiver's snapshots. The list and the other fields are one message, of at most 64 MiB. That is a little
-/// less than the 2^20 lines that the sender reads.
+/// Most bytes of a list of a receiver's snapshots. The list and the other fields are one message, of at most 64 MiB. That is
+/// a little less than the 2^20 lines that the sender reads.
 const HAVE_BYTES_MAX: u64 = 63 << 20;
 
 /// Send snapshots to another store, as a stream of bytes

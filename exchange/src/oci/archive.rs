@@ -193,8 +193,8 @@ fn index(file: &File) -> Result<HashMap<String, Member>> {
     Ok(members)
 }
 
-/// Resolves a symlink's target to a name from the top of the archive, where absolute targets begin. Returns `None` where it leaves the
-/// archive.
+/// Resolves a symlink's target to a name from the top of the archive, where absolute targets begin. Returns `None` where it
+/// leaves the archive.
 fn resolve(name: &str, target: &[u8]) -> Option<String> {
     let mut parts: Vec<&str> = match target.starts_with(b"/") {
         true => Vec::new(),
