@@ -380,7 +380,8 @@ impl Projects {
         while closing.join_next().await.is_some() {}
     }
 
-    fn refuse_local(&self) -> Result<(), ProjectError> {
+    /// Fails on a server that has only the local store: its project can be neither created nor deleted.
+    pub(crate) fn refuse_local(&self) -> Result<(), ProjectError> {
         match &self.inner.place {
             Place::Local(_) => Err(ProjectError::OnlyDefault),
             Place::Data { .. } => Ok(()),
