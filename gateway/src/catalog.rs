@@ -23,7 +23,7 @@ use sqlx::{AnyConnection, Connection as _, Executor as _, PgConnection, Row as _
 use crate::key::{KeyId, KeyText, Scopes, SecretHash};
 use crate::project::ProjectName;
 use crate::webhook::WebhookId;
-use pool::CatalogPool;
+use pool::{CatalogPool, StatementError};
 pub(crate) use sandbox_events::SandboxEventRow;
 pub(crate) use webhook_rows::Attempt;
 
@@ -87,6 +87,12 @@ impl CatalogError {
     /// Returns whether the database cannot be reached now, so that the same call may succeed later.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Database(error) if pool::is_connection_failure(error))
+    }
+}
+
+impl StatementError for CatalogError {
+    fn is_connection_failure(&self) -> bool {
+        self.is_unreachable()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -44,6 +44,8 @@ struct Shared<E> {
     cut_by: Option<Status>,
     /// `None` after the call was cut. Then the call is recorded, even if its client never reads the rest.
     end: Option<E>,
+    /// The reader of a body that is pending, which the task wakes when it cuts the body.
+    reader: Option<Waker>,
 }
 
 impl<E: CallEnded> Shared<E> {
@@ -68,7 +70,7 @@ pub(crate) struct GuardedBody<E: CallEnded> {
 
 impl<E: CallEnded> GuardedBody<E> {
     pub(crate) fn new(inner: Body, cut: Cut, form: CutForm, end: E) -> Self {
-        let shared = Arc::new(Mutex::new(Shared { inner: Some(inner), cut_by: None, end: Some(end) }));
+        let shared = Arc::new(Mutex::new(Shared { inner: Some(inner), cut_by: None, end: Some(end), reader: None }));
         Self { shared, cut: Some(cut), task: None, frames: 0, form }
     }
 
@@ -88,6 +90,11 @@ impl<E: CallEnded> GuardedBody<E> {
             let mut shared = shared.lock();
             shared.end_by(&status);
             shared.cut_by = Some(status);
+            let reader = shared.reader.take();
+            drop(shared);
+            if let Some(reader) = reader {
+                reader.wake();
+            }
         });
         self.task = Some(task.abort_handle());
     }
@@ -123,6 +130,9 @@ impl<E: CallEnded> http_body::Body for GuardedBody<E> {
                     Poll::Ready(None) | Poll::Pending => {}
                 }
             }
+            if frame.is_pending() && this.task.is_some() {
+                shared.reader = Some(cx.waker().clone());
+            }
             frame
         };
         // Most responses are complete at once; then the cut is not polled, and registers no timer.
@@ -149,5 +159,51 @@ impl<E: CallEnded> http_body::Body for GuardedBody<E> {
 
     fn size_hint(&self) -> SizeHint {
         self.shared.lock().inner.as_ref().map_or_else(SizeHint::default, http_body::Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::{BodyExt as _, StreamBody};
+    use tokio::sync::{mpsc, oneshot};
+    use tokio_stream::wrappers::ReceiverStream;
+
+    use super::*;
+
+    /// A call whose result is not recorded.
+    struct Unrecorded;
+
+    impl CallEnded for Unrecorded {
+        fn set_code(&mut self, _code: Code) {}
+        fn read_code(&mut self, _headers: &HeaderMap) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_body_that_is_idle_ends_with_trailers_when_it_is_cut() {
+        let (send, receive) = mpsc::channel::<Result<Frame<Bytes>, Status>>(8);
+        let (end, ended) = oneshot::channel::<()>();
+        let cut: Cut = Box::pin(async move {
+            let _ = ended.await;
+            Status::unauthenticated("the key was revoked")
+        });
+        let inner = Body::new(StreamBody::new(ReceiverStream::new(receive)));
+        let mut body = GuardedBody::new(inner, cut, CutForm::Trailers, Unrecorded);
+        for _ in 0..=LONG_AFTER_FRAMES {
+            send.send(Ok(Frame::data(Bytes::from_static(b"a")))).await.expect("the body receives");
+            body.frame().await.expect("a frame").expect("data");
+        }
+        let reading = tokio::spawn(async move { (body.frame().await, body.frame().await) });
+        // The reader waits before the call is cut.
+        tokio::task::yield_now().await;
+        end.send(()).expect("the task waits");
+        let read = tokio::time::timeout(Duration::from_secs(60), reading).await;
+        let (last, rest) = read.expect("the reader is woken").expect("the reader ends");
+        let last = last.expect("a last frame").expect("trailers");
+        let status = Status::from_header_map(last.trailers_ref().expect("trailers")).expect("a status");
+        assert_eq!(status.code(), Code::Unauthenticated);
+        assert!(rest.is_none(), "the trailers are the last frame");
+        drop(send);
     }
 }

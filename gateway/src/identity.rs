@@ -25,6 +25,8 @@ const CACHED_FOR: Duration = Duration::from_secs(5);
 const REMEMBERED_MAX: usize = 10_000;
 /// Interval of the checks for keys that another process revoked.
 const REVOKED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Difference between the clocks of two nodes up to which a node finds the revocations of the other one.
+const CLOCK_DIFFERENCE_MAX_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
 /// The agent of callers on a server without keys.
 const ANONYMOUS: &str = "anonymous";
 
@@ -227,16 +229,22 @@ impl Keys {
         let mut since = Time(0);
         loop {
             tokio::time::sleep(REVOKED_CHECK_INTERVAL).await;
-            match self.inner.catalog.revoked_since(since).await {
-                Ok(found) => {
-                    for (id, at) in found {
-                        since = since.max(at);
-                        self.forget(&id);
-                    }
-                }
+            match self.end_revoked(since).await {
+                Ok(next) => since = next,
                 Err(error) => tracing::warn!(%error, "revoked keys cannot be looked for"),
             }
         }
+    }
+
+    /// Ends the calls of the keys that were revoked at `since` or later. Returns the time from which the next check has to ask:
+    /// earlier than the newest revocation, because the clocks of nodes differ. Ending the calls of a key again changes nothing.
+    async fn end_revoked(&self, since: Time) -> Result<Time, CatalogError> {
+        let found = self.inner.catalog.revoked_since(since).await?;
+        found.iter().for_each(|(id, _)| self.forget(id));
+        let Some(newest) = found.iter().map(|(_, at)| *at).max() else { return Ok(since) };
+        // A revocation by a node whose clock is ahead must not hide later ones by others.
+        let newest = newest.min((self.inner.now)());
+        Ok(since.max(Time(newest.0.saturating_sub(CLOCK_DIFFERENCE_MAX_NANOSECONDS))))
     }
 }
 
@@ -270,6 +278,13 @@ fn presented(headers: &HeaderMap) -> Result<String, AuthError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::NewKey;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn now() -> Time {
+        Time(1_000_000 * SECOND)
+    }
 
     fn headers(name: &'static str, value: &str) -> HeaderMap {
         HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().expect("a header value"))])
@@ -291,5 +306,26 @@ mod tests {
         for bad in ["Bearer", "Digest x", "Basic !!", "am_key"] {
             assert!(matches!(presented(&headers("authorization", bad)), Err(AuthError::Invalid)), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_a_node_with_another_clock_revoked_is_found() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = Catalog::open(&directory.path().join("catalog.db")).await.expect("a catalog");
+        let keys = Keys::new(catalog.clone(), Authentication::Keys, now);
+        let mut since = Time(0);
+        // The clock of the first node is far ahead, that of the last one behind.
+        for seconds in [100_000, 0, -1_000] {
+            let new = NewKey { agent: "ann".to_owned(), scopes: Scopes::ALL, projects: Vec::new(), expires: None };
+            let (text, record) = catalog.create_key(&new, now()).await.expect("a key");
+            let identity = keys.authenticate(&headers("x-api-key", &text.reveal())).await.expect("a caller");
+            since = keys.end_revoked(since).await.expect("a check");
+            let revoked = identity.revoked.expect("a caller with a key");
+            assert!(!*revoked.borrow(), "{seconds}");
+            catalog.revoke_key(&record.id, Time(now().0 + seconds * SECOND)).await.expect("revoked");
+            since = keys.end_revoked(since).await.expect("a check");
+            assert!(*revoked.borrow(), "{seconds}");
+        }
+        assert!(since > Time(0), "the checks do not ask for all keys");
     }
 }

@@ -6,11 +6,11 @@ use amalgam_proto::v1::project_service_server::ProjectService;
 use amalgam_proto::{Failure, Reason, instant, timestamp, v1};
 use tonic::{Request, Response, Status};
 
-use crate::catalog::{Catalog, KeyRecord, ListPlace, NewKey, Project};
+use crate::catalog::{Catalog, CatalogError, KeyRecord, ListPlace, NewKey, Project};
 use crate::identity::{Identity, Keys};
 use crate::key::{KeyId, Scope, Scopes};
 use crate::project::ProjectName;
-use crate::projects::Projects;
+use crate::projects::{ProjectError, Projects};
 use crate::status::forbidden;
 
 const PAGE_DEFAULT: u32 = 100;
@@ -35,9 +35,13 @@ impl ProjectService for OwnServices {
         let request = request.into_inner();
         let name = ProjectName::new(request.project_id).map_err(invalid)?;
         if request.validate_only {
+            self.projects.refuse_local()?;
             return match self.projects.get(&name).await {
-                Ok(_) => Err(crate::catalog::CatalogError::ProjectExists(name).into()),
-                Err(_) => Ok(Response::new(v1::CreateProjectResponse { project: None })),
+                Ok(_) => Err(CatalogError::ProjectExists(name).into()),
+                Err(ProjectError::Catalog(CatalogError::NoProject(_))) => {
+                    Ok(Response::new(v1::CreateProjectResponse { project: None }))
+                }
+                Err(error) => Err(error.into()),
             };
         }
         let project = self.projects.create(&name, (self.now)()).await?;
@@ -88,7 +92,10 @@ impl ProjectService for OwnServices {
     async fn delete_project(&self, request: Request<v1::DeleteProjectRequest>) -> Answer<v1::DeleteProjectResponse> {
         let name = reachable(&request, &request.get_ref().name)?;
         let project = match request.get_ref().validate_only {
-            true => self.projects.get(&name).await?,
+            true => {
+                self.projects.refuse_local()?;
+                self.projects.get(&name).await?
+            }
             false => self.projects.delete(&name, (self.now)()).await?,
         };
         Ok(Response::new(v1::DeleteProjectResponse { project: Some(project_message(&project)) }))
@@ -220,5 +227,58 @@ fn key_message(key: &KeyRecord) -> v1::Key {
         create_time: Some(timestamp(key.created)),
         expire_time: key.expires.map(timestamp),
         revoke_time: key.revoked.map(timestamp),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use amalgam_server::{Home, OpenStore, Service};
+    use tonic::Code;
+
+    use super::*;
+    use crate::identity::Authentication;
+    use crate::projects::OpenHome;
+
+    fn now() -> Time {
+        Time(1_700_000_000_000_000_000)
+    }
+
+    fn services(catalog: &Catalog, projects: Projects) -> OwnServices {
+        let keys = Keys::new(catalog.clone(), Authentication::Off, now);
+        OwnServices { catalog: catalog.clone(), projects, keys, now }
+    }
+
+    fn checked_creation() -> Request<v1::CreateProjectRequest> {
+        Request::new(v1::CreateProjectRequest { project_id: "one".to_owned(), validate_only: true })
+    }
+
+    #[tokio::test]
+    async fn checks_of_changes_are_refused_when_there_is_only_the_local_store() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = Catalog::open(&directory.path().join("catalog.db")).await.expect("a catalog");
+        let home = Home::new(directory.path().join("home"));
+        let opened = tokio::task::spawn_blocking(move || Service::open(&home, now, &[])).await;
+        let store = OpenStore::beside(opened.expect("no panic").expect("a store"));
+        let own = services(&catalog, Projects::local(catalog.clone(), store));
+        let refused = own.create_project(checked_creation()).await.expect_err("it cannot be created");
+        assert_eq!(refused.code(), Code::Unimplemented, "{refused:?}");
+        let request = v1::DeleteProjectRequest { name: "projects/default".to_owned(), validate_only: true };
+        let mut request = Request::new(request);
+        request.extensions_mut().insert(Identity::without_key(None, false));
+        let refused = own.delete_project(request).await.expect_err("it cannot be deleted");
+        assert_eq!(refused.code(), Code::Unimplemented, "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_check_of_a_creation_fails_when_the_catalog_does() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = Catalog::open(&directory.path().join("catalog.db")).await.expect("a catalog");
+        let open_home: OpenHome = Arc::new(|home| Service::open(home, now, &[]));
+        let own = services(&catalog, Projects::in_directory(catalog.clone(), directory.path(), open_home));
+        own.create_project(checked_creation()).await.expect("the name is free");
+        catalog.close().await;
+        assert!(own.create_project(checked_creation()).await.is_err(), "the catalog is closed");
     }
 }

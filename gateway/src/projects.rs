@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::catalog::{Catalog, CatalogError, Project};
 use crate::cluster::ClusterStores;
 use crate::project::ProjectName;
-use schedule::{DueTimes, write_due};
+use schedule::{DueTimes, remove_due, write_due};
 
 /// The name of the project that the local store is served as.
 pub const DEFAULT_PROJECT: &str = "default";
@@ -200,10 +200,12 @@ impl Projects {
         Ok(project)
     }
 
-    /// Restores a deleted project.
+    /// Restores a deleted project. It is opened soon, because work may be due in it.
     pub async fn undelete(&self, name: &ProjectName) -> Result<Project, ProjectError> {
         self.refuse_local()?;
-        Ok(self.inner.catalog.undelete_project(name).await?)
+        let project = self.inner.catalog.undelete_project(name).await?;
+        self.inner.due.set(name.clone(), amalgam_engine::Time(0));
+        Ok(project)
     }
 
     /// Returns the store of a project, and opens it if it is closed.
@@ -251,6 +253,9 @@ impl Projects {
         let opened = open_released(home, open_home).await;
         let service =
             opened.map_err(|source| ProjectError::Store { project: name.clone(), source: Box::new(source) })?;
+        if self.inner.cluster.get().is_none() {
+            remove_due(service.home_directory());
+        }
         let store = Arc::new(OpenStore::start(service));
         *slot.store.write() = Some(Arc::clone(&store));
         self.inner.due.forget(name);
@@ -380,7 +385,8 @@ impl Projects {
         while closing.join_next().await.is_some() {}
     }
 
-    fn refuse_local(&self) -> Result<(), ProjectError> {
+    /// Fails on a server that has only the local store: its project can be neither created nor deleted.
+    pub(crate) fn refuse_local(&self) -> Result<(), ProjectError> {
         match &self.inner.place {
             Place::Local(_) => Err(ProjectError::OnlyDefault),
             Place::Data { .. } => Ok(()),

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 use tracing::warn;
 
 use crate::identity::Identity;
-use crate::projects::Projects;
+use crate::projects::{ProjectError, Projects};
 use crate::sandboxes::Sandboxes;
 
 /// Duration of the first measurement of CPU usage, which has no earlier one to compare with.
@@ -58,7 +58,16 @@ impl SystemCalls {
         loop {
             let page = self.projects.list(after.as_ref(), PROJECTS_PAGE, false).await?;
             for project in &page {
-                let store = self.projects.open(&project.name).await?;
+                let store = match self.projects.open(&project.name).await {
+                    Ok(store) => store,
+                    // It was deleted meanwhile.
+                    Err(ProjectError::Deleted(_)) => continue,
+                    Err(error @ ProjectError::Store { .. }) => {
+                        warn!(project = %project.name, %error, "a store was not collected");
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
                 let done = tokio::task::spawn_blocking(move || store.service().collect()).await;
                 match done.map_err(|_| Status::internal("a bug in the server; its log says more"))? {
                     Ok(bytes) => (collected, freed) = (collected + 1, freed + bytes),

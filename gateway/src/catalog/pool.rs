@@ -23,6 +23,18 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECTIONS_MAX: u32 = 8;
 const IS_STANDBY: &str = "SELECT pg_is_in_recovery() AS is_standby";
 
+/// An error of statements on one connection.
+pub(super) trait StatementError: From<sqlx::Error> {
+    /// Returns whether the connection broke.
+    fn is_connection_failure(&self) -> bool;
+}
+
+impl StatementError for sqlx::Error {
+    fn is_connection_failure(&self) -> bool {
+        is_connection_failure(self)
+    }
+}
+
 /// The connections of a catalog. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct CatalogPool {
@@ -96,23 +108,18 @@ impl CatalogPool {
         }
     }
 
-    /// Unwraps the result of statements. A connection whose statement timed out is closed: the next call would read the late
-    /// answer.
-    pub(super) fn take_answer<T, E: From<sqlx::Error>>(
+    /// Unwraps the result of statements, and records the time if a connection broke. A connection whose statement timed out is
+    /// closed: the next call would read the late answer.
+    pub(super) fn take_answer<T, E: StatementError>(
         &self,
         connection: PoolConnection<Any>,
         answer: Result<Result<T, E>, Elapsed>,
     ) -> Result<T, E> {
-        answer.unwrap_or_else(|_| {
+        let answer = answer.unwrap_or_else(|_| {
             drop(connection.detach());
-            *self.failed.lock() = Some(Instant::now());
             Err(broken("PostgreSQL did not answer").into())
-        })
-    }
-
-    /// Records the time of the failure if the result says that a connection broke, and passes the result on.
-    fn noting<T>(&self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
-        if answer.as_ref().is_err_and(is_connection_failure) {
+        });
+        if answer.as_ref().is_err_and(E::is_connection_failure) {
             *self.failed.lock() = Some(Instant::now());
         }
         answer
@@ -124,7 +131,7 @@ impl CatalogPool {
     ) -> sqlx::Result<Vec<Either<AnyQueryResult, AnyRow>>> {
         let mut connection = self.acquire().await?;
         let answer = self.within(connection.fetch_many(query).try_collect()).await;
-        self.noting(self.take_answer(connection, answer))
+        self.take_answer(connection, answer)
     }
 }
 
@@ -150,7 +157,7 @@ impl<'p> Executor<'p> for &'_ CatalogPool {
         Box::pin(async move {
             let mut connection = pool.acquire().await?;
             let answer = pool.within(connection.fetch_optional(query)).await;
-            pool.noting(pool.take_answer(connection, answer))
+            pool.take_answer(connection, answer)
         })
     }
 
@@ -195,5 +202,27 @@ pub(super) fn is_connection_failure(error: &sqlx::Error) -> bool {
             code.starts_with("08") || ["57P01", "57P02", "57P03", "25006", "53300"].contains(&&*code)
         }),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{Catalog, CatalogError};
+    use crate::webhook::WebhookId;
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_in_a_transaction_is_recorded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = Catalog::open(&directory.path().join("catalog.db")).await.expect("a catalog");
+        let pool = &catalog.pool;
+        let begun = Instant::now();
+        let missing = CatalogError::NoWebhook(WebhookId::generate().expect("an id"));
+        let connection = pool.acquire().await.expect("a connection");
+        assert!(pool.take_answer::<(), CatalogError>(connection, Ok(Err(missing))).is_err());
+        assert!(!pool.has_failed_since(begun), "the connection is good");
+        let connection = pool.acquire().await.expect("a connection");
+        assert!(pool.take_answer::<(), CatalogError>(connection, Ok(Err(broken("a test").into()))).is_err());
+        assert!(pool.has_failed_since(begun));
     }
 }

@@ -1,7 +1,8 @@
 //! Opens closed projects in which work is due: a scheduled publish, an update of a follower, the daily collection.
 //!
 //! A project that is closed leaves a file in its home with the time at which it has to be opened again. So a server that starts
-//! need not open all projects to find out. A project without the file was not closed properly, and is opened.
+//! need not open all projects to find out. The file is removed when the project is opened: a project without it was not closed
+//! properly, and is opened. The nodes of a cluster keep the file, because there a project without it may be open on another node.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -43,7 +44,8 @@ impl DueTimes {
         self.0.lock().remove(name);
     }
 
-    fn set(&self, name: ProjectName, time: Time) {
+    /// Records the time at which a project has to be opened. Opening an open project changes nothing.
+    pub(super) fn set(&self, name: ProjectName, time: Time) {
         self.0.lock().insert(name, time);
     }
 
@@ -124,6 +126,15 @@ pub(super) fn write_due(home: &Path, due: Option<Time>) {
     // Without the file, the project is opened when the server starts.
     if let Err(error) = std::fs::write(home.join(DUE_FILE), text) {
         warn!(%error, "when a project is due was not written");
+    }
+}
+
+/// Removes the due time of a project that was opened: work that is scheduled from now on may be due earlier.
+pub(super) fn remove_due(home: &Path) {
+    if let Err(error) = std::fs::remove_file(home.join(DUE_FILE))
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        warn!(%error, "the due time of an open project was not removed");
     }
 }
 

@@ -3,7 +3,7 @@
 use amalgam_proto::v1;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH,
+    ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH,
     LAST_MODIFIED, RANGE,
 };
 use http::request::Parts;
@@ -93,8 +93,12 @@ pub(crate) async fn answer(gate: &Gate, place: FilePlace, head: &Parts, body: Bo
         Verb::PUT => write(gate, place, &query, head, body, peer).await,
         Verb::DELETE => remove(gate, place, &query, head, peer).await,
         _ => {
-            let message = "a file takes GET, HEAD, PUT and DELETE".to_owned();
-            refused(gate, STAT, &head.headers, peer, Refusal(ErrorCode::METHOD_NOT_ALLOWED, message)).await
+            let refusal = Refusal(ErrorCode::METHOD_NOT_ALLOWED, "a file takes GET, HEAD, PUT and DELETE".to_owned());
+            let mut response = refused(gate, STAT, &head.headers, peer, refusal).await;
+            if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, DELETE"));
+            }
+            response
         }
     }
 }

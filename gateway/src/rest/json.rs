@@ -186,7 +186,8 @@ pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
                 bytes.push(b'\\');
                 rest = more;
             }
-            [b'x', high, low, more @ ..] => {
+            // The conversion would also accept a plus sign.
+            [b'x', high, low, more @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 let digits = [*high, *low];
                 bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
                 rest = more;
@@ -277,7 +278,7 @@ mod tests {
             assert_eq!(unescape(&escape(bytes)).expect("its own text"), bytes, "{bytes:?}");
         }
         assert_eq!(escape(b"src/\xffmain.rs"), r"src/\xffmain.rs");
-        for bad in ["\\", "\\q", "\\x", "\\x4", "\\xzz", "\\x\u{e4}"] {
+        for bad in ["\\", "\\q", "\\x", "\\x4", "\\xzz", "\\x+f", "\\x\u{e4}"] {
             assert!(unescape(bad).is_none(), "{bad}");
         }
     }

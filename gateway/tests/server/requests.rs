@@ -26,6 +26,7 @@ async fn every_refusal_has_a_request_id_that_the_audit_log_has_too() {
         let id = refused.json()["error"]["requestId"].as_str().unwrap().to_owned();
         assert!(id.starts_with("req-"), "{path}: {id}");
         assert_eq!(refused.headers["x-request-id"].to_str().unwrap(), id, "{path}");
+        assert_eq!(refused.headers.contains_key("allow"), status == 405, "{path}");
         ids.push(id);
     }
     let own = [auth[0], ("x-request-id", "mine-7")];

@@ -141,6 +141,20 @@ async fn a_hundred_creations_of_one_project_make_one() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_project_that_cannot_be_opened_does_not_keep_others_from_being_collected() {
+    let mut server = Running::start().await;
+    let key = server.key("admin", &[], false).await;
+    let broken = amalgam_gateway::ProjectName::new("broken").unwrap();
+    server.catalog.create_project(&broken, crate::running::now()).await.unwrap();
+    std::fs::write(server.home.path().join("projects/broken"), "no directory").unwrap();
+    let body = json!({"stores": true}).to_string();
+    let done = server.rest(Method::POST, "/api/v1/gc", &[("x-api-key", &key)], body).await;
+    assert_eq!(done.status, 200, "{:?}", done.bytes);
+    assert_eq!(done.json()["collectedProjects"], 1, "{:?}", done.bytes);
+    server.stop().await;
+}
+
 /// Runs futures together, and returns all results.
 async fn futures_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();

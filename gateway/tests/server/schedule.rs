@@ -44,6 +44,10 @@ async fn a_server_that_starts_opens_the_projects_in_which_work_is_due_and_no_oth
         assert!(began.elapsed() < Duration::from_secs(20), "{} are open", open_projects(&server, &key).await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    // Without the file, a server that is killed now leaves nothing from which the next one could take an old time.
+    let has_due = |project: &str| server.home.path().join("projects").join(project).join("due").exists();
+    assert!(!has_due("busy"), "an open project has no due time");
+    assert!(has_due("quiet"), "a closed project has one");
     loop {
         let path = "/api/v1/projects/busy/workspaces/try/files/new";
         let found = server.rest(Method::GET, path, &[("x-api-key", &key)], "").await;
@@ -65,6 +69,24 @@ async fn a_server_that_starts_opens_the_projects_in_which_work_is_due_and_no_oth
     let began = Instant::now();
     while open_projects(&server, &key).await != "3" {
         assert!(began.elapsed() < Duration::from_secs(20), "all are looked at");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undeleted_project_is_opened_because_work_may_be_due_in_it() {
+    let mut server = Running::start().await;
+    let key = server.key("admin", &[], false).await;
+    call(&server, &key, Method::POST, "/projects", json!({"projectId": "busy"})).await;
+    assert_eq!(open_projects(&server, &key).await, "2");
+    call(&server, &key, Method::DELETE, "/projects/busy", Value::Null).await;
+    assert_eq!(open_projects(&server, &key).await, "1");
+    call(&server, &key, Method::POST, "/projects/busy/undelete", json!({})).await;
+    // No call names the project.
+    let began = Instant::now();
+    while open_projects(&server, &key).await != "2" {
+        assert!(began.elapsed() < Duration::from_secs(20), "the project is opened");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     server.stop().await;
