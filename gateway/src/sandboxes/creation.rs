@@ -337,9 +337,18 @@ impl Sandboxes {
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
         };
-        self.inner.catalog.add_sandbox(&record).await?;
+        self.add_record(&calls, &plan.source, &record).await?;
         self.announce(events::STARTING, &record).await;
         Ok(record)
+    }
+
+    /// Adds the record of a sandbox to the catalog. If that fails, deletes the workspace that was created for the sandbox.
+    async fn add_record(&self, calls: &StoreCalls, source: &Source, record: &SandboxRecord) -> Result<(), Status> {
+        let Err(error) = self.inner.catalog.add_sandbox(record).await else { return Ok(()) };
+        if matches!(source, Source::New { .. }) {
+            log_failed_clean_up("workspace", &record.workspace, calls.delete(&record.workspace).await);
+        }
+        Err(error.into())
     }
 
     /// Returns a client of the store of a project that makes its calls as the owner of the sandbox.
@@ -550,12 +559,12 @@ async fn drop_places(calls: &StoreCalls, workspace: &str) {
     log_failed_clean_up("workspace", workspace, calls.delete(workspace).await);
 }
 
-/// Logs that a resource of a failed fork was not deleted. One that does not exist any more is no failure.
+/// Logs that a resource of a failed creation or fork was not deleted. One that does not exist any more is no failure.
 fn log_failed_clean_up(kind: &'static str, name: &str, deleted: Result<(), Status>) {
     if let Err(status) = deleted
         && status.code() != Code::NotFound
     {
-        warn!(kind, name, %status, "what a failed fork of a sandbox made was not deleted");
+        warn!(kind, name, %status, "a resource of a sandbox that was not started was not deleted");
     }
 }
 
