@@ -457,25 +457,35 @@ impl Sandboxes {
         credential: SecretHash,
     ) -> amalgam_sandbox::Result<Link> {
         let slot = self.inner.parts.as_ref().and_then(|parts| parts.slot(&record.runtime));
-        let (catalog, id) = (self.inner.catalog.clone(), record.id.clone());
         Link::listen(LinkOptions {
             sandbox_id: record.id.clone(),
             socket: directory.join(LINK).join("agent.sock"),
             owner: slot.and_then(|slot| slot.runtime.mount_access(true).shown_owner),
             credential,
-            save_credential: Box::new(move |credential| {
-                let (catalog, id) = (catalog.clone(), id.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = catalog.set_sandbox_credential(&id, &credential).await {
-                        warn!(sandbox = id, %error, "the credential of an agent was not written");
-                    }
-                });
-            }),
+            save_credential: self.credential_writer(&record.id),
             heartbeat: HEARTBEAT,
             orphaned_after: ORPHANED_AFTER,
             spool: directory.join(OUTPUT),
             on_outgoing: self.outgoing(record),
             now_ms: now_ms_of_process,
+        })
+    }
+
+    /// Returns a function that writes credentials of the agent of a sandbox to the catalog, in the order of its calls.
+    fn credential_writer(&self, id: &str) -> Box<dyn Fn(SecretHash) + Send + Sync> {
+        let (catalog, id) = (self.inner.catalog.clone(), id.to_owned());
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<SecretHash>();
+        // One task for all credentials, so that an earlier one does not replace a later one.
+        tokio::spawn(async move {
+            while let Some(credential) = receiver.recv().await {
+                if let Err(error) = catalog.set_sandbox_credential(&id, &credential).await {
+                    warn!(sandbox = id, %error, "the credential of an agent was not written");
+                }
+            }
+        });
+        Box::new(move |credential| {
+            // The task ends with the last sender, so it receives this.
+            let _ = sender.send(credential);
         })
     }
 
