@@ -55,7 +55,11 @@ impl Target {
 /// Reads the id of the sandbox and the port from the headers of e2b, or from a host such as `49983-ID.DOMAIN`.
 pub(crate) fn named(headers: &HeaderMap) -> Result<(String, String), Refusal> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let of_host = || text(&HOST)?.split_once('.')?.0.split_once('-');
+    let of_host = || {
+        let (port, id) = text(&HOST)?.split_once('.')?.0.split_once('-')?;
+        // Other hosts have a dash in their first part, too, such as `amalgam-1.internal`.
+        port.parse::<u16>().is_ok().then_some((port, id))
+    };
     let (port, id) = match text(&SANDBOX_ID) {
         Some(id) => (text(&SANDBOX_PORT).unwrap_or(PORT), id),
         None => of_host().ok_or_else(|| Refusal::invalid("e2b-sandbox-id: the request names no sandbox"))?,
@@ -144,9 +148,11 @@ mod tests {
         assert_eq!(of(&[("e2b-sandbox-id", "sbx-1")]), found("sbx-1", "49983"));
         assert_eq!(of(&[("e2b-sandbox-id", "sbx-1"), ("e2b-sandbox-port", "80")]), found("sbx-1", "80"));
         assert_eq!(of(&[("host", "49983-sbx-1.example.org:443")]), found("sbx-1", "49983"));
-        for host in ["localhost", "127.0.0.1:80", "", "a.b"] {
+        for host in ["localhost", "127.0.0.1:80", "", "a.b", "amalgam-1.internal", "my-api.example.org", "70000-a.b"] {
             assert_eq!(of(&[("host", host)]), None, "{host}");
+            assert!(!is_named(&headers(&[("host", host)])), "{host}");
         }
+        assert!(is_named(&headers(&[("host", "49983-sbx-1.example.org")])));
     }
 
     #[test]

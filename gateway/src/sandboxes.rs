@@ -285,7 +285,10 @@ impl Sandboxes {
         }
         let directory = self.directory(&record.id)?;
         let envs = recovery::read_variables(&directory).unwrap_or_default();
-        self.end(record, why).await?;
+        if let Err(status) = self.end(record, why).await {
+            self.mark_not_ended(record, &status).await;
+            return Err(status);
+        }
         // Kept with the record, because the sandbox can be started again.
         if let Err(error) = recovery::write_variables(&directory, &envs) {
             warn!(sandbox = record.id, %error, "the variables of a stopped sandbox are not kept");
@@ -295,7 +298,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Ends a sandbox and deletes its record. `keep` says whether its workspace and its home stay.
+    /// Ends a sandbox and deletes its record. `keep` says whether its workspace and its home stay. A sandbox that cannot be deleted is
+    /// marked as failed, so that the next call can delete it.
     pub(crate) async fn delete(&self, project: &ProjectName, id: &str, keep: Keep) -> Result<(), Status> {
         let record = self.find(project, id).await?;
         let catalog = &self.inner.catalog;
@@ -304,18 +308,12 @@ impl Sandboxes {
             if !is_first && record.state == SandboxState::Stopping {
                 return Err(Failure::new(Reason::Busy, format!("sandbox {id} is being ended")).into_status());
             }
-            self.end(&record, "deleted").await?;
         }
-        let calls = self.store_calls(&record).await?;
-        if keep != Keep::WorkspaceAndHome && has_home(&record) {
-            calls.delete_home(&record.workspace).await?;
-            self.remove_checkouts(&record, &[creation::HOME]).await;
-        }
-        if keep == Keep::Nothing && owns_workspace(&record) {
-            match calls.delete(&record.workspace).await {
-                Err(status) if status.code() != tonic::Code::NotFound => return Err(status),
-                _ => self.remove_checkouts(&record, &[creation::WORKSPACE]).await,
+        if let Err(status) = self.end_and_clear(&record, keep).await {
+            if record.state != SandboxState::Stopped {
+                self.mark_not_ended(&record, &status).await;
             }
+            return Err(status);
         }
         catalog.remove_sandbox(id).await?;
         self.announce(events::DELETED, &SandboxRecord { state: SandboxState::Stopped, ..record }).await;
@@ -324,6 +322,36 @@ impl Sandboxes {
         let _ = tokio::task::spawn_blocking(move || remove_files(&directory)).await;
         info!(sandbox = id, "sandbox deleted");
         Ok(())
+    }
+
+    /// Ends a sandbox that is not stopped, and deletes its workspace and its home unless `keep` says that they stay.
+    async fn end_and_clear(&self, record: &SandboxRecord, keep: Keep) -> Result<(), Status> {
+        if record.state != SandboxState::Stopped {
+            self.end(record, "deleted").await?;
+        }
+        let calls = self.store_calls(record).await?;
+        if keep != Keep::WorkspaceAndHome && has_home(record) {
+            calls.delete_home(&record.workspace).await?;
+            self.remove_checkouts(record, &[creation::HOME]).await;
+        }
+        if keep == Keep::Nothing && owns_workspace(record) {
+            match calls.delete(&record.workspace).await {
+                Err(status) if status.code() != tonic::Code::NotFound => return Err(status),
+                _ => self.remove_checkouts(record, &[creation::WORKSPACE]).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a sandbox whose end failed as failed. Its processes have ended, so it does not count against the limits.
+    async fn mark_not_ended(&self, record: &SandboxRecord, status: &Status) {
+        let why = format!("not ended: {}", status.message());
+        let marked = self.inner.catalog.set_sandbox_state(&record.id, SandboxState::Error, &why, self.now()).await;
+        if let Err(error) = marked {
+            warn!(sandbox = record.id, %error, "the state of a sandbox was not written");
+        }
+        self.note(&record.id, &why);
+        self.announce_now(events::ERROR, &record.id).await;
     }
 
     /// Waits until the processes of a sandbox end. Marks the sandbox as failed unless the server ended it.

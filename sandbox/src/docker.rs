@@ -334,8 +334,7 @@ impl Runtime for DockerRuntime {
             }
         };
         let _ = tokio::time::timeout(LOG_WITHIN, reading).await;
-        said.push_str(self.agent_hint());
-        said.trim().to_owned()
+        with_hint(&said, self.agent_hint())
     }
 
     async fn sweep(&self, known: &HashSet<String>) {
@@ -425,6 +424,14 @@ fn make_server_id(directory: &Path) -> io::Result<String> {
     Ok(HEXLOWER.encode(&hash.finalize()[..16]))
 }
 
+/// Returns the log of a container with a hint behind it. The hint begins with `; `, which an empty log does not need.
+fn with_hint(log: &str, hint: &str) -> String {
+    match log.trim() {
+        "" => hint.trim_start_matches("; ").to_owned(),
+        log => format!("{log}{hint}"),
+    }
+}
+
 /// Returns whether a program needs a dynamic loader, by its ELF headers. Returns `false` for a file that is no ELF program.
 fn is_dynamic(program: &Path) -> bool {
     use std::io::Read as _;
@@ -470,6 +477,14 @@ mod tests {
         for head in [&b""[..], b"#!/bin/sh\n", b"\x7fELF\x02\x01"] {
             assert!(!has_interpreter(head));
         }
+    }
+
+    #[test]
+    fn a_hint_follows_the_log_and_stands_alone_without_one() {
+        assert_eq!(with_hint("failed\n", "; a hint"), "failed; a hint");
+        assert_eq!(with_hint("failed\n", ""), "failed");
+        assert_eq!(with_hint(" \n", "; a hint"), "a hint");
+        assert_eq!(with_hint("", ""), "");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::spool::{Spool, Spooled};
 use crate::terminal::{Terminal, TerminalSize};
 use outgoing::Outgoing;
 use ports::Ports;
-use registration::Registration;
+use registration::{Admission, Registration};
 
 pub use outgoing::OnOutgoing;
 pub use stream::LinkStream;
@@ -69,7 +69,7 @@ pub struct LinkOptions {
     pub owner: Option<(u32, u32)>,
     /// The hash of the secret that the agent registers with.
     pub credential: SecretHash,
-    /// Stores the hash of the next secret.
+    /// Stores the hash of the next secret. A hash replaces those of earlier calls.
     pub save_credential: Box<dyn Fn(SecretHash) + Send + Sync>,
     /// Interval between heartbeats of the agent.
     pub heartbeat: Duration,
@@ -423,10 +423,14 @@ impl Link {
         let token = Secret::generate().map_err(|error| Status::internal(error.to_string()))?;
         let mut state = self.inner.state.lock();
         let is_ours = first.sandbox_id == options.sandbox_id && register.sandbox_id == options.sandbox_id;
-        if state.closed.is_some() || !is_ours || !state.registration.admit(&register.secret, token.hash()) {
+        let admission = match state.closed.is_none() && is_ours {
+            true => state.registration.admit(&register.secret, token.hash()),
+            false => Admission::Refused,
+        };
+        let Admission::Admitted { confirmed } = admission else {
             warn!(sandbox = options.sandbox_id, "a process that is not the agent tried to register");
             return Err(Status::unauthenticated("the secret is not the one of this sandbox"));
-        }
+        };
         state.connections += 1;
         let connection = state.connections;
         let has_ports = register.capabilities.contains_key("ports");
@@ -463,6 +467,9 @@ impl Link {
             last_sequence: state.last_sequence,
         };
         drop(state);
+        if let Some(credential) = confirmed {
+            (options.save_credential)(credential);
+        }
         let message = wire::ConnectResponse { payload: Some(Order::RegisterResponse(response)) };
         // The queue is new and empty.
         orders.try_send(Ok(message)).map_err(|_| Status::internal("the queue is full"))?;
@@ -641,12 +648,14 @@ mod tests {
     async fn another_sandbox_and_a_replayed_secret_do_not_register() {
         let directory = tempfile::tempdir().expect("made");
         let secret = Secret::generate().expect("random");
+        let saved = Arc::new(Mutex::new(Vec::new()));
+        let save = Arc::clone(&saved);
         let link = Link::listen(LinkOptions {
             sandbox_id: "sbx-one".to_owned(),
             socket: directory.path().join("agent.sock"),
             owner: None,
             credential: secret.hash(),
-            save_credential: Box::new(|_| {}),
+            save_credential: Box::new(move |credential| save.lock().push(credential)),
             heartbeat: Duration::from_secs(30),
             orphaned_after: Duration::from_secs(60),
             spool: directory.path().join("output"),
@@ -670,8 +679,10 @@ mod tests {
         assert!(register("sbx-one", "sbx-one", secret.reveal()).is_ok());
         let first = told.try_recv().expect("an answer").expect("good");
         let Some(Order::RegisterResponse(response)) = first.payload else { panic!("{first:?}") };
+        assert!(saved.lock().is_empty(), "the agent may not have the next secret");
         // The agent used its next secret, so it has it: the first one is worth nothing.
         assert!(register("sbx-one", "sbx-one", &response.resume_token).is_ok());
+        assert_eq!(*saved.lock(), [SecretHash::of(&response.resume_token)], "the next server admits the agent");
         assert!(register("sbx-one", "sbx-one", secret.reveal()).is_err());
         link.close("the test ends");
         assert!(register("sbx-one", "sbx-one", &response.resume_token).is_err());

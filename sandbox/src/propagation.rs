@@ -22,7 +22,7 @@ fn is_shared_in(table: &str, directory: &Path) -> bool {
     let mut found: Option<(usize, bool)> = None;
     for line in table.lines() {
         let fields: Vec<_> = line.split(' ').collect();
-        let Some(point) = fields.get(4).map(|point| point.replace("\\040", " ")) else { continue };
+        let Some(point) = fields.get(4).map(|point| unescaped(point)) else { continue };
         if !directory.starts_with(&point) {
             continue;
         }
@@ -37,6 +37,12 @@ fn is_shared_in(table: &str, directory: &Path) -> bool {
     found.is_some_and(|(_, is_shared)| is_shared)
 }
 
+/// Decodes a path of the kernel's mount table, in which spaces, tabs, newlines and backslashes are escaped.
+fn unescaped(path: &str) -> String {
+    // Backslashes last, so that a decoded one does not begin an escape.
+    path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
 /// Makes a directory a shared mount of its own.
 fn share(directory: &Path) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
@@ -48,7 +54,7 @@ fn share(directory: &Path) -> io::Result<()> {
 pub(crate) fn release(directory: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Ok(directory) = directory.canonicalize() else { return };
-    let points = || table.lines().filter_map(|line| Some(line.split(' ').nth(4)?.replace("\\040", " ")));
+    let points = || table.lines().filter_map(|line| Some(unescaped(line.split(' ').nth(4)?)));
     let has_mounts = points().any(|point| Path::new(&point) != directory && Path::new(&point).starts_with(&directory));
     if !has_mounts && points().any(|point| Path::new(&point) == directory) {
         // A mount that stays costs nothing, and is found again.
@@ -85,6 +91,21 @@ mod tests {
             assert_eq!(is_shared_in(table, Path::new(directory)), is_shared, "{directory}");
         }
         assert!(!is_shared_in("", Path::new("/")));
+    }
+
+    #[test]
+    fn escapes_of_the_mount_table_are_decoded() {
+        for (escaped, path) in [
+            ("/plain", "/plain"),
+            ("/my\\040data", "/my data"),
+            ("/a\\011b\\012c", "/a\tb\nc"),
+            ("/back\\134slash", "/back\\slash"),
+            ("/no\\134040space", "/no\\040space"),
+        ] {
+            assert_eq!(unescaped(escaped), path);
+        }
+        let table = "22 1 8:1 / / rw - ext4 /dev/a rw\n31 22 0:5 / /a\\011b rw shared:7 - tmpfs none rw\n";
+        assert!(is_shared_in(table, Path::new("/a\tb/c")));
     }
 
     #[test]

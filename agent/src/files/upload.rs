@@ -1,4 +1,5 @@
-//! An upload: parts with their lengths, and an empty part at the end. Without the end nothing is changed.
+//! An upload: parts with their lengths, and an empty part at the end. Without the end the file is not changed; missing directories
+//! above it are made before.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
@@ -15,6 +16,8 @@ use super::failure::Failure;
 const HELD_BYTES_MAX: usize = 1 << 20;
 /// Largest part of an upload.
 const PART_BYTES_MAX: u32 = 16 << 20;
+/// Limit on names that are tried for a temporary file.
+const NAMES_MAX: u32 = 1_000;
 
 /// Reads an upload and writes it to a path, with directories that are missing. `metadata` are pairs of `KEY=VALUE`.
 pub(super) fn write(path: &Path, metadata: &[&str], mut from: impl Read) -> Result<()> {
@@ -68,9 +71,16 @@ struct Beside {
 
 impl Beside {
     fn create(target: &Path) -> Result<Self> {
-        let path = target.with_file_name(format!(".upload-{}", std::process::id()));
-        let file = File::options().write(true).create_new(true).open(&path).map_err(Failure::at(target))?;
-        Ok(Self { file, path })
+        let mut number = 0;
+        loop {
+            let path = target.with_file_name(format!(".upload-{}-{number}", std::process::id()));
+            match File::options().write(true).create_new(true).open(&path) {
+                Ok(file) => return Ok(Self { file, path }),
+                // An upload that was killed has left the file, and process ids repeat.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NAMES_MAX => number += 1,
+                Err(error) => return Err(Failure::at(target)(error)),
+            }
+        }
     }
 }
 
@@ -99,7 +109,7 @@ fn next(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
 
 fn cut(error: io::Error) -> Failure {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => Failure::new("aborted", "the upload ended early; nothing was changed"),
+        io::ErrorKind::UnexpectedEof => Failure::new("aborted", "the upload ended early; the file was not changed"),
         _ => error.into(),
     }
 }
@@ -136,6 +146,20 @@ mod tests {
         assert_eq!(fs::read_dir(directory.join("a")).expect("read").count(), 1);
         write(&path, &[], parts(&[&long, b"end"], true).as_slice()).expect("written");
         assert_eq!(fs::read(&path).expect("read").len(), HELD_BYTES_MAX + 4);
+        fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn a_file_that_a_killed_upload_left_does_not_stop_the_next_one() {
+        let directory = std::env::temp_dir().join(format!("amalgam-upload-left-{}", std::process::id()));
+        let path = directory.join("file");
+        fs::create_dir_all(&directory).expect("made");
+        // Never dropped, as in a process that is killed.
+        let left = std::mem::ManuallyDrop::new(Beside::create(&path).expect("made"));
+        let long = vec![7; HELD_BYTES_MAX + 1];
+        write(&path, &[], parts(&[&long], true).as_slice()).expect("written");
+        assert_eq!(fs::read(&path).expect("read").len(), long.len());
+        assert!(left.path.exists(), "it may be the file of another upload");
         fs::remove_dir_all(&directory).expect("removed");
     }
 }

@@ -337,9 +337,18 @@ impl Sandboxes {
             created: now,
             expires: Time(now.0 + plan.lifetime_seconds * NANOSECONDS),
         };
-        self.inner.catalog.add_sandbox(&record).await?;
+        self.add_record(&calls, &plan.source, &record).await?;
         self.announce(events::STARTING, &record).await;
         Ok(record)
+    }
+
+    /// Adds the record of a sandbox to the catalog. If that fails, deletes the workspace that was created for the sandbox.
+    async fn add_record(&self, calls: &StoreCalls, source: &Source, record: &SandboxRecord) -> Result<(), Status> {
+        let Err(error) = self.inner.catalog.add_sandbox(record).await else { return Ok(()) };
+        if matches!(source, Source::New { .. }) {
+            log_failed_clean_up("workspace", &record.workspace, calls.delete(&record.workspace).await);
+        }
+        Err(error.into())
     }
 
     /// Returns a client of the store of a project that makes its calls as the owner of the sandbox.
@@ -448,25 +457,35 @@ impl Sandboxes {
         credential: SecretHash,
     ) -> amalgam_sandbox::Result<Link> {
         let slot = self.inner.parts.as_ref().and_then(|parts| parts.slot(&record.runtime));
-        let (catalog, id) = (self.inner.catalog.clone(), record.id.clone());
         Link::listen(LinkOptions {
             sandbox_id: record.id.clone(),
             socket: directory.join(LINK).join("agent.sock"),
             owner: slot.and_then(|slot| slot.runtime.mount_access(true).shown_owner),
             credential,
-            save_credential: Box::new(move |credential| {
-                let (catalog, id) = (catalog.clone(), id.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = catalog.set_sandbox_credential(&id, &credential).await {
-                        warn!(sandbox = id, %error, "the credential of an agent was not written");
-                    }
-                });
-            }),
+            save_credential: self.credential_writer(&record.id),
             heartbeat: HEARTBEAT,
             orphaned_after: ORPHANED_AFTER,
             spool: directory.join(OUTPUT),
             on_outgoing: self.outgoing(record),
             now_ms: now_ms_of_process,
+        })
+    }
+
+    /// Returns a function that writes credentials of the agent of a sandbox to the catalog, in the order of its calls.
+    fn credential_writer(&self, id: &str) -> Box<dyn Fn(SecretHash) + Send + Sync> {
+        let (catalog, id) = (self.inner.catalog.clone(), id.to_owned());
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<SecretHash>();
+        // One task for all credentials, so that an earlier one does not replace a later one.
+        tokio::spawn(async move {
+            while let Some(credential) = receiver.recv().await {
+                if let Err(error) = catalog.set_sandbox_credential(&id, &credential).await {
+                    warn!(sandbox = id, %error, "the credential of an agent was not written");
+                }
+            }
+        });
+        Box::new(move |credential| {
+            // The task ends with the last sender, so it receives this.
+            let _ = sender.send(credential);
         })
     }
 
@@ -550,12 +569,12 @@ async fn drop_places(calls: &StoreCalls, workspace: &str) {
     log_failed_clean_up("workspace", workspace, calls.delete(workspace).await);
 }
 
-/// Logs that a resource of a failed fork was not deleted. One that does not exist any more is no failure.
+/// Logs that a resource of a failed creation or fork was not deleted. One that does not exist any more is no failure.
 fn log_failed_clean_up(kind: &'static str, name: &str, deleted: Result<(), Status>) {
     if let Err(status) = deleted
         && status.code() != Code::NotFound
     {
-        warn!(kind, name, %status, "what a failed fork of a sandbox made was not deleted");
+        warn!(kind, name, %status, "a resource of a sandbox that was not started was not deleted");
     }
 }
 

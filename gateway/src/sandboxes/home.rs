@@ -25,6 +25,8 @@ const PREFIX: &str = ".homes/";
 const WORKSPACES: &str = "workspaces/";
 /// Maximum length of the name of a workspace, in bytes.
 const NAME_BYTES_MAX: usize = 200;
+/// Length of a SHA-256 hash.
+const HASH_BYTES: usize = 32;
 
 /// The actor that deletes homes without a workspace.
 const SWEEPER: &str = "amalgam";
@@ -92,10 +94,44 @@ impl StoreCalls {
             done => done,
         }
     }
+
+    /// Returns whether the workspace of a home exists. Fails if the store does not say so for certain.
+    async fn has_workspace(&self, home: &str) -> Result<bool, Status> {
+        let id = home.strip_prefix(WORKSPACES).and_then(|id| id.strip_prefix(PREFIX)).unwrap_or_default();
+        if is_found(self.find(&format!("{WORKSPACES}{id}")).await)? {
+            return Ok(true);
+        }
+        if !is_hash(id) {
+            return Ok(false);
+        }
+        // A hash does not say the name of the workspace. The second list has the hidden workspaces.
+        for prefix in ["", "."] {
+            if self.list(prefix).await?.iter().any(|workspace| home_name(workspace) == home) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 fn is_there(status: &Status) -> bool {
     Failure::of_status(status).is_some_and(|failure| failure.reason == Reason::AlreadyExists)
+}
+
+/// Returns whether a call found a workspace. Only the answer that there is none means `false`; other errors are returned.
+fn is_found(found: Result<String, Status>) -> Result<bool, Status> {
+    match found {
+        Ok(_) => Ok(true),
+        Err(status) => match Failure::of_status(&status).map(|failure| failure.reason) {
+            Some(Reason::NotFound) => Ok(false),
+            _ => Err(status),
+        },
+    }
+}
+
+/// Returns whether the id of a home, without the prefix, may be the hash of the name of a workspace.
+fn is_hash(id: &str) -> bool {
+    HEXLOWER.decode(id.as_bytes()).is_ok_and(|bytes| bytes.len() == HASH_BYTES)
 }
 
 impl Sandboxes {
@@ -136,7 +172,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Deletes homes whose workspaces do not exist any more, in all open stores. Returns the number of deleted homes.
+    /// Deletes homes whose workspaces do not exist any more, in all open stores. A home stays if the store does not say for certain
+    /// that its workspace is gone. Returns the number of deleted homes.
     pub(super) async fn sweep_homes(&self) -> Result<i64, Status> {
         let mut deleted = 0;
         for (project, store) in self.inner.projects.all_opened() {
@@ -154,11 +191,16 @@ impl Sandboxes {
         let used: Vec<_> = self.inner.catalog.sandbox_workspaces(project).await?;
         let mut deleted = 0;
         for home in homes {
-            let id = home.strip_prefix(WORKSPACES).and_then(|id| id.strip_prefix(PREFIX)).unwrap_or_default();
-            let is_used = used.iter().any(|workspace| home_name(workspace) == home);
-            let is_needed = is_used || calls.find(&format!("{WORKSPACES}{id}")).await.is_ok();
-            if is_needed {
+            if used.iter().any(|workspace| home_name(workspace) == home) {
                 continue;
+            }
+            match calls.has_workspace(&home).await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(status) => {
+                    warn!(%project, home, %status, "a home stays, because its workspace was not looked up");
+                    continue;
+                }
             }
             match calls.discard(&home).await {
                 Ok(()) => {
@@ -192,6 +234,28 @@ mod tests {
         assert!(home_id(&one).len() <= NAME_BYTES_MAX && home_id(&one) != home_id(&other));
         for name in [one.as_str(), "main"] {
             assert!(amalgam_engine::WorkspaceName::new(home_id(name)).expect("a name").is_hidden());
+        }
+    }
+
+    #[test]
+    fn only_the_answer_that_there_is_no_workspace_counts_as_absence() {
+        let of_reason = |reason| Err(Failure::new(reason, "failed").into_status());
+        assert!(is_found(Ok("workspaces/main".to_owned())).expect("known"));
+        assert!(!is_found(of_reason(Reason::NotFound)).expect("known"));
+        for reason in [Reason::Busy, Reason::Fault, Reason::Invalid, Reason::Corrupt] {
+            assert!(is_found(of_reason(reason)).is_err(), "{reason:?}");
+        }
+        for status in [Status::unavailable("closed"), Status::not_found("no such service")] {
+            assert!(is_found(Err(status)).is_err());
+        }
+    }
+
+    #[test]
+    fn the_home_of_a_long_name_has_a_hash_and_that_of_a_short_name_has_none() {
+        let id = |workspace: &str| home_id(workspace).strip_prefix(PREFIX).expect("a home").to_owned();
+        assert!(is_hash(&id(&"x".repeat(194))));
+        for name in ["main", "sandboxes/sbx-1", "", &"x".repeat(64), &"x".repeat(193)] {
+            assert!(!is_hash(&id(name)), "{name}");
         }
     }
 

@@ -54,7 +54,11 @@ impl SandboxMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("sandbox_total", "Sandboxes by state", self.states.clone());
         // The encoder appends `_total` to counters.
-        registry.register("sandbox_creation", "Creations that were begun", self.creations.clone());
+        registry.register(
+            "sandbox_creation",
+            "Creations that succeeded or failed, without refused ones",
+            self.creations.clone(),
+        );
         registry.register("sandbox_creation_failures", "Creations that failed", self.failures.clone());
         registry.register(
             "sandbox_create_duration_seconds",

@@ -45,8 +45,8 @@ const COPY_BYTES: usize = 16 << 10;
 /// Maximum number of refusals that are logged within [`LINES_WINDOW`].
 const LINES_MAX: u32 = 20;
 const LINES_WINDOW: Duration = Duration::from_secs(10);
-/// Maximum length of a host name in a log.
-const LOGGED_BYTES_MAX: usize = 253;
+/// Maximum number of characters of a host name in a log.
+const LOGGED_CHARACTERS_MAX: usize = 253;
 
 /// The outgoing proxy of one sandbox, with its allow-list.
 struct Outgoing {
@@ -251,7 +251,7 @@ impl Outgoing {
 
 /// Returns a host name for logs: escaped and truncated.
 fn logged(host: &str) -> String {
-    host.escape_debug().take(LOGGED_BYTES_MAX).collect()
+    host.escape_debug().take(LOGGED_CHARACTERS_MAX).collect()
 }
 
 /// Returns the `Host` header for an authority, without user name and password. `None` if it is no valid header value.

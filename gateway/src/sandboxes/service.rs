@@ -165,9 +165,13 @@ impl SandboxService for Sandboxes {
     }
 
     async fn delete_sandbox(&self, request: Request<v1::DeleteSandboxRequest>) -> Answer<v1::DeleteSandboxResponse> {
-        let project = project_of(&request)?;
+        let (project, sandboxes) = (project_of(&request)?, self.clone());
         let request = request.into_inner();
-        self.delete(&project, &request.id, Keep::of_request(request.keep_workspace)).await?;
+        // The deletion goes on if the caller disconnects, so that no sandbox is left half ended.
+        let deleted = tokio::spawn(async move {
+            sandboxes.delete(&project, &request.id, Keep::of_request(request.keep_workspace)).await
+        });
+        deleted.await.map_err(|_| Status::internal("a bug in the server; its log says more"))??;
         Ok(Response::new(v1::DeleteSandboxResponse {}))
     }
 
@@ -175,18 +179,23 @@ impl SandboxService for Sandboxes {
         &self,
         request: Request<v1::BatchDeleteSandboxesRequest>,
     ) -> Answer<v1::BatchDeleteSandboxesResponse> {
-        let project = project_of(&request)?;
+        let (project, sandboxes) = (project_of(&request)?, self.clone());
         let request = request.into_inner();
         if request.ids.len() > BATCH_MAX {
             return Err(invalid("ids: at most 50"));
         }
-        let mut response = v1::BatchDeleteSandboxesResponse::default();
-        for id in request.ids {
-            match self.delete(&project, &id, Keep::of_request(request.keep_workspace)).await {
-                Ok(()) => response.succeeded.push(id),
-                Err(status) => response.failed.push(v1::FailedDeletion { id, error: status.message().to_owned() }),
+        // The deletions go on if the caller disconnects, so that no sandbox is left half ended.
+        let deleted = tokio::spawn(async move {
+            let mut response = v1::BatchDeleteSandboxesResponse::default();
+            for id in request.ids {
+                match sandboxes.delete(&project, &id, Keep::of_request(request.keep_workspace)).await {
+                    Ok(()) => response.succeeded.push(id),
+                    Err(status) => response.failed.push(v1::FailedDeletion { id, error: status.message().to_owned() }),
+                }
             }
-        }
+            response
+        });
+        let response = deleted.await.map_err(|_| Status::internal("a bug in the server; its log says more"))?;
         Ok(Response::new(response))
     }
 

@@ -253,11 +253,19 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Returns the first page of labels whose names have a prefix.
+    /// Returns all labels whose names have a prefix.
     pub(super) async fn labels(&self, prefix: &str) -> Result<Vec<v1::Label>, Status> {
-        let message = v1::ListLabelsRequest { prefix: prefix.to_owned(), ..v1::ListLabelsRequest::default() };
+        let mut message = v1::ListLabelsRequest { prefix: prefix.to_owned(), ..v1::ListLabelsRequest::default() };
         let mut snapshots = SnapshotServiceClient::new(Direct(Arc::clone(&self.store)));
-        Ok(snapshots.list_labels(self.request(message)).await?.into_inner().labels)
+        let mut labels = Vec::new();
+        loop {
+            let page = snapshots.list_labels(self.request(message.clone())).await?.into_inner();
+            labels.extend(page.labels);
+            if page.next_page_token.is_empty() {
+                return Ok(labels);
+            }
+            message.page_token = page.next_page_token;
+        }
     }
 
     /// Unmounts a directory. Uncommitted changes stay with the workspace.

@@ -116,6 +116,31 @@ async fn a_home_outlives_its_sandbox_with_the_workspace_and_goes_when_that_is_go
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_home_of_a_workspace_with_a_long_name_is_collected_with_it_and_not_before() {
+    let mut site = Site::start().await;
+    let name = "x".repeat(195);
+    let made = site.call(Method::POST, "/workspaces", json!({"workspaceId": name})).await;
+    assert_eq!(made.status, 200, "{:?}", made.bytes);
+    let id = site.create(json!({"template": "host", "workspace": format!("workspaces/{name}")})).await;
+    site.stdout(&id, "echo kept > ~/note").await;
+    let home = site.home_of(&id).await;
+    assert!(!home.contains(&name), "{home}");
+    let kept = site.call(Method::DELETE, &format!("/sandboxes/{id}?keepWorkspace=true"), Value::Null).await;
+    assert_eq!(kept.status, 200, "{:?}", kept.bytes);
+    let admin = site.server.key("admin", &[], false).await;
+    let collect = async || {
+        let headers = [("x-api-key", admin.as_str())];
+        assert_eq!(site.server.rest(Method::POST, "/api/v1/gc", &headers, "{}").await.status, 200);
+        site.workspaces(".homes/").await
+    };
+    assert_eq!(collect().await, [home]);
+    let deleted = site.call(Method::DELETE, &format!("/workspaces/{name}"), Value::Null).await;
+    assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
+    assert_eq!(collect().await, Vec::<String>::new());
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn homes_are_there_after_a_restart_of_the_server() {
     let mut site = Site::start().await;
     let (one, shown) = (

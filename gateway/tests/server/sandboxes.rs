@@ -3,12 +3,17 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use amalgam_engine::Time;
+use amalgam_gateway::{ProjectName, SandboxRecord};
 use amalgam_proto::v1;
 use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
+use amalgam_sandbox::{SandboxState, SecretHash};
 use http::Method;
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _};
 use tonic::Request;
 
+use crate::running::now;
 use crate::site::{Site, WITHIN};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -368,6 +373,82 @@ async fn a_sandbox_whose_processes_are_killed_is_marked_and_its_work_kept() {
     let lost = site.reach(&id, "error").await;
     assert!(!lost["reason"].as_str().unwrap().is_empty(), "{lost}");
     assert_eq!(&site.read(lost["workspace"].as_str().unwrap(), "result").await.bytes[..], b"saved\n");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_whose_end_failed_is_marked_and_can_be_deleted_later() {
+    const ID: &str = "sbx-one";
+    let mut site = Site::start().await;
+    let admin = site.server.key("admin write run", &[], false).await;
+    let call = async |method: Method, path: &str, body: &str| {
+        let headers = [("x-api-key", admin.as_str())];
+        site.server.rest(method, &format!("/api/v1/projects{path}"), &headers, body.to_owned()).await
+    };
+    assert_eq!(call(Method::POST, "", r#"{"projectId": "one"}"#).await.status, 200);
+    let record = SandboxRecord {
+        id: ID.to_owned(),
+        project: ProjectName::new("one").unwrap(),
+        name: String::new(),
+        state: SandboxState::Running,
+        reason: String::new(),
+        template: "host".to_owned(),
+        runtime: "local".to_owned(),
+        handle: String::new(),
+        workspace: "workspaces/main".to_owned(),
+        key_id: String::new(),
+        agent: "ann".to_owned(),
+        credential: SecretHash::from_hex(""),
+        config: json!({}),
+        created: now(),
+        expires: Time(now().0 + 3_600_000_000_000),
+    };
+    site.server.catalog.add_sandbox(&record).await.unwrap();
+    assert_eq!(call(Method::DELETE, "/one", "").await.status, 200);
+    let path = format!("/one/sandboxes/{ID}");
+    // The store of a deleted project cannot be opened, so the workspace is not committed. The second call is not refused as busy.
+    for _ in 0..2 {
+        let failed = call(Method::DELETE, &path, "").await;
+        assert_eq!(failed.status, 404, "{:?}", failed.bytes);
+        let found = site.server.catalog.sandbox(ID).await.unwrap().unwrap();
+        assert_eq!(found.state, SandboxState::Error, "{}", found.reason);
+    }
+    assert!(site.server.catalog.living_sandboxes().await.unwrap().is_empty());
+    assert_eq!(call(Method::POST, "/one/undelete", "").await.status, 200);
+    let deleted = call(Method::DELETE, &path, "").await;
+    assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
+    assert!(site.server.catalog.sandbox(ID).await.unwrap().is_none());
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_workspace_is_left_when_the_record_of_a_sandbox_cannot_be_written() {
+    let mut site = Site::start().await;
+    let url = format!("sqlite://{}", site.server.home.path().join("catalog.db").display());
+    let mut catalog = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON sandboxes BEGIN SELECT RAISE(ABORT, 'refused'); END";
+    catalog.execute(refuse).await.unwrap();
+    catalog.close().await.unwrap();
+    let refused = site.call(Method::POST, "/sandboxes", json!({"template": "host"})).await;
+    assert!(refused.status.is_server_error(), "{:?}", refused.bytes);
+    let left = site.call(Method::GET, "/workspaces", Value::Null).await.json();
+    assert_eq!(left["workspaces"].as_array().map_or(0, Vec::len), 0, "{left}");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn templates_after_the_first_page_of_labels_are_listed_and_found() {
+    let mut site = Site::start().await;
+    assert_eq!(site.call(Method::POST, "/workspaces", json!({"workspaceId": "main"})).await.status, 200);
+    let labels: Vec<_> = (0..101).map(|number| format!("templates/t{number:03}")).collect();
+    let edits = json!({"edits": [{"write": {"path": "a.txt", "text": "a"}}], "labels": labels});
+    let made = site.call(Method::POST, "/workspaces/main/commit-edits", edits).await;
+    assert_eq!(made.status, 200, "{:?}", made.bytes);
+    let listed = site.call(Method::GET, "/templates", Value::Null).await.json();
+    let names: Vec<_> = listed["templates"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    assert!(["t000", "t099", "t100"].iter().all(|name| names.contains(name)), "{names:?}");
+    let last = site.call(Method::GET, "/templates/t100", Value::Null).await;
+    assert_eq!(last.status, 200, "{:?}", last.bytes);
     site.server.stop().await;
 }
 

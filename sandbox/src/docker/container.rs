@@ -134,17 +134,34 @@ fn bind(
 /// a limit.
 fn tmpfs(uid: u32, gid: u32, image: &ImageConfig) -> HashMap<String, String> {
     let sized = format!("rw,exec,nosuid,nodev,size={TMPFS_BYTES_MAX}");
+    // A volume at a mount of the container, or above one, would hide it.
+    let is_own = |path: &str| [AGENT, LINK, "/workspace", HOME].iter().any(|own| Path::new(own).starts_with(path));
     let mut all = HashMap::new();
-    for volume in image.volumes.iter().flatten() {
-        all.insert(volume.clone(), format!("{sized},mode=0755,uid={uid},gid={gid}"));
+    for volume in image.volumes.iter().flatten().filter_map(|volume| cleaned(volume)) {
+        if !is_own(&volume) {
+            all.insert(volume, format!("{sized},mode=0755,uid={uid},gid={gid}"));
+        }
     }
-    // A volume there would hide the agent, the workspace or the home.
-    let is_own = |path: &str| AGENT.starts_with(path) || path == "/workspace" || path == HOME;
-    all.retain(|path, _| Path::new(path).is_absolute() && !is_own(path));
     all.insert("/tmp".to_owned(), format!("{sized},mode=1777"));
     let secrets = format!("rw,noexec,nosuid,nodev,size={SECRETS_BYTES_MAX},mode=0700,uid={uid},gid={gid}");
     all.insert(SECRETS.to_owned(), secrets);
     all
+}
+
+/// Returns an absolute path as the engine reads it: without empty parts, `.`, `..` and a slash at the end. Returns `None` for a
+/// relative path.
+fn cleaned(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.strip_prefix('/')?.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    Some(format!("/{}", parts.join("/")))
 }
 
 /// Returns the environment variables that are added to those of the image.
@@ -253,6 +270,23 @@ mod tests {
         let variables = body.env.expect("variables");
         assert!(!variables.iter().any(|one| one.starts_with("LANG=")));
         assert!(variables.contains(&"PATH=/sandbox/.local/bin:/opt/bin".to_owned()), "{variables:?}");
+    }
+
+    #[test]
+    fn volumes_at_the_mounts_of_a_container_are_left_out_in_each_spelling() {
+        let places = |volumes: &[&str]| {
+            let volumes = Some(volumes.iter().map(|volume| (*volume).to_owned()).collect());
+            let image = ImageConfig { volumes, ..ImageConfig::default() };
+            let mut places: Vec<_> = tmpfs(1_000, 1_001, &image).into_keys().collect();
+            places.sort();
+            places
+        };
+        let own = ["/", "/workspace/", "//workspace", "/x/../workspace/.", "/sandbox/", "/run/", LINK, AGENT];
+        assert_eq!(places(&own), [SECRETS, "/tmp"]);
+        assert_eq!(
+            places(&["/tmp/", "/run/amalgam/secrets/", "/workspaces", "/data/"]),
+            ["/data", SECRETS, "/tmp", "/workspaces"]
+        );
     }
 
     #[test]
