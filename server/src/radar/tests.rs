@@ -9,6 +9,7 @@ use super::*;
 use crate::events::{EventFilter, EventStream};
 use crate::home::Home;
 use crate::service::Service;
+use crate::views::{ExportRecord, Mode};
 
 struct House {
     service: Service,
@@ -171,6 +172,39 @@ fn uncommitted_changes_of_live_trees_are_seen_and_the_same_change_is_clean() {
     assert!(house.overlaps()[0].sides.iter().any(|side| side.uncommitted), "ann's file is in no snapshot");
     house.write("bob", &[("new", "text\n")]);
     assert_eq!(house.seen().len(), 1);
+}
+
+#[test]
+fn committed_changes_of_an_export_are_not_uncommitted() {
+    let house = House::new();
+    let Service { views, directories, context, .. } = &house.service;
+    let used = views.use_view(&name("ann")).expect("opened");
+    let plan = |_: WorkingTree, _: &[&mut amalgam_view::Upload]| {
+        let path = TreePath::new("new").expect("a path");
+        Ok((vec![amalgam_view::TreeEdit::Create { path, mode: 0o644 }], ()))
+    };
+    used.edit(&mut [], plan).expect("edited");
+    house.write("bob", &[("new", "text\n")]);
+    let uncommitted =
+        || house.overlaps().iter().flat_map(|overlap| &overlap.sides).filter(|side| side.uncommitted).count();
+    assert_eq!(uncommitted(), 1);
+    directories.capture_of(&name("ann"), "a test", &context.act("ann")).expect("committed");
+    drop(used);
+    // Closes the view.
+    views.refuse_live(&name("ann"), "it is exported").expect("all is committed");
+    let export = ExportRecord {
+        path: "/ann".to_owned(),
+        mode: Mode::ReadWrite,
+        workspace: "ann".to_owned(),
+        snapshot: String::new(),
+        read_only: false,
+        allow: Vec::new(),
+        secret: None,
+        trusts_users: false,
+        since: 0,
+    };
+    views.add_export(export).expect("recorded");
+    assert_eq!((house.overlaps().len(), uncommitted()), (1, 0));
 }
 
 #[test]
