@@ -7,10 +7,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use amalgam_engine::merge::{MergeHeads, merge_base};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{EntryKind, SnapshotId, WorkingTree};
+use amalgam_engine::{EntryKind, MergeOptions, OperationContext, SnapshotId, WorkingTree};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::{Content, NoMatch, RuleLocation};
+use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
@@ -42,7 +44,7 @@ impl MergeRules {
     }
 
     /// Reads the text of the store's own rules; empty if there is no file.
-    fn rules_text(&self) -> Result<String> {
+    pub(crate) fn rules_text(&self) -> Result<String> {
         let path = self.rules_path();
         let action = format!("read {}", path.display());
         match std::fs::metadata(&path) {
@@ -106,6 +108,31 @@ impl MergeRules {
             rules = rules.with_layer(Rules::read(&text, CALL)?);
         }
         Ok(Arc::new(rules))
+    }
+
+    /// Returns the options of a merge. The groups of the rules become units, which are merged as a whole.
+    pub(crate) fn merge_options(
+        &self,
+        heads: &MergeHeads,
+        rules: &Rules,
+        contents: &RuleMerger,
+        act: &OperationContext,
+    ) -> Result<MergeOptions> {
+        let moves = self.context.permissions.moves()?;
+        let mut options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
+        if !rules.has_groups() {
+            return Ok(options);
+        }
+        let store = &self.context.store;
+        let Some(ours) = heads.target else { return Ok(options) };
+        let our_root = store.snapshot(ours)?.root;
+        for (_, theirs) in &heads.sources {
+            let base = merge_base(&self.context.history, &[ours], *theirs, contents, &options)?;
+            let their_root = store.snapshot(*theirs)?.root;
+            let units = merge_units(rules, store, base.root, [our_root, their_root])?;
+            options.units.extend(units);
+        }
+        Ok(options)
     }
 
     /// Returns whether rules of this source are those of the store, which only its user can write.

@@ -14,13 +14,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_engine::merge::{MergeHeads, MergeRequest};
+use amalgam_engine::merge::{ConflictKind, MergeHeads, MergeRequest, PathConflict};
 use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
-use amalgam_engine::{
-    EntryKind, MergeOptions, OperationContext, OperationCursor, SnapshotId, Time, TreePath, WorkingTree,
-};
+use amalgam_engine::{EntryKind, OperationContext, OperationCursor, SnapshotId, Time, TreePath, WorkingTree};
 use amalgam_merge::trees::RuleMerger;
+use amalgam_policy::Policy;
 use amalgam_proto::{Reason, v1};
 use parking_lot::{Condvar, Mutex};
 
@@ -45,8 +44,37 @@ const PAIRS_MAX: usize = 10;
 /// The most trial merges that are remembered.
 const TRIALS_MAX: usize = 1_024;
 
-/// The paths that conflict if the second head is merged into the first.
-type Trials = HashMap<(SnapshotId, SnapshotId), Arc<Vec<TreePath>>>;
+/// Trial merges: the paths that conflict. They depend on the rules of the store and on the policy; the rules of a project are in
+/// the head of the target.
+#[derive(Default)]
+struct Trials {
+    rules: String,
+    policy: Option<Arc<Policy>>,
+    conflicts: HashMap<TrialKey, Arc<Vec<TreePath>>>,
+}
+
+/// The two sides of a trial merge.
+#[derive(PartialEq, Eq, Hash)]
+struct TrialKey {
+    target: SnapshotId,
+    source: SnapshotId,
+    our_agent: String,
+    their_agent: String,
+}
+
+impl Trials {
+    /// Returns the trial merges with these rules of the store and this policy. Forgets those with others.
+    fn with(&mut self, rules: &str, policy: Option<&Arc<Policy>>) -> &mut HashMap<TrialKey, Arc<Vec<TreePath>>> {
+        let is_same_policy = match (&self.policy, policy) {
+            (Some(known), Some(policy)) => Arc::ptr_eq(known, policy),
+            (known, policy) => known.is_none() && policy.is_none(),
+        };
+        if self.rules != rules || !is_same_policy {
+            *self = Self { rules: rules.to_owned(), policy: policy.cloned(), conflicts: HashMap::new() };
+        }
+        &mut self.conflicts
+    }
+}
 
 /// The conflict radar of a store.
 #[derive(Clone)]
@@ -209,14 +237,7 @@ impl Radar {
             _ => None,
         };
         let base = base.map(|base| WorkingTree::open(&self.context.store, base)).transpose()?;
-        let read = |tree: &WorkingTree| contents(tree, path);
-        let (base, ours, theirs) = (
-            base.as_ref().map(read).transpose()?.flatten(),
-            read(&self.tree_of(&one)?)?,
-            read(&self.tree_of(&other)?)?,
-        );
-        let is_json = path.as_bytes().ends_with(b".json");
-        let common = detail::common(base.as_deref(), ours.as_deref(), theirs.as_deref(), is_json);
+        let common = compare(path, base.as_ref(), &self.tree_of(&one)?, &self.tree_of(&other)?)?;
         let merge = match common {
             Common::Same => "clean",
             _ => self.trial(path, &one, &other, act),
@@ -275,23 +296,27 @@ impl Radar {
         // Held until the end: no reference keeps a snapshot of a live tree.
         let (our_head, their_head) = (self.present_head(ours, act)?, self.present_head(theirs, act)?);
         let (Some(target), Some(source)) = (our_head.head, their_head.head) else { return Ok(Arc::default()) };
-        let known = self.inner.trials.lock().get(&(target, source)).cloned();
+        let (rules_text, policy) = (self.rules.rules_text()?, self.context.permissions.policy()?);
+        let (our_agent, their_agent) = (ours.agent.clone(), theirs.agent.clone());
+        let key = TrialKey { target, source, our_agent, their_agent };
+        let known = self.inner.trials.lock().with(&rules_text, policy.as_ref()).get(&key).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
         let rules = self.rules.merge_rules(Some(&ours.name), None)?;
         let contents = RuleMerger::new(&rules, &ours.agent, &theirs.agent);
         let sources = [theirs.name.clone()];
-        let mut merge = MergeRequest::new(&ours.name, &sources, &contents);
-        merge.options = MergeOptions { time: act.time, ..MergeOptions::default() };
         let heads = MergeHeads { target: Some(target), sources: vec![(theirs.name.clone(), source)] };
+        let mut merge = MergeRequest::new(&ours.name, &sources, &contents);
+        merge.options = self.rules.merge_options(&heads, &rules, &contents, act)?;
         let done = self.context.workspaces.preview_merge(&self.context.history, &merge, &heads, act)?;
-        let conflicts: Arc<Vec<_>> = Arc::new(done.conflicts.into_iter().map(|conflict| conflict.path).collect());
+        let conflicts: Arc<Vec<_>> = Arc::new(done.conflicts.into_iter().flat_map(conflict_paths).collect());
         let mut trials = self.inner.trials.lock();
+        let trials = trials.with(&rules_text, policy.as_ref());
         if trials.len() >= TRIALS_MAX {
             trials.clear();
         }
-        trials.insert((target, source), Arc::clone(&conflicts));
+        trials.insert(key, Arc::clone(&conflicts));
         Ok(conflicts)
     }
 
@@ -332,6 +357,39 @@ fn apply(
         }
         done => done,
     }
+}
+
+/// Returns the paths of a conflict: all paths of a group that is merged as a whole, or else one path.
+fn conflict_paths(conflict: PathConflict) -> impl Iterator<Item = TreePath> {
+    let others = match conflict.kind {
+        ConflictKind::Unit(_) => conflict.others,
+        _ => Vec::new(),
+    };
+    std::iter::once(conflict.path).chain(others)
+}
+
+/// Compares the versions of a path in two trees with the version from which both started.
+fn compare(path: &TreePath, base: Option<&WorkingTree>, ours: &WorkingTree, theirs: &WorkingTree) -> Result<Common> {
+    let (left, right) = (contents(ours, path)?, contents(theirs, path)?);
+    if left.is_none() && right.is_none() {
+        return Ok(if is_same_entry(path, ours, theirs)? { Common::Same } else { Common::File });
+    }
+    let base = base.map(|base| contents(base, path)).transpose()?.flatten();
+    let is_json = path.as_bytes().ends_with(b".json");
+    Ok(detail::common(base.as_deref(), left.as_deref(), right.as_deref(), is_json))
+}
+
+/// Returns whether a path is absent in two trees, or the same entry in both. Large files with uncommitted changes are not compared
+/// and count as different.
+fn is_same_entry(path: &TreePath, ours: &WorkingTree, theirs: &WorkingTree) -> Result<bool> {
+    let (left, right) = match (ours.stat(path)?, theirs.stat(path)?) {
+        (Some(left), Some(right)) => (left, right),
+        (left, right) => return Ok(left.is_none() && right.is_none()),
+    };
+    if left.kind == EntryKind::Symlink && right.kind == EntryKind::Symlink {
+        return Ok(ours.read_link(path)? == theirs.read_link(path)?);
+    }
+    Ok(left.entry.zip(right.entry).is_some_and(|(left, right)| left.node == right.node))
 }
 
 /// Reads a file. Returns `None` if it is absent, no regular file, or larger than `COMPARED_BYTES_MAX`.

@@ -23,6 +23,8 @@ mod quota;
 mod quota_measurement;
 mod replica;
 mod revert;
+#[cfg(test)]
+mod tests;
 mod tree_changes;
 mod use_count;
 mod workspace_message;
@@ -610,12 +612,18 @@ impl Views {
 
     /// Removes the view of a workspace that is removed, with its changes that are in no snapshot.
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
+        let what = "what it has cannot be put away";
+        let id = self.inner.book.view_of(workspace.as_str());
+        if let Some(id) = id {
+            self.refuse_shown(id, workspace, what)?;
+        }
         if let Some(trees) = &self.context.live_trees {
             trees.forget(workspace.as_str())?;
         }
-        let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(()) };
+        let Some(id) = id else { return Ok(()) };
         self.close_view_if_unused(id, Duration::ZERO)?;
-        self.refuse_shown(id, workspace, "what it has cannot be put away")?;
+        // A call may have begun meanwhile.
+        self.refuse_shown(id, workspace, what)?;
         self.inner.book.change(|pages| drop(pages.views.remove(&id)))?;
         self.drop_checkpoint(id)?;
         // Leftovers do no harm: the next view has another number.

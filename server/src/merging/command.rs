@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::queue::TestVerdict;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use crate::error::{Error, Result};
 use crate::settings::CommandSettings;
@@ -94,33 +94,46 @@ impl Running {
     /// Waits until the command has ended, with everything that it started. Returns `None` if it took too long or was cancelled,
     /// and was killed.
     fn wait(&mut self, within: Duration, is_over: &dyn Fn() -> bool) -> io::Result<Option<ExitStatus>> {
-        let ended = self.wait_until(Instant::now() + within, is_over)?;
-        if ended.is_none() && self.is_supervised {
+        let has_ended = self.wait_until(Instant::now() + within, is_over)?;
+        if !has_ended && self.is_supervised {
             self.signal(Signal::TERM);
             self.wait_until(Instant::now() + END_TIMEOUT, &|| false)?;
         }
-        if !self.is_supervised || self.child.try_wait()?.is_none() {
-            // Without a supervisor, or with one that hangs, only its process group is known.
+        if !self.is_supervised || !self.has_ended()? {
+            // Without a supervisor, or with one that hangs, only its process group is known. The command is not reaped yet, so that
+            // no other process can have its id.
             self.signal(Signal::KILL);
-            self.child.wait()?;
         }
-        Ok(ended)
+        let status = self.child.wait()?;
+        Ok(has_ended.then_some(status))
     }
 
-    fn wait_until(&mut self, until: Instant, is_over: &dyn Fn() -> bool) -> io::Result<Option<ExitStatus>> {
+    /// Waits until the command has ended, and does not reap it. Returns `false` if it took too long or was cancelled.
+    fn wait_until(&self, until: Instant, is_over: &dyn Fn() -> bool) -> io::Result<bool> {
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(Some(status));
+            if self.has_ended()? {
+                return Ok(true);
             }
             if Instant::now() >= until || is_over() {
-                return Ok(None);
+                return Ok(false);
             }
             thread::sleep(CHECK_INTERVAL);
         }
     }
 
+    /// Returns whether the command has ended, and does not reap it.
+    fn has_ended(&self) -> io::Result<bool> {
+        let Some(id) = self.id() else { return Ok(true) };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(id), options)?.is_some())
+    }
+
+    fn id(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+    }
+
     fn signal(&self, signal: Signal) {
-        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return };
+        let Some(id) = self.id() else { return };
         // It may have ended in this moment.
         let _ = match self.is_supervised {
             true => kill_process(id, signal),
@@ -141,4 +154,22 @@ fn tail(output: &Path) -> String {
         Ok(bytes)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::test_kill_process;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_ended_is_reaped_after_its_group_is_killed() {
+        let child = Command::new("true").process_group(0).spawn().expect("started");
+        let mut running = Running { child, is_supervised: false };
+        let id = running.id().expect("an id");
+        assert!(running.wait_until(Instant::now() + END_TIMEOUT, &|| false).expect("waited"));
+        test_kill_process(id).expect("no other process can have its id");
+        let status = running.wait(END_TIMEOUT, &|| false).expect("waited").expect("it has ended");
+        assert!(status.success());
+    }
 }

@@ -4,7 +4,7 @@ use amalgam_engine::merge::{AdmitSource, MergeHeads, MergeHow, MergeRequest, mer
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{MergeOptions, OperationContext, SnapshotId};
 use amalgam_merge::Rules;
-use amalgam_merge::trees::{RuleMerger, merge_units};
+use amalgam_merge::trees::RuleMerger;
 use amalgam_proto::{Reason, v1};
 
 use super::queue::lock_target;
@@ -97,7 +97,7 @@ impl Merging {
         let rules = self.rules.merge_rules(Some(&target), request.rules.as_ref())?;
         let (contents, regenerator) =
             (RuleMerger::new(&rules, &agent(&target)?, &theirs), Regenerator::new(self, &rules, &target));
-        let options = caller.walking(|| self.options_for(&heads, &rules, &contents, act))?;
+        let options = caller.walking(|| self.rules.merge_options(&heads, &rules, &contents, act))?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&regenerator);
         merge.use_remembered = !request.no_remembered;
@@ -143,31 +143,6 @@ impl Merging {
         Ok(is(target, source)? || is(source, target)?)
     }
 
-    /// Returns the options of a merge. The groups of the rules become units, which are merged as a whole.
-    fn options_for(
-        &self,
-        heads: &MergeHeads,
-        rules: &Rules,
-        contents: &RuleMerger,
-        act: &OperationContext,
-    ) -> Result<MergeOptions> {
-        let moves = self.context.permissions.moves()?;
-        let mut options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
-        if !rules.has_groups() {
-            return Ok(options);
-        }
-        let store = &self.context.store;
-        let Some(ours) = heads.target else { return Ok(options) };
-        let our_root = store.snapshot(ours)?.root;
-        for (_, theirs) in &heads.sources {
-            let base = merge_base(&self.context.history, &[ours], *theirs, contents, &options)?;
-            let their_root = store.snapshot(*theirs)?.root;
-            let units = merge_units(rules, store, base.root, [our_root, their_root])?;
-            options.units.extend(units);
-        }
-        Ok(options)
-    }
-
     /// Previews a merge: which sources merge cleanly, in which order, and which conflicts the rest have. Directories are
     /// looked at as they are now.
     fn plan_merge(
@@ -200,7 +175,7 @@ impl Merging {
             message.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
             return Ok(message);
         }
-        let options = self.options_for(&heads, rules, contents, act)?;
+        let options = self.rules.merge_options(&heads, rules, contents, act)?;
         if let Some(ours) = heads.target {
             message.sources = self.plan_sources(ours, &heads, contents, &options)?;
         }

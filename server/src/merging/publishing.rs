@@ -32,6 +32,16 @@ const QUIET_MILLISECONDS_DEFAULT: u32 = 2_000;
 /// The longest quiet time: an hour.
 const QUIET_MILLISECONDS_MAX: u32 = 3_600_000;
 
+/// The result of one attempt to publish a workspace.
+enum Attempt {
+    /// This head was tried, with this outcome.
+    Tried(String, Last),
+    /// The head was tried before.
+    NothingNew,
+    /// A review of earlier changes is open. The files were not captured.
+    ReviewOpen,
+}
+
 impl Merging {
     /// Sets or removes the publishing plan of a workspace, and returns the workspace as it is then, or, for a dry run,
     /// as it would be.
@@ -141,14 +151,16 @@ impl Merging {
 
     fn publish_one(&self, name: &WorkspaceName, plan: &Plan) -> Result<()> {
         let now = self.context.now();
-        self.inner.writes.begin(name);
+        let has_writes = self.inner.writes.begin(name);
         let outcome = self.publish_planned(name, plan);
-        if outcome.is_err() {
-            self.inner.writes.retry(name);
+        match &outcome {
+            Err(_) => self.inner.writes.retry(name),
+            Ok(Attempt::ReviewOpen) if has_writes => self.inner.writes.hold(name),
+            Ok(_) => {}
         }
         match &outcome {
-            Ok(Some((_, last))) => info!(workspace = %name, result = ?last.outcome, "published as scheduled"),
-            Ok(None) => {}
+            Ok(Attempt::Tried(_, last)) => info!(workspace = %name, result = ?last.outcome, "published as scheduled"),
+            Ok(Attempt::NothingNew | Attempt::ReviewOpen) => {}
             Err(failure) => warn_failure(failure, &format!("scheduled publish of {name} failed")),
         }
         let again = now.0.saturating_add(RETRY_DELAY_NANOSECONDS);
@@ -157,8 +169,10 @@ impl Merging {
             let Some(kept) = plans.get_mut(name.as_str()).filter(|kept| **kept == *plan) else { return };
             kept.looked = now.0;
             match outcome {
-                Ok(Some((tried, last))) => (kept.tried, kept.last) = (tried, Some(Last { time: now.0, ..last })),
-                Ok(None) => {}
+                Ok(Attempt::Tried(tried, last)) => {
+                    (kept.tried, kept.last) = (tried, Some(Last { time: now.0, ..last }));
+                }
+                Ok(Attempt::NothingNew | Attempt::ReviewOpen) => {}
                 Err(failure) => {
                     kept.not_before = again;
                     let outcome = PublishOutcome::Failed;
@@ -168,12 +182,11 @@ impl Merging {
         })
     }
 
-    /// Publishes a workspace as planned. Returns the head that was tried and the outcome, or `None` if nothing is new or a review
-    /// is open.
-    fn publish_planned(&self, name: &WorkspaceName, plan: &Plan) -> Result<Option<(String, Last)>> {
+    /// Publishes a workspace as planned, unless nothing is new or a review is open.
+    fn publish_planned(&self, name: &WorkspaceName, plan: &Plan) -> Result<Attempt> {
         let target = self.context.target_of(name, &plan.target)?;
         if self.publishing.waiting(name, &target)?.is_some() {
-            return Ok(None);
+            return Ok(Attempt::ReviewOpen);
         }
         let act = OperationContext::new(&plan.actor, self.context.now());
         if plan.every_seconds > 0 || plan.quiet().is_some() {
@@ -181,7 +194,7 @@ impl Merging {
         }
         let head = head_of(&self.context.workspaces.get(name)?);
         if head == plan.tried || head.is_empty() {
-            return Ok(None);
+            return Ok(Attempt::NothingNew);
         }
         let submission = v1::Submission {
             workspace: amalgam_proto::workspace_name(name),
@@ -198,10 +211,8 @@ impl Merging {
             Ok(done) => done.merge,
             // The test was tried with these files, and will not start with them the next time either.
             Err(failure) if failure.reason() == Reason::TestNotStarted && failure.details().contains_key("entry") => {
-                return Ok(Some((
-                    head,
-                    Last { time: 0, outcome: PublishOutcome::Failed, reason: failure.to_string() },
-                )));
+                let last = Last { time: 0, outcome: PublishOutcome::Failed, reason: failure.to_string() };
+                return Ok(Attempt::Tried(head, last));
             }
             Err(failure) => return Err(failure),
         };
@@ -210,7 +221,7 @@ impl Merging {
             v1::MergeHow::Review | v1::MergeHow::Waiting => PublishOutcome::Review,
             _ => PublishOutcome::Merged,
         };
-        Ok(Some((head, Last { time: 0, outcome, reason: merge.reason })))
+        Ok(Attempt::Tried(head, Last { time: 0, outcome, reason: merge.reason }))
     }
 
     /// Publishes due plans until the process ends. Each target has a thread of its own while something is published into
@@ -468,6 +479,39 @@ mod tests {
         house.look();
         edit(&house, "off\n");
         assert!(!house.service.merging.has_pending_writes() && !house.service.publishing.is_publishing());
+    }
+
+    #[test]
+    fn a_write_during_a_review_is_published_after_it() {
+        let (clock, pass) = clock!();
+        let house = House::new(clock);
+        let merging = &house.service.merging;
+        house.write("main", "file", "two\n");
+        house.write("try", "file", "three\n");
+        schedule_on_write(&house, QUIET_MILLISECONDS_MAX);
+        let told = house.look().expect("it is on");
+        assert_eq!((told.last_how.as_str(), house.reviews()), ("review", 1));
+        pass(1);
+        edit(&house, "one\n");
+        house.look();
+        assert!(merging.has_pending_writes(), "the write was seen");
+        let attempt = || {
+            let plan = house.service.publishing.inner.plans.lock().get("try").cloned().expect("a plan");
+            merging.publish_one(&name("try"), &plan).expect("tried");
+        };
+        let is_quiet = || {
+            let quiet =
+                merging.inner.writes.is_quiet(&merging.directories, &merging.views, &name("try"), Duration::ZERO);
+            quiet.expect("checked")
+        };
+        attempt();
+        assert!(!merging.has_pending_writes() && is_quiet(), "it waits for the end of the review");
+        let act = house.service.context.act("ann");
+        merging.reject_review(&told.review, false, &act).expect("rejected");
+        attempt();
+        assert!(!is_quiet(), "it was tried");
+        let tree = house.service.context.workspaces.open(&name("try")).expect("open");
+        assert_eq!(tree.read("new").expect("captured"), b"one\n");
     }
 
     #[test]

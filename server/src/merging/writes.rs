@@ -17,10 +17,14 @@ use crate::views::Views;
 pub(super) struct Writes(Mutex<HashMap<WorkspaceName, Written>>);
 
 /// The observed writes to one workspace.
+#[derive(Default)]
 struct Written {
-    place: Place,
+    /// `None` while a check has it, and after a check that failed.
+    place: Option<Place>,
     /// When the last change was seen; `None` if it was published.
     changed: Option<Instant>,
+    /// Whether the change waits for the end of a review.
+    is_held: bool,
 }
 
 /// Where the files are, and their state at the last check.
@@ -79,31 +83,60 @@ impl Writes {
         name: &WorkspaceName,
         quiet: Duration,
     ) -> Result<bool> {
-        let known = self.0.lock().remove(name).filter(|known| known.place.is_current(directories, name));
-        // Without the lock: a directory may be locked for long.
-        let mut written = match known {
-            Some(known) => known,
-            None => Written { place: Place::of(directories, views, name)?, changed: Some(Instant::now()) },
-        };
-        if written.place.look(views, name) {
-            written.changed = Some(Instant::now());
-        }
-        let is_quiet = written.changed.is_some_and(|changed| changed.elapsed() >= quiet);
-        self.0.lock().insert(name.clone(), written);
-        Ok(is_quiet)
+        let changed = self.check(name, |known| {
+            let known = known.filter(|known| known.is_current(directories, name));
+            let is_new = known.is_none();
+            let mut place = match known {
+                Some(known) => known,
+                None => Place::of(directories, views, name)?,
+            };
+            let is_written = place.look(views, name) || is_new;
+            Ok((place, is_written.then(Instant::now)))
+        })?;
+        Ok(changed.is_some_and(|changed| changed.elapsed() >= quiet))
     }
 
-    /// Clears the pending write of a workspace, which is about to be published.
-    pub(super) fn begin(&self, name: &WorkspaceName) {
-        if let Some(written) = self.0.lock().get_mut(name) {
-            written.changed = None;
+    /// Looks at the files of a workspace, and returns when the last change was seen. `look` gets the place as it was left, and
+    /// returns it with the time of a new change. It is called without the lock, because a directory may be locked for long; the
+    /// entry stays in the map meanwhile.
+    fn check(
+        &self,
+        name: &WorkspaceName,
+        look: impl FnOnce(Option<Place>) -> Result<(Place, Option<Instant>)>,
+    ) -> Result<Option<Instant>> {
+        let known = self.0.lock().entry(name.clone()).or_default().place.take();
+        let (place, seen) = look(known)?;
+        let mut all = self.0.lock();
+        let written = all.entry(name.clone()).or_default();
+        if seen.is_some() {
+            (written.changed, written.is_held) = (seen, false);
         }
+        let (changed, replaced) = (written.changed, written.place.replace(place));
+        drop(all);
+        // Ends a watch, which may wait for its directory.
+        drop(replaced);
+        Ok(changed)
+    }
+
+    /// Clears the pending write of a workspace, which is about to be published. Returns whether there was one.
+    pub(super) fn begin(&self, name: &WorkspaceName) -> bool {
+        let mut all = self.0.lock();
+        let Some(written) = all.get_mut(name) else { return false };
+        written.is_held = false;
+        written.changed.take().is_some()
     }
 
     /// Marks a workspace as written again, because its publish failed.
     pub(super) fn retry(&self, name: &WorkspaceName) {
         if let Some(written) = self.0.lock().get_mut(name) {
             written.changed.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Marks a workspace as written again, because a review is open. A write that was seen meanwhile stays pending.
+    pub(super) fn hold(&self, name: &WorkspaceName) {
+        if let Some(written) = self.0.lock().get_mut(name).filter(|written| written.changed.is_none()) {
+            (written.changed, written.is_held) = (Some(Instant::now()), true);
         }
     }
 
@@ -118,8 +151,68 @@ impl Writes {
         drop(gone);
     }
 
-    /// Returns whether a workspace has writes that are not published yet.
+    /// Returns whether a workspace has writes that are not published yet. Those that wait for the end of a review do not count: a
+    /// process that starts after it publishes them.
     pub(super) fn are_pending(&self) -> bool {
-        self.0.lock().values().any(|written| written.changed.is_some())
+        self.0.lock().values().any(|written| written.changed.is_some() && !written.is_held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_proto::Reason;
+
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn calls_during_a_check_are_kept() {
+        let writes = Writes::default();
+        let name = WorkspaceName::new("try").expect("a name");
+        let unchanged = |_: Option<Place>| Ok((Place::Tree(None), None));
+        writes.check(&name, |_| Ok((Place::Tree(None), Some(Instant::now())))).expect("checked");
+        let look = |known: Option<Place>| {
+            assert!(writes.are_pending(), "a check hides no pending write");
+            assert!(writes.begin(&name));
+            unchanged(known)
+        };
+        assert_eq!(writes.check(&name, look).expect("checked"), None);
+        assert!(!writes.are_pending());
+        let look = |known: Option<Place>| {
+            writes.retry(&name);
+            unchanged(known)
+        };
+        assert!(writes.check(&name, look).expect("checked").is_some());
+        assert!(writes.are_pending());
+    }
+
+    #[test]
+    fn a_pending_write_is_kept_when_its_place_cannot_be_watched() {
+        let writes = Writes::default();
+        let name = WorkspaceName::new("try").expect("a name");
+        writes.check(&name, |_| Ok((Place::Tree(None), Some(Instant::now())))).expect("checked");
+        let failed = writes.check(&name, |_| Err(Error::new(Reason::NotFound, "no such directory")));
+        failed.expect_err("it cannot be watched");
+        assert!(writes.are_pending());
+        let found = writes.check(&name, |known| {
+            assert!(known.is_none(), "the place is looked for again");
+            Ok((Place::Tree(None), None))
+        });
+        assert!(found.expect("checked").is_some());
+    }
+
+    #[test]
+    fn a_write_that_waits_for_a_review_stays_and_is_not_pending() {
+        let writes = Writes::default();
+        let name = WorkspaceName::new("try").expect("a name");
+        let written = |_: Option<Place>| Ok((Place::Tree(None), Some(Instant::now())));
+        writes.check(&name, written).expect("checked");
+        assert!(writes.begin(&name));
+        writes.hold(&name);
+        assert!(!writes.are_pending());
+        let held = writes.check(&name, |_| Ok((Place::Tree(None), None)));
+        assert!(held.expect("checked").is_some(), "it is tried again");
+        writes.check(&name, written).expect("checked");
+        assert!(writes.are_pending(), "a new write is pending");
     }
 }

@@ -9,10 +9,11 @@ use super::*;
 use crate::events::{EventFilter, EventStream};
 use crate::home::Home;
 use crate::service::Service;
+use crate::views::{ExportRecord, Mode};
 
 struct House {
     service: Service,
-    _around: tempfile::TempDir,
+    around: tempfile::TempDir,
 }
 
 fn name(name: &str) -> WorkspaceName {
@@ -30,7 +31,7 @@ impl House {
     fn new() -> Self {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
-        let house = Self { service, _around: around };
+        let house = Self { service, around };
         let act = house.service.context.act("root");
         let workspaces = &house.service.context.workspaces;
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
@@ -40,11 +41,27 @@ impl House {
     }
 
     fn write(&self, workspace: &str, files: &[(&str, &str)]) {
+        self.change(workspace, |tree| {
+            for (path, text) in files {
+                tree.write(*path, text.as_bytes()).expect("written");
+            }
+        });
+    }
+
+    /// Replaces a symlink, or makes it.
+    fn link(&self, workspace: &str, path: &str, target: &str) {
+        self.change(workspace, |tree| {
+            if tree.exists(path).expect("a look") {
+                tree.remove(path).expect("removed");
+            }
+            tree.symlink(path, target).expect("linked");
+        });
+    }
+
+    fn change(&self, workspace: &str, change: impl FnOnce(&mut WorkingTree)) {
         let workspaces = &self.service.context.workspaces;
         let mut tree = workspaces.open(&name(workspace)).expect("open");
-        for (path, text) in files {
-            tree.write(*path, text.as_bytes()).expect("written");
-        }
+        change(&mut tree);
         let act = self.service.context.act(workspace);
         workspaces.commit(&name(workspace), &mut tree, &Change::new("work"), &act).expect("committed");
     }
@@ -93,6 +110,34 @@ fn paths_that_two_workspaces_changed_are_overlaps_with_lines_keys_and_advice() {
 }
 
 #[test]
+fn large_files_and_symlinks_are_compared() {
+    let house = House::new();
+    let large = |text: &str| text.repeat(detail::COMPARED_BYTES_MAX);
+    house.write("ann", &[("large", &large("a\0"))]);
+    house.write("bob", &[("large", &large("b\0"))]);
+    house.link("ann", "link", "a");
+    house.link("bob", "link", "b");
+    assert_eq!(house.seen(), ["large: ann+bob file conflict", "link: ann+bob file conflict"]);
+    house.write("bob", &[("large", &large("a\0"))]);
+    house.link("bob", "link", "a");
+    assert_eq!(house.seen(), ["large: ann+bob same clean", "link: ann+bob same clean"]);
+}
+
+#[test]
+fn a_trial_merge_follows_the_groups_of_the_rules_as_they_are_now() {
+    let house = House::new();
+    house.write("ann", &[("text", "one\n2\n3\n4\n5\n"), ("data.json", "{\"a\": 7, \"b\": 2}")]);
+    house.write("bob", &[("text", "1\n2\n3\n4\nfive\n"), ("data.json", "{\"a\": 1, \"b\": 8}")]);
+    let clean = ["data.json: ann+bob file clean", "text: ann+bob file clean"];
+    assert_eq!(house.seen(), clean);
+    let rules = house.around.path().join("home/merge.toml");
+    std::fs::write(&rules, "[[group]]\nname = \"both\"\npaths = [\"text\", \"data.json\"]\n").expect("written");
+    assert_eq!(house.seen(), ["data.json: ann+bob file conflict", "text: ann+bob file conflict"]);
+    std::fs::remove_file(&rules).expect("removed");
+    assert_eq!(house.seen(), clean);
+}
+
+#[test]
 fn a_change_that_is_taken_back_or_merged_is_no_overlap_any_more() {
     let house = House::new();
     house.write("ann", &[("text", "one\n2\n3\n4\n5\n")]);
@@ -127,6 +172,39 @@ fn uncommitted_changes_of_live_trees_are_seen_and_the_same_change_is_clean() {
     assert!(house.overlaps()[0].sides.iter().any(|side| side.uncommitted), "ann's file is in no snapshot");
     house.write("bob", &[("new", "text\n")]);
     assert_eq!(house.seen().len(), 1);
+}
+
+#[test]
+fn committed_changes_of_an_export_are_not_uncommitted() {
+    let house = House::new();
+    let Service { views, directories, context, .. } = &house.service;
+    let used = views.use_view(&name("ann")).expect("opened");
+    let plan = |_: WorkingTree, _: &[&mut amalgam_view::Upload]| {
+        let path = TreePath::new("new").expect("a path");
+        Ok((vec![amalgam_view::TreeEdit::Create { path, mode: 0o644 }], ()))
+    };
+    used.edit(&mut [], plan).expect("edited");
+    house.write("bob", &[("new", "text\n")]);
+    let uncommitted =
+        || house.overlaps().iter().flat_map(|overlap| &overlap.sides).filter(|side| side.uncommitted).count();
+    assert_eq!(uncommitted(), 1);
+    directories.capture_of(&name("ann"), "a test", &context.act("ann")).expect("committed");
+    drop(used);
+    // Closes the view.
+    views.refuse_live(&name("ann"), "it is exported").expect("all is committed");
+    let export = ExportRecord {
+        path: "/ann".to_owned(),
+        mode: Mode::ReadWrite,
+        workspace: "ann".to_owned(),
+        snapshot: String::new(),
+        read_only: false,
+        allow: Vec::new(),
+        secret: None,
+        trusts_users: false,
+        since: 0,
+    };
+    views.add_export(export).expect("recorded");
+    assert_eq!((house.overlaps().len(), uncommitted()), (1, 0));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Devices that a client has mounted: in a namespace of its own a command mounts without any privilege, and hands the device over
 //! a socket to the process that answers. A token from an earlier call names the view to show. It is valid once, for the same user.
 
+use std::collections::HashMap;
 use std::io::{self, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use amalgam_engine::Time;
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_proto::{Reason, v1};
+use parking_lot::MutexGuard;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
 use rustix::process::Pid;
 
@@ -24,7 +26,7 @@ use crate::messages::path_bytes;
 
 /// How long a client may take to hand a device over.
 const WITHIN: Duration = Duration::from_secs(10);
-/// The most announced mounts that are kept: when there are more, all of them are forgotten.
+/// The most announced mounts at a time; more are refused.
 const EXPECTED_MAX: usize = 1_024;
 /// The time after which an announced mount that was not made is forgotten.
 const EXPECTED_NANOSECONDS: i64 = 60_000_000_000;
@@ -52,9 +54,10 @@ impl Views {
         let token = kernel::token().map_err(Error::io("make a token"))?;
         let options = mount_options(request.options.as_ref());
         let expected = Expected { view, path: path.clone(), options, since: self.context.now() };
-        let mut waiting = self.inner.expected.lock();
+        let mut waiting = self.expected();
         if waiting.len() >= EXPECTED_MAX {
-            waiting.clear();
+            let message = format!("{EXPECTED_MAX} mounts are being made, which is the most; try again in a minute");
+            return Err(Error::new(Reason::TooMany, message));
         }
         waiting.insert(token.clone(), expected);
         drop(waiting);
@@ -74,16 +77,21 @@ impl Views {
 
     /// Returns whether a client is about to mount a view.
     pub(super) fn is_expected(&self, id: u64) -> bool {
+        self.expected().values().any(|expected| expected.view == id)
+    }
+
+    /// Locks the announced mounts, by their tokens. Forgets those that were not made in time.
+    fn expected(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Expected>> {
         let now = self.context.now();
         let mut waiting = self.inner.expected.lock();
         waiting.retain(|_, expected| now.0.saturating_sub(expected.since.0) < EXPECTED_NANOSECONDS);
-        waiting.values().any(|expected| expected.view == id)
+        waiting
     }
 
     /// Answers requests of a device that a process has mounted in its own namespace.
     fn take_over(&self, token: &[u8], device: OwnedFd, process: Pid) -> Result<()> {
-        let unknown = || Error::new(Reason::NotFound, "unknown mount token, or one that was used before");
-        let view = self.inner.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
+        let unknown = || Error::new(Reason::NotFound, "unknown mount token, or one that was used before or is too old");
+        let view = self.expected().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
         let _using = self.context.using();
         // Locked until the mount exists, so that no other call closes the view.
         let locked = self.lock_view(view)?;
@@ -144,4 +152,49 @@ fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, OwnedFd)> {
     }
     let device = devices.into_iter().next().expect("there is one");
     Ok((token[..got.bytes].to_vec(), device))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
+
+    use super::*;
+    use crate::home::Home;
+    use crate::service::Service;
+
+    static NOW: AtomicI64 = AtomicI64::new(1);
+
+    fn now() -> Time {
+        Time(NOW.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn announced_mounts_are_limited_and_end_after_their_time() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let (views, act) = (&service.views, service.context.act("ann"));
+        let name = WorkspaceName::new("main").expect("a name");
+        service.context.workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
+        *views.inner.door.lock() = Some(around.path().join("door"));
+        for number in 0..EXPECTED_MAX {
+            let options = mount_options(None);
+            let expected = Expected { view: u64::MAX, path: PathBuf::new(), options, since: now() };
+            views.inner.expected.lock().insert(number.to_string().into_bytes(), expected);
+        }
+        let workspace = amalgam_proto::workspace_name(&name);
+        let request = v1::PrepareMountRequest { workspace, ..Default::default() };
+        let refused = views.prepare_mount(&request).expect_err("there are too many");
+        assert_eq!(refused.reason(), Reason::TooMany);
+        assert_eq!(views.inner.expected.lock().len(), EXPECTED_MAX, "the others can still be made");
+        NOW.fetch_add(EXPECTED_NANOSECONDS, Ordering::Relaxed);
+        let prepared = views.prepare_mount(&request).expect("the others are too old");
+        assert_eq!(views.inner.expected.lock().len(), 1);
+        NOW.fetch_add(EXPECTED_NANOSECONDS, Ordering::Relaxed);
+        let device = File::open("/dev/null").expect("opened").into();
+        let refused = views.take_over(&prepared.token, device, rustix::process::getpid()).expect_err("it is too old");
+        assert_eq!(refused.reason(), Reason::NotFound);
+    }
 }

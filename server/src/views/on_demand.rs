@@ -174,9 +174,15 @@ impl Views {
         Some(OpenTree { workspace: workspace.clone(), live })
     }
 
-    /// Returns whether a workspace has a live tree, open or not. It need not have uncommitted changes.
+    /// Returns whether the live tree of a workspace has uncommitted changes, open or not. One that another node has open counts as
+    /// changed.
     pub(crate) fn has_uncommitted(&self, workspace: &WorkspaceName) -> Result<bool> {
-        Ok(self.find_view(workspace)?.is_some())
+        let Some(id) = self.find_view(workspace)? else { return Ok(false) };
+        let open = self.inner.state.lock().open.get(&id).cloned();
+        Ok(match open {
+            Some(live) => !live.view.is_clean(),
+            None => self.context.live_trees.is_some() || View::has_work(&self.view_directory(id)),
+        })
     }
 
     /// Returns the paths in which an open live tree differs from the snapshot that it follows.
