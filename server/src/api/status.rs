@@ -5,6 +5,7 @@ use tonic::Status;
 
 use crate::call_log::is_from_network;
 use crate::error::Error;
+use crate::host_path::has_absolute_path;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -13,20 +14,50 @@ impl From<Error> for Failure {
 }
 
 impl Error {
-    /// Returns the error as a gRPC status.
-    ///
-    /// A caller on the network gets no path of the host: errors of the machine are only logged, and the message refers to the log.
+    /// Returns the error as a gRPC status, without paths of the host for a caller on the network.
     pub(crate) fn into_status(self) -> Status {
+        self.into_failure().into_status()
+    }
+
+    /// Returns the error for the caller of the running call.
+    ///
+    /// A caller on the network gets no path of the host: a message with one is only logged, and its replacement refers to the log.
+    pub(crate) fn into_failure(self) -> Failure {
         let mut failure = Failure::from(self);
-        let is_of_machine = matches!(failure.reason, Reason::Full | Reason::Fault | Reason::Busy);
-        if is_of_machine && failure.message.contains('/') && is_from_network() {
+        if is_from_network() && has_host_path(&failure) {
             tracing::warn!(message = failure.message, "a call failed");
-            failure.message = match failure.reason {
-                Reason::Full => "the server's disk is full; its log says more".to_owned(),
-                _ => "the server could not do this; its log says more".to_owned(),
-            };
+            failure.message = message_without_path(failure.reason).to_owned();
         }
-        failure.into_status()
+        failure
+    }
+}
+
+/// Returns whether the message of a failure may have a path of the host.
+fn has_host_path(failure: &Failure) -> bool {
+    match failure.reason {
+        // Errors of the machine: any slash counts.
+        Reason::Full | Reason::Fault | Reason::Busy => failure.message.contains('/'),
+        // They are about directories and mounts of the host. The names of workspaces in them can have slashes, too.
+        Reason::NoDirectory
+        | Reason::NestedDirectory
+        | Reason::DirectoryReplaced
+        | Reason::DirectoryGone
+        | Reason::Mounted
+        | Reason::MountRefused
+        | Reason::MountBusy => has_absolute_path(&failure.message),
+        _ => false,
+    }
+}
+
+fn message_without_path(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Full => "the server's disk is full; its log says more",
+        Reason::DirectoryGone => "the workspace's directory on the server no longer exists; the server's log says more",
+        Reason::DirectoryReplaced => {
+            "another directory is in the place of the workspace's directory on the server; the server's log says more"
+        }
+        Reason::Mounted => "the workspace is mounted on the server, so this cannot be done; unmount it there first",
+        _ => "the server could not do this; its log says more",
     }
 }
 
@@ -34,10 +65,74 @@ impl Error {
 mod tests {
     use std::io;
 
+    use amalgam_engine::Time;
     use amalgam_materializer::Error as MaterializerError;
+    use amalgam_proto::v1;
+    use amalgam_proto::v1::merge_service_client::MergeServiceClient;
+    use tower::Layer as _;
 
     use super::*;
+    use crate::api::{Api, Origin};
+    use crate::call_log::CallLogLayer;
+    use crate::calls::Calls;
     use crate::error::PARTLY;
+    use crate::home::Home;
+    use crate::messages::path_bytes;
+    use crate::serve::routes;
+    use crate::service::Service;
+
+    /// Returns the merge client of a caller.
+    fn merges(
+        service: &Service,
+        origin: Origin,
+    ) -> MergeServiceClient<crate::call_log::CallLog<tonic::service::Routes>> {
+        let api = Api::new(service.clone(), Calls::new(), origin);
+        MergeServiceClient::new(CallLogLayer(origin).layer(routes(api).prepare()))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_caller_on_the_network_gets_no_path_of_a_lost_directory_or_of_the_rules() {
+        let around = tempfile::tempdir().expect("a directory");
+        let home = Home::new(around.path().join("home"));
+        let service = Service::open(&home, || Time(5), &[]).expect("opened");
+        let place = around.path().join("main");
+        std::fs::create_dir(&place).expect("made");
+        let attach = v1::AttachDirectoryRequest {
+            path: path_bytes(&place),
+            workspace_id: "main".to_owned(),
+            ..Default::default()
+        };
+        service.directories.attach(&attach, &service.context.act("ann")).expect("attached");
+        let other = amalgam_engine::WorkspaceName::new("other").expect("a name");
+        service.context.workspaces.create(&other, &Default::default(), &service.context.act("ann")).expect("created");
+        let request = v1::MergeWorkspacesRequest {
+            target: "workspaces/main".to_owned(),
+            sources: vec!["workspaces/other".to_owned()],
+            ..Default::default()
+        };
+        let above = around.path().to_str().expect("text");
+        std::fs::rename(&place, around.path().join("moved")).expect("renamed");
+        let refused = merges(&service, Origin::Network).merge_workspaces(request.clone()).await.expect_err("refused");
+        let failure = Failure::of_status(&refused).expect("one of ours");
+        assert_eq!(failure.reason, Reason::DirectoryGone, "{refused}");
+        assert!(!failure.message.contains('/') && !refused.message().contains(above), "{refused}");
+        let refused = merges(&service, Origin::Local).merge_workspaces(request.clone()).await.expect_err("refused");
+        assert!(refused.message().contains(above), "a local caller gets the path: {refused}");
+
+        std::fs::create_dir(&place).expect("made");
+        let refused = merges(&service, Origin::Network).merge_workspaces(request).await.expect_err("refused");
+        let failure = Failure::of_status(&refused).expect("one of ours");
+        assert_eq!(failure.reason, Reason::DirectoryReplaced, "{refused}");
+        assert!(!failure.message.contains('/'), "{refused}");
+
+        let rules = v1::GetRulesRequest::default();
+        let shown = merges(&service, Origin::Network).get_rules(rules).await.expect("read").into_inner();
+        assert_eq!(&shown.path[..], b"merge.toml");
+        std::fs::write(home.path().join("merge.toml"), "nonsense = 1\n").expect("written");
+        let explain = v1::ExplainRulesRequest { path: "a".into(), ..Default::default() };
+        let refused = merges(&service, Origin::Network).explain_rules(explain).await.expect_err("refused");
+        assert!(refused.message().contains("merge.toml, line 1") && !refused.message().contains(above), "{refused}");
+    }
 
     #[test]
     fn partial_checkout_names_the_changed_paths_and_the_hint() {
