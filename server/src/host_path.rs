@@ -27,6 +27,15 @@ pub(crate) fn has_absolute_path(text: &str) -> bool {
     text.match_indices('/').any(|(at, _)| !text[..at].chars().next_back().is_some_and(continues_word))
 }
 
+/// Returns a path for a message to the caller of the running call: only its last name on the network, whose callers get no path of
+/// the host.
+pub(crate) fn shown_path(path: &Path) -> String {
+    match is_from_network() {
+        true => path.file_name().unwrap_or_default().display().to_string(),
+        false => path.display().to_string(),
+    }
+}
+
 /// Returns the recorded reason of a failure for the caller of the running call. A caller on the network gets no path of the host.
 pub(crate) fn reason_for_caller(reason: String) -> String {
     match is_from_network() && has_absolute_path(&reason) {
@@ -53,7 +62,7 @@ pub(crate) fn open_file(path: &Path) -> Result<File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed())?;
     if !file.metadata().map_err(failed())?.is_file() {
-        return Err(Error::new(Reason::Invalid, format!("{} is no regular file", path.display())));
+        return Err(Error::new(Reason::Invalid, format!("{} is no regular file", shown_path(path))));
     }
     Ok(file)
 }

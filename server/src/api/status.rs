@@ -1,5 +1,6 @@
 //! The wire form of errors: the one place that turns an [`Error`] into a [`Failure`] and a gRPC status.
 
+use amalgam_exchange::Error as ExchangeError;
 use amalgam_proto::{Failure, Reason};
 use tonic::Status;
 
@@ -23,29 +24,45 @@ impl Error {
     ///
     /// A caller on the network gets no path of the host: a message with one is only logged, and its replacement refers to the log.
     pub(crate) fn into_failure(self) -> Failure {
+        let is_hidden = is_from_network() && self.has_host_path();
         let mut failure = Failure::from(self);
-        if is_from_network() && has_host_path(&failure) {
+        if is_hidden {
             tracing::warn!(message = failure.message, "a call failed");
             failure.message = message_without_path(failure.reason).to_owned();
         }
         failure
     }
-}
 
-/// Returns whether the message of a failure may have a path of the host.
-fn has_host_path(failure: &Failure) -> bool {
-    match failure.reason {
-        // Errors of the machine: any slash counts.
-        Reason::Full | Reason::Fault | Reason::Busy => failure.message.contains('/'),
-        // They are about directories and mounts of the host. The names of workspaces in them can have slashes, too.
-        Reason::NoDirectory
-        | Reason::NestedDirectory
-        | Reason::DirectoryReplaced
-        | Reason::DirectoryGone
-        | Reason::Mounted
-        | Reason::MountRefused
-        | Reason::MountBusy => has_absolute_path(&failure.message),
-        _ => false,
+    /// Returns whether the message may have a path of the host.
+    fn has_host_path(&self) -> bool {
+        let message = self.to_string();
+        match self.reason() {
+            // Errors of the machine: any slash counts.
+            Reason::Full | Reason::Fault | Reason::Busy => message.contains('/'),
+            // They are about directories and mounts of the host. The names of workspaces in them can have slashes, too.
+            Reason::NoDirectory
+            | Reason::NestedDirectory
+            | Reason::DirectoryReplaced
+            | Reason::DirectoryGone
+            | Reason::Mounted
+            | Reason::MountRefused
+            | Reason::MountBusy => has_absolute_path(&message),
+            _ => self.is_of_host() && has_absolute_path(&message),
+        }
+    }
+
+    /// Returns whether a file or a directory of the host caused the error, for example the origin of a workspace that follows it.
+    fn is_of_host(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::Materializer(_) => true,
+            Self::Exchange(error) => matches!(
+                error,
+                ExchangeError::Host { .. } | ExchangeError::Invalid { .. } | ExchangeError::Unsupported { .. }
+            ),
+            Self::Hinted { source, .. } => source.is_of_host(),
+            Self::Shared(source) => source.is_of_host(),
+            _ => false,
+        }
     }
 }
 
@@ -132,6 +149,28 @@ mod tests {
         let explain = v1::ExplainRulesRequest { path: "a".into(), ..Default::default() };
         let refused = merges(&service, Origin::Network).explain_rules(explain).await.expect_err("refused");
         assert!(refused.message().contains("merge.toml, line 1") && !refused.message().contains(above), "{refused}");
+    }
+
+    #[test]
+    fn messages_with_paths_of_the_host_are_told_from_those_about_files_of_a_workspace() {
+        let exchange = |why: &str| ExchangeError::Invalid { what: "repository", why: why.to_owned() };
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        for error in [
+            Error::new(Reason::Mounted, "workspace agents/ann is mounted at /srv/ann"),
+            Error::new(Reason::Fault, "could not read srv/ann"),
+            Error::io("read /srv/ann")(gone()),
+            MaterializerError::Host { action: "open", path: "/srv/ann".to_owned(), source: gone() }.into(),
+            exchange("/srv/ann: not a repository").into(),
+        ] {
+            assert!(error.has_host_path(), "{error}");
+        }
+        for error in [
+            Error::new(Reason::Mounted, "workspace agents/ann is exported"),
+            Error::new(Reason::Invalid, "`/a` is an absolute path"),
+            exchange("there is no branch agents/ann").into(),
+        ] {
+            assert!(!error.has_host_path(), "{error}");
+        }
     }
 
     #[test]
