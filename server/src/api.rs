@@ -337,12 +337,13 @@ impl Api {
         let stream = self.calls.open_stream(caller).map_err(Error::into_status)?;
         let (send, receive) = mpsc::channel(QUEUE);
         let subscriber = Subscriber::new(send.clone(), &self.calls);
-        let following = task_in_call(CurrentCall::get(), follow(self.service.clone(), subscriber));
+        let following = follow(self.service.clone(), subscriber);
+        let following = task_in_call(CurrentCall::get(), async move { following.await.map_err(Error::into_status) });
         tokio::spawn(async move {
             let _stream = stream;
-            if let Err(failure) = following.await {
+            if let Err(status) = following.await {
                 // A client that does not read gets no error.
-                let _ = send.send_timeout(Err(failure.into_status()), SLOW_READER_AFTER).await;
+                let _ = send.send_timeout(Err(status), SLOW_READER_AFTER).await;
             }
         });
         Ok(tonic::Response::new(ReceiverStream::new(receive)))

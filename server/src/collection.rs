@@ -23,8 +23,8 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, CollectReport, KeepAll, LivedClock, Plan, Progress, RateLimit, Retention, Stage, StoreUsage,
-    Throttle, collect, first_kept_operation, last_operation_before, low_priority_readers, plan,
+    CollectOptions, CollectReport, KeepAll, LivedClock, Plan, Progress, RateLimit, Retention, Stage, Throttle, collect,
+    first_kept_operation, last_operation_before, low_priority_readers, plan,
 };
 use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
@@ -37,6 +37,8 @@ use crate::disk_quota::{Disk, DiskQuota, Shortage, shortage};
 use crate::error::{Error, Result};
 use crate::home::replace_file;
 use crate::views::Views;
+
+use usage::MeasuredUsage;
 
 /// Rate limits of an automatic collection, so that it leaves most of the machine to callers.
 const OBJECTS_PER_SECOND: u64 = 100_000;
@@ -64,8 +66,8 @@ struct Inner {
     readers: Option<rayon::ThreadPool>,
     under_way: AtomicBool,
     ending: AtomicBool,
-    /// The last measured usage of workspaces, and the last operation at that time. A collection clears it.
-    measured: Mutex<Option<(u64, Arc<StoreUsage>)>>,
+    /// The last measured usage of workspaces.
+    measured: Mutex<MeasuredUsage>,
     policy: AutoGcPolicy,
     /// The age of objects and operations.
     lived: Mutex<LivedClock>,
@@ -266,7 +268,7 @@ impl Collections {
         };
         let done = collect(&self.context.store, &options, &mut watch)?;
         self.quota.forget_added();
-        *self.inner.measured.lock() = None;
+        self.inner.measured.lock().clear();
         if !how.dry_run && self.context.home.pool_path().exists() {
             let removed = self.context.pool()?.remove_unused();
             removed.map_err(Error::io("remove files that no directory shares"))?;

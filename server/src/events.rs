@@ -274,7 +274,7 @@ impl EventStream {
             FIRST => first - 1,
             text => text.parse().map_err(|_| Error::new(Reason::Invalid, "after: not a position of an event"))?,
         };
-        if position + 1 < first || position > last {
+        if position.saturating_add(1) < first || position > last {
             return Err(out_of_range(context, position));
         }
         let following = context.operations.follow(store, position);
@@ -375,6 +375,15 @@ mod tests {
     fn filter(workspaces: &[&str], kinds: &[&str]) -> Result<EventFilter> {
         let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         EventFilter::new(&texts(workspaces), &texts(kinds))
+    }
+
+    #[test]
+    fn the_largest_position_is_out_of_range() {
+        let around = tempfile::tempdir().expect("a directory");
+        let home = crate::home::Home::new(around.path().join("home"));
+        let service = crate::service::Service::open(&home, || amalgam_engine::Time(5), &[]).expect("opened");
+        let opened = EventStream::open(&service.context, &u64::MAX.to_string(), EventFilter::default(), false);
+        assert_eq!(opened.err().expect("refused").reason(), Reason::OutOfRange);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
+use crate::host_path::reason_for_caller;
 
 /// The results of the last updates, by follower.
 pub(crate) struct FollowBook {
@@ -68,6 +69,10 @@ impl UpdateOutcome {
 impl LastUpdate {
     /// Converts the update to its message.
     pub(crate) fn message(&self) -> v1::FollowUpdate {
+        let reason = match self.how {
+            UpdateOutcome::Failed => reason_for_caller(self.reason.clone()),
+            _ => self.reason.clone(),
+        };
         v1::FollowUpdate {
             time: Some(amalgam_proto::timestamp(Time(self.time))),
             how: self.how.word().to_owned(),
@@ -76,7 +81,7 @@ impl LastUpdate {
             skipped: self.skipped,
             total: self.total,
             conflicts: self.conflicts,
-            reason: self.reason.clone(),
+            reason,
         }
     }
 }

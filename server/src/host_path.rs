@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use amalgam_proto::Reason;
 use rustix::fs::OFlags;
 
+use crate::call_log::is_from_network;
 use crate::error::{Error, Result};
 
 /// Parses an absolute path from a request.
@@ -18,6 +19,29 @@ pub(crate) fn host_path(bytes: &[u8]) -> Result<PathBuf> {
         return Err(Error::new(Reason::Invalid, format!("`{}` is not an absolute path", path.display())));
     }
     Ok(path.to_owned())
+}
+
+/// Returns whether a text has an absolute path: a slash that does not continue a word, unlike that of `workspaces/main`.
+pub(crate) fn has_absolute_path(text: &str) -> bool {
+    let continues_word = |before: char| before.is_alphanumeric() || "/._-".contains(before);
+    text.match_indices('/').any(|(at, _)| !text[..at].chars().next_back().is_some_and(continues_word))
+}
+
+/// Returns a path for a message to the caller of the running call: only its last name on the network, whose callers get no path of
+/// the host.
+pub(crate) fn shown_path(path: &Path) -> String {
+    match is_from_network() {
+        true => path.file_name().unwrap_or_default().display().to_string(),
+        false => path.display().to_string(),
+    }
+}
+
+/// Returns the recorded reason of a failure for the caller of the running call. A caller on the network gets no path of the host.
+pub(crate) fn reason_for_caller(reason: String) -> String {
+    match is_from_network() && has_absolute_path(&reason) {
+        true => "the server could not do this; its log says more".to_owned(),
+        false => reason,
+    }
 }
 
 /// Resolves the symlinks of a path. Components that do not exist yet are appended to the nearest parent that does.
@@ -38,7 +62,7 @@ pub(crate) fn open_file(path: &Path) -> Result<File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed())?;
     if !file.metadata().map_err(failed())?.is_file() {
-        return Err(Error::new(Reason::Invalid, format!("{} is no regular file", path.display())));
+        return Err(Error::new(Reason::Invalid, format!("{} is no regular file", shown_path(path))));
     }
     Ok(file)
 }
@@ -83,5 +107,17 @@ mod tests {
         assert!(make_empty(&path).expect("made"));
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o700);
         assert!(!make_empty(&path).expect("it is empty"));
+    }
+
+    #[test]
+    fn absolute_paths_are_told_from_names_with_slashes() {
+        for text in
+            ["/srv/a is gone", "mounted at /srv", "`/srv`: not there", "directory:/srv", "(/srv)", "umount '/a b'"]
+        {
+            assert!(has_absolute_path(text), "{text}");
+        }
+        for text in ["", "workspace agents/ann is mounted", "src/a, src//b", "`workspaces/main`", "a-/b", "1/2"] {
+            assert!(!has_absolute_path(text), "{text}");
+        }
     }
 }

@@ -16,6 +16,7 @@ use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
+use crate::call_log::is_from_network;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
@@ -43,13 +44,19 @@ impl MergeRules {
         self.context.home.path().join(FILE)
     }
 
+    /// Returns the path of the store's own rules for the caller of the running call: only the file name on the network, whose
+    /// callers get no path of the host.
+    fn shown_path(&self) -> PathBuf {
+        if is_from_network() { PathBuf::from(FILE) } else { self.rules_path() }
+    }
+
     /// Reads the text of the store's own rules; empty if there is no file.
     pub(crate) fn rules_text(&self) -> Result<String> {
         let path = self.rules_path();
         let action = format!("read {}", path.display());
         match std::fs::metadata(&path) {
             Ok(found) if found.len() > RULES_BYTES_MAX => {
-                let message = format!("{} has more than {RULES_BYTES_MAX} bytes", path.display());
+                let message = format!("{} has more than {RULES_BYTES_MAX} bytes", self.shown_path().display());
                 return Err(Error::new(Reason::Invalid, message));
             }
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
@@ -92,7 +99,7 @@ impl MergeRules {
         call: Option<&v1::CallRules>,
     ) -> Result<Arc<Rules>> {
         let text = self.rules_text()?;
-        let name = self.rules_path().display().to_string();
+        let name = self.shown_path().display().to_string();
         let mut rules = Rules::built_in();
         if !text.is_empty() {
             rules = rules.with_layer(Rules::read(&text, &name)?);
@@ -137,7 +144,8 @@ impl MergeRules {
 
     /// Returns whether rules of this source are those of the store, which only its user can write.
     pub(crate) fn is_own_source(&self, source: &str) -> bool {
-        source == self.rules_path().display().to_string()
+        // The source of a project's rules, and that of a call's, have other words.
+        source == FILE || source == self.rules_path().display().to_string()
     }
 
     /// Returns the commands in the project rules of a workspace's head, with their locations; empty without a workspace.
@@ -160,7 +168,7 @@ impl MergeRules {
         };
         Ok(v1::GetRulesResponse {
             text: self.rules_text()?,
-            path: Bytes::copy_from_slice(self.rules_path().as_os_str().as_bytes()),
+            path: Bytes::copy_from_slice(self.shown_path().as_os_str().as_bytes()),
             built_in: Rules::BUILT_IN.to_owned(),
             project,
             project_source,

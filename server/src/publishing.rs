@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::home::replace_file;
+use crate::host_path::reason_for_caller;
 
 /// The beginning of the resource names of reviews.
 pub(crate) const REVIEWS: &str = "reviews/";
@@ -68,6 +69,13 @@ pub(crate) struct Last {
     pub(crate) outcome: PublishOutcome,
     /// Why it was not merged, if it was not.
     pub(crate) reason: String,
+}
+
+impl Last {
+    /// Returns the reason for the caller of the running call. That of a failure may have a path of the host.
+    fn into_reason(self) -> String {
+        if self.outcome == PublishOutcome::Failed { reason_for_caller(self.reason) } else { self.reason }
+    }
 }
 
 /// The outcome of publishing a workspace. The words are those of the wire and of `publishing.json`.
@@ -182,7 +190,7 @@ impl Publishing {
             target: target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
             last_time: plan.last.as_ref().map(|last| amalgam_proto::timestamp(Time(last.time))),
             last_how: plan.last.as_ref().map(|last| last.outcome.word().to_owned()).unwrap_or_default(),
-            reason: plan.last.map(|last| last.reason).unwrap_or_default(),
+            reason: plan.last.map(Last::into_reason).unwrap_or_default(),
             review: review.unwrap_or_default(),
         })
     }

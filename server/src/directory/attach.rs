@@ -129,8 +129,9 @@ impl Directories {
                 (record.unwritten, record.unlisted) = (Vec::new(), 0);
             }
             record.identify(host.identity());
-            if !request.exclude.is_empty() {
-                record.exclude = request.exclude.clone();
+            // Without rules in the request, the directory keeps its own.
+            if request.take_all || !request.exclude.is_empty() {
+                (record.exclude, record.takes_all) = (request.exclude.clone(), request.take_all);
             }
             self.context.registry.put(record.clone())?;
             self.retry_background(&record.id);
@@ -458,6 +459,28 @@ mod tests {
             let threads: Vec<_> = (0..count).map(spawn).collect();
             threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
         })
+    }
+
+    #[test]
+    fn a_directory_that_is_attached_again_keeps_its_rules_unless_others_are_named() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let path = around.path().join("main");
+        std::fs::create_dir(&path).expect("a directory");
+        let rules_after = |request: v1::AttachDirectoryRequest| {
+            let request = v1::AttachDirectoryRequest { path: path_bytes(&path), ..request };
+            let record = service.directories.attach(&request, &service.context.act("ann")).expect("attached");
+            (record.exclude, record.takes_all)
+        };
+        let exclude = vec!["build".to_owned()];
+        let first = v1::AttachDirectoryRequest { exclude: exclude.clone(), ..Default::default() };
+        let again = v1::AttachDirectoryRequest { again: true, ..Default::default() };
+        assert_eq!(rules_after(first.clone()), (exclude.clone(), false));
+        assert_eq!(rules_after(again.clone()), (exclude.clone(), false), "it names none");
+        let everything = v1::AttachDirectoryRequest { take_all: true, ..again.clone() };
+        assert_eq!(rules_after(everything), (Vec::new(), true));
+        assert_eq!(rules_after(again), (Vec::new(), true), "it names none");
+        assert_eq!(rules_after(v1::AttachDirectoryRequest { again: true, ..first }), (exclude, false));
     }
 
     #[test]

@@ -185,6 +185,10 @@ impl Directories {
     ) -> Result<(HostDir, Attached<'_>)> {
         let _turn = self.context.registry.turn();
         self.refuse_second(workspace)?;
+        // A refusal leaves no new directory behind.
+        if path.symlink_metadata().is_err() {
+            self.refuse_inside_or_around(path, self.context.registry.all().iter())?;
+        }
         let made_here = make_empty(path)?;
         let host = HostDir::open(path)?;
         self.refuse_nested(path, &host)?;
@@ -331,5 +335,33 @@ fn is_empty_or_absent(path: &Path) -> Result<bool> {
         Ok(mut names) => Ok(names.next().is_none()),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(true),
         Err(source) => Err(Error::io(format!("read {}", path.display()))(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+
+    use super::*;
+    use crate::home::Home;
+    use crate::service::Service;
+
+    #[test]
+    fn a_refused_checkout_leaves_no_directory_behind() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let around = around.path().canonicalize().expect("a path");
+        let (outer, act) = (around.join("outer"), service.context.act("ann"));
+        std::fs::create_dir(&outer).expect("made");
+        let attach = v1::AttachDirectoryRequest { path: path_bytes(&outer), ..Default::default() };
+        service.directories.attach(&attach, &act).expect("attached");
+        let store = &service.context.store;
+        let session = store.session();
+        let root = WorkingTree::new(store).freeze().write(&session).expect("written");
+        let inner = outer.join("above/inner");
+        let name = WorkspaceName::new("other").expect("a name");
+        let refused = service.directories.attach_new(&inner, &name, "", root, false).err().expect("it is nested");
+        assert_eq!(refused.reason(), Reason::NestedDirectory, "{refused}");
+        assert!(!outer.join("above").exists());
     }
 }

@@ -89,7 +89,8 @@ impl Directories {
     /// Empties a directory in which everything came from a tree. Refuses one that holds anything else.
     fn remove_written(&self, host: &HostDir, root: RootId, token: &str) -> Result<()> {
         let (store, progress) = (&self.context.store, Progress::default());
-        let (rules, known) = (Rules::default(), KnownContents::default());
+        // Files that ignore rules leave out belong to the user, too.
+        let (rules, known) = (Rules::everything(), KnownContents::default());
         let mut index = Index::new(host.identity());
         let job = CaptureOptions {
             rules: &rules,
@@ -177,4 +178,43 @@ fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
         offset += block as u64;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::{RefMove, Time};
+
+    use super::*;
+    use crate::home::Home;
+    use crate::service::Service;
+
+    #[test]
+    fn a_directory_with_ignored_files_of_the_user_is_not_emptied() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let store = &service.context.store;
+        let mut tree = WorkingTree::new(store);
+        let session = store.session();
+        let path = around.path().join("main");
+        fs::create_dir_all(path.join("build")).expect("made");
+        for (name, text) in [(".amalgamignore", "build\n"), ("a", "text\n")] {
+            tree.write(name, text.as_bytes()).expect("written");
+            fs::write(path.join(name), text).expect("written");
+        }
+        let root = tree.freeze().write(&session).expect("written");
+        session.commit(root, RefMove::default()).expect("committed");
+        let host = HostDir::open(&path).expect("opened");
+        // The process died before it removed the note.
+        let staging = Staging::new();
+        service.directories.begin_checkout(&host, root, &staging).expect("begun");
+        drop(staging);
+        fs::write(path.join("build/out"), "of the user").expect("written");
+        let refused = service.directories.clean_unfinished(&path).expect_err("a file of the user is there");
+        assert_eq!(refused.reason(), Reason::AlreadyExists, "{refused}");
+        assert!(path.join("a").exists() && path.join("build/out").exists());
+
+        fs::remove_dir_all(path.join("build")).expect("removed");
+        service.directories.clean_unfinished(&path).expect("everything came from the checkout");
+        assert_eq!(fs::read_dir(&path).expect("read").count(), 0);
+    }
 }

@@ -36,6 +36,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CHECK_DIRECTORY_EVERY: Duration = Duration::from_secs(2);
 /// Delay before a background watch that could not start, or had to end, is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Delay before an automatic snapshot that failed is retried without an event. The retry reads all files of the directory.
+const CAPTURE_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for a call that works in a directory.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The session of the background watch; those of calls have other numbers.
@@ -259,9 +261,8 @@ impl Directories {
         tell: &mut impl FnMut(Event) -> Result<()>,
         over: &impl Fn() -> bool,
     ) -> Result<()> {
-        let (mut last, mut checked) = (Instant::now(), Instant::now());
-        // The first snapshot has the files that exist now.
-        let mut first = Some(last);
+        let mut checked = Instant::now();
+        let mut schedule = Schedule::new(checked);
         let mut seen = *eye.events.borrow();
         while !over() {
             if eye.watcher.wait(pace.look_every())? {
@@ -270,22 +271,24 @@ impl Directories {
             let events = *eye.events.borrow();
             if events != seen {
                 seen = events;
-                last = Instant::now();
-                first.get_or_insert(last);
+                schedule.note_event(Instant::now());
             }
             if checked.elapsed() >= CHECK_DIRECTORY_EVERY {
                 checked = Instant::now();
                 self.open_host(&self.record(name)?)?;
             }
-            if !pace.is_due(first, last) {
+            if schedule.next_due(pace).is_none_or(|due| due > Instant::now()) {
                 continue;
             }
-            first = None;
+            schedule.begin_capture();
             match self.capture_by_itself(name, actor) {
                 Ok(Some(result)) => tell(Event::Captured(result))?,
                 Ok(None) => {}
                 Err(failure) if is_lost(failure.reason()) => return Err(failure),
-                Err(failure) => tell(Event::Problem(failure.to_string()))?,
+                Err(failure) => {
+                    schedule.note_failure(Instant::now());
+                    tell(Event::Problem(failure.to_string()))?;
+                }
             }
         }
         Ok(())
@@ -348,6 +351,15 @@ impl Directories {
         self.watches.background.lock().remove(&id);
         self.watches.changed.notify_all();
         Ok(())
+    }
+
+    /// Ends the session of a background watch that could not be recorded. A watch that the record asks for goes on.
+    fn end_unwanted_background(&self, name: &str) {
+        let is_wanted = self.record(name).is_ok_and(|record| record.background.is_some());
+        // The watcher has ended even if its index cannot be saved; then files are only read again.
+        if !is_wanted && let Err(failure) = self.end_session(name, BACKGROUND) {
+            warn_failure(&failure, "the index of a watched directory was not saved");
+        }
     }
 
     fn set_background(&self, name: &str, background: Option<BackgroundWatch>) -> Result<String> {
@@ -483,11 +495,68 @@ impl Pace {
         let time = (!self.interval.is_zero()).then(|| first.checked_add(self.interval)).flatten();
         quiet.into_iter().chain(time).min()
     }
+}
 
-    fn is_due(&self, first: Option<Instant>, last: Instant) -> bool {
-        let Some(first) = first else { return false };
-        let is_quiet = !self.quiet.is_zero() && last.elapsed() >= self.quiet;
-        let is_time = !self.interval.is_zero() && first.elapsed() >= self.interval;
-        is_quiet || is_time
+/// The events since the last snapshot of a watch, which determine when the next one is due.
+struct Schedule {
+    /// The times of the first and of the last event; no snapshot is due without a first one.
+    first: Option<Instant>,
+    last: Instant,
+    /// The time before which a failed snapshot is not retried without an event.
+    not_before: Instant,
+}
+
+impl Schedule {
+    /// Creates the schedule of a new watch. Its first snapshot has the files that exist now.
+    fn new(now: Instant) -> Self {
+        Self { first: Some(now), last: now, not_before: now }
+    }
+
+    /// Records an event. The files have changed, so that a snapshot that failed is not delayed any more.
+    fn note_event(&mut self, now: Instant) {
+        (self.last, self.not_before) = (now, now);
+        self.first.get_or_insert(now);
+    }
+
+    /// Records that a snapshot begins: only later events make the next one due.
+    fn begin_capture(&mut self) {
+        self.first = None;
+    }
+
+    /// Records that the snapshot failed: another one is due after a delay, even without an event.
+    fn note_failure(&mut self, now: Instant) {
+        self.first.get_or_insert(now);
+        self.not_before = now + CAPTURE_RETRY_DELAY;
+    }
+
+    /// Returns when the next snapshot is due; `None` without events, or if the pace sets no delay.
+    fn next_due(&self, pace: &Pace) -> Option<Instant> {
+        let due = pace.next_due(self.first?, self.last)?;
+        Some(due.max(self.not_before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_snapshot_is_due_again_without_an_event() {
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let pace = Pace::new(1_000, 0);
+        let mut schedule = Schedule::new(begun);
+        assert_eq!(schedule.next_due(&pace), Some(begun + second));
+        schedule.begin_capture();
+        assert_eq!(schedule.next_due(&pace), None, "no event since");
+        schedule.note_event(begun + 2 * second);
+        schedule.begin_capture();
+        let failed = begun + 4 * second;
+        schedule.note_failure(failed);
+        assert_eq!(schedule.next_due(&pace), Some(failed + CAPTURE_RETRY_DELAY));
+        schedule.note_event(failed + second);
+        assert_eq!(schedule.next_due(&pace), Some(failed + 2 * second), "an event ends the delay");
+        schedule.begin_capture();
+        assert_eq!(schedule.next_due(&pace), None, "the retry is under way");
+        assert_eq!(Schedule::new(begun).next_due(&Pace::new(0, 0)), None, "this pace takes no snapshots");
     }
 }

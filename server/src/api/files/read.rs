@@ -124,6 +124,6 @@ fn refuse_many(paths: usize) -> Result<()> {
 }
 
 fn failure_message(error: Error) -> v1::FileFailure {
-    let Failure { reason, message, .. } = Failure::from(error);
+    let Failure { reason, message, .. } = error.into_failure();
     v1::FileFailure { reason: reason.word().to_owned(), message }
 }

@@ -6,7 +6,9 @@ use amalgam_conflicts::{Style, render_entry};
 use amalgam_engine::content::read_at;
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{Content, Node};
-use amalgam_engine::{DiffOptions, Entry, SnapshotId, TreePath, diff_roots, entry_at, list_directory};
+use amalgam_engine::{
+    DiffOptions, Entry, Error as EngineError, SnapshotId, TreePath, diff_roots, entry_at, list_directory,
+};
 use amalgam_proto::v1;
 use bytes::Bytes;
 
@@ -116,18 +118,31 @@ impl PathSearch<'_> {
         Ok(())
     }
 
+    /// Returns a snapshot, or its nearest first-parent ancestor, whose whole tree is kept; `None` if the history ends before.
+    fn nearest_with_tree(&self, mut id: SnapshotId) -> Result<Option<SnapshotId>> {
+        loop {
+            let snapshot = match self.service.context.store.snapshot(id) {
+                Ok(snapshot) => snapshot,
+                // Its record was collected: the history ends here.
+                Err(EngineError::Missing { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            if self.has_tree(id)? {
+                return Ok(Some(id));
+            }
+            let Some(next) = snapshot.parents.first() else { return Ok(None) };
+            id = *next;
+        }
+    }
+
     /// Sends the matching paths that a snapshot removed. A parent whose tree was dropped is replaced by its nearest first-parent
     /// ancestor with a tree.
-    fn removed(&mut self, mut parent: SnapshotId, child: SnapshotId) -> Result<()> {
+    fn removed(&mut self, parent: SnapshotId, child: SnapshotId) -> Result<()> {
         if !self.has_tree(child)? {
             return Ok(());
         }
+        let Some(parent) = self.nearest_with_tree(parent)? else { return Ok(()) };
         let store = self.service.context.store.clone();
-        while !self.has_tree(parent)? {
-            let next = store.snapshot(parent)?.parents.first().copied();
-            let Some(next) = next else { return Ok(()) };
-            parent = next;
-        }
         let root = |id| store.snapshot(id).map(|snapshot| snapshot.root).map_err(Error::from);
         let diff = diff_roots(&store, Some(root(parent)?), Some(root(child)?), DiffOptions::default());
         for change in diff? {
@@ -231,8 +246,59 @@ impl LineSearch<'_> {
         let mut bytes = vec![0; size as usize];
         match read_at(store, &content, size, 0, &mut bytes) {
             Ok(()) => Ok(Some(bytes)),
-            Err(amalgam_engine::Error::Purged { .. }) => Ok(None),
+            Err(EngineError::Purged { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::object::Snapshot;
+    use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
+    use amalgam_engine::{Time, WorkingTree};
+    use tokio_stream::StreamExt as _;
+
+    use super::super::super::Api;
+    use super::*;
+    use crate::home::Home;
+    use crate::serve::Calls;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_search_ends_at_a_parent_without_a_record() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let store = &service.context.store;
+        let mut tree = WorkingTree::new(store);
+        tree.write("kept", b"x").expect("written");
+        let session = store.session();
+        let root = tree.freeze().write(&session).expect("written");
+        let snapshot = Snapshot {
+            root,
+            parents: vec![SnapshotId::of(b"collected")],
+            author: "ann".to_owned(),
+            time: Time(5),
+            message: "after it".to_owned(),
+            metadata: Default::default(),
+            generation: 1,
+        };
+        let id = session.put_snapshot(snapshot).expect("put");
+        session.write_all_ahead().expect("written");
+        let name = WorkspaceName::new("main").expect("a name");
+        let new = NewWorkspace { from: Some(id), ..NewWorkspace::default() };
+        service.context.workspaces.create(&name, &new, &service.context.act("ann")).expect("created");
+        drop(session);
+
+        let request = v1::FindPathsRequest {
+            workspace: "workspaces/main".to_owned(),
+            pattern: "kept".to_owned(),
+            ..Default::default()
+        };
+        let api = Api::new(service, Calls::new(), crate::api::Origin::Local);
+        let search = move |service: &Service, sender: &Sender<v1::FindPathsResponse>| paths(service, &request, sender);
+        let answers: Vec<_> = api.stream("ada", search).expect("begun").into_inner().collect().await;
+        let found: Vec<_> =
+            answers.into_iter().map(|answer| answer.expect("no failure").entry.expect("an entry")).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
     }
 }

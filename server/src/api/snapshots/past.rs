@@ -15,18 +15,21 @@ use crate::permissions::VisibleEntries;
 use crate::service::Service;
 
 /// Returns a page of a log. The token holds the number of snapshots before the page and the heads of the log, so that later commits
-/// do not shift the pages.
+/// do not shift the pages. With more than [`TOKEN_HEADS_MAX`] heads, every page begins from the present ones.
 pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Result<v1::ListSnapshotsResponse> {
     let here = service.context.here(&request.workspace)?;
     let limit = page_size(request.page_size)?;
     let paths = tree_paths(&request.paths)?;
     paths.iter().try_for_each(|path| service.context.ensure_visible(path, here.as_ref()))?;
-    let (heads, skip) = match request.page_token.as_str() {
-        "" => {
-            let from = From { revisions: &request.revisions, all: request.all, project: request.project };
-            (heads(service, &from, here.as_ref())?, 0)
-        }
+    let (known, skip) = match request.page_token.as_str() {
+        "" => (Vec::new(), 0),
         token => read_token(token)?,
+    };
+    let heads = if known.is_empty() {
+        let from = From { revisions: &request.revisions, all: request.all, project: request.project };
+        heads(service, &from, here.as_ref())?
+    } else {
+        known
     };
     let history = &service.context.history;
     let excluded = ancestors(service, &request.exclude, here.as_ref())?;
@@ -48,7 +51,7 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
                 if !excluded.contains(&version.id) && is_version_visible(service, &mut visible, &version)? {
                     listed.push(version.id);
                 }
-                if listed.len() > skip + limit {
+                if listed.len() > skip.saturating_add(limit) {
                     break;
                 }
             }
@@ -60,7 +63,7 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     found.truncate(limit);
     let marks = service.context.marks();
     let snapshots = found.iter().map(|id| service.context.snapshot_message(*id, &marks)).collect::<Result<_>>()?;
-    let next_page_token = if is_last { String::new() } else { token(&heads, skip + limit) };
+    let next_page_token = if is_last { String::new() } else { token(&heads, skip.saturating_add(limit)) };
     Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
 }
 
@@ -130,12 +133,13 @@ fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceNam
     Ok(found)
 }
 
-/// The most heads that a page token holds. Further heads are left out, so later pages lack the snapshots that only they reach.
+/// The most heads that a page token holds. The token of a log with more heads holds none of them.
 const TOKEN_HEADS_MAX: usize = 512;
 
 fn token(heads: &[SnapshotId], skip: usize) -> String {
     let mut token = skip.to_string();
-    for head in heads.iter().take(TOKEN_HEADS_MAX) {
+    let held: &[SnapshotId] = if heads.len() > TOKEN_HEADS_MAX { &[] } else { heads };
+    for head in held {
         token.push('.');
         token.push_str(&head.to_string());
     }
@@ -267,4 +271,70 @@ pub(super) fn bisect_step(
         first_bad: first_bad.iter().map(|id| message(*id)).collect::<Result<_>>()?,
         next: step.next.map(message).transpose()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::object::Snapshot;
+    use amalgam_engine::{Time, WorkingTree, WriteSession};
+
+    use super::*;
+    use crate::home::Home;
+
+    /// Puts snapshots without parents, and returns their names.
+    fn put_snapshots(service: &Service, session: &WriteSession, count: usize) -> Vec<String> {
+        let mut tree = WorkingTree::new(&service.context.store);
+        tree.write("a", b"x").expect("written");
+        let root = tree.freeze().write(session).expect("written");
+        let put = |number: usize| {
+            let snapshot = Snapshot {
+                root,
+                parents: Vec::new(),
+                author: "ann".to_owned(),
+                time: Time(5),
+                message: number.to_string(),
+                metadata: Default::default(),
+                generation: 0,
+            };
+            session.put_snapshot(snapshot).expect("put").to_string()
+        };
+        let ids = (0..count).map(put).collect();
+        session.write_all_ahead().expect("written");
+        ids
+    }
+
+    #[test]
+    fn pages_of_more_heads_than_a_token_holds_have_every_snapshot_once() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let session = service.context.store.session();
+        let revisions = put_snapshots(&service, &session, TOKEN_HEADS_MAX + 2);
+        let mut request = v1::ListSnapshotsRequest { revisions, page_size: 200, ..Default::default() };
+        let mut listed = HashSet::new();
+        loop {
+            let page = list(&service, &request).expect("listed");
+            for snapshot in page.snapshots {
+                assert!(listed.insert(snapshot.name.clone()), "{} is listed twice", snapshot.name);
+            }
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        assert_eq!(listed.len(), TOKEN_HEADS_MAX + 2);
+    }
+
+    #[test]
+    fn a_page_after_the_largest_number_of_snapshots_is_empty() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let session = service.context.store.session();
+        let request = v1::ListSnapshotsRequest {
+            revisions: put_snapshots(&service, &session, 1),
+            paths: vec![Bytes::from_static(b"a")],
+            page_token: usize::MAX.to_string(),
+            ..Default::default()
+        };
+        assert!(list(&service, &request).expect("listed").snapshots.is_empty());
+    }
 }

@@ -67,7 +67,8 @@ impl Sizes {
                 Err(error) => return Err(error),
             };
             if snapshot.parents.len() > 1 {
-                length = history.log(&[id], LogOrder::Generation)?.count() as u64;
+                let mut log = history.log(&[id], LogOrder::Generation)?;
+                length = log.try_fold(0, |count: u64, entry| entry.map(|_| count + 1))?;
                 self.lengths.insert(id, length);
                 break;
             }
@@ -118,5 +119,54 @@ impl Sizes {
                 None => open.push(Open::new(store, below, &mut linked)?),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use amalgam_engine::backend::{Fault, FaultPlan, Inspect, Memory};
+    use amalgam_engine::object::Snapshot;
+    use amalgam_engine::{StoreOptions, Time, WorkingTree};
+
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_history_that_cannot_be_read_is_an_error() {
+        let plan = Arc::new(FaultPlan::default());
+        let backend: Arc<dyn Inspect> = Arc::new(Fault::new(Memory::default(), Arc::clone(&plan)));
+        let open = || Store::new(Arc::clone(&backend), &StoreOptions::default());
+        let store = open();
+        let session = store.session();
+        let root = WorkingTree::new(&store).freeze().write(&session).expect("written");
+        let put = |message: &str, parents: &[SnapshotId], generation| {
+            let snapshot = Snapshot {
+                root,
+                parents: parents.to_vec(),
+                author: "ann".to_owned(),
+                time: Time(5),
+                message: message.to_owned(),
+                metadata: Default::default(),
+                generation,
+            };
+            session.put_snapshot(snapshot).expect("put")
+        };
+        let first = put("first", &[], 0);
+        let (ours, theirs) = (put("ours", &[first], 1), put("theirs", &[first], 1));
+        let merge = put("merge", &[ours, theirs], 2);
+        session.write_all_ahead().expect("written");
+        let mut errors = 0;
+        for reads in 0..10 {
+            // A store without cached snapshots.
+            let history = History::of(&open());
+            plan.fail_after_reads(reads);
+            match Sizes::default().length(&history, merge) {
+                Ok(length) => assert_eq!(length, 4, "after {reads} reads"),
+                Err(_) => errors += 1,
+            }
+            plan.heal();
+        }
+        assert!((1..10).contains(&errors), "{errors}");
     }
 }

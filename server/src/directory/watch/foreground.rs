@@ -10,7 +10,7 @@ use amalgam_proto::v1::watch_directory_response::Event;
 use amalgam_proto::{Reason, v1};
 use tokio::net::unix::pipe;
 
-use super::{BACKGROUND, CHECK_DIRECTORY_EVERY, CHECK_INTERVAL, Pace, SharedWatcher, is_lost};
+use super::{BACKGROUND, CHECK_DIRECTORY_EVERY, CHECK_INTERVAL, Pace, Schedule, SharedWatcher, is_lost};
 use crate::directory::Directories;
 use crate::error::{Error, Result};
 use crate::registry::BackgroundWatch;
@@ -99,7 +99,10 @@ impl Directories {
                 interval_milliseconds: request.interval_milliseconds,
                 actor: actor.to_owned(),
             };
-            self.keep_in_background(&request.name, background)?;
+            if let Err(failure) = self.keep_in_background(&request.name, background) {
+                self.end_unwanted_background(&request.name);
+                return Err(failure);
+            }
             return Ok((events, None));
         }
         watches.foreground.fetch_add(1, Ordering::Relaxed);
@@ -117,11 +120,9 @@ impl Directories {
     ) -> Result<()> {
         let (mut events, mut lost) = (eye.events.subscribe(), eye.lost.subscribe());
         self.tend(name, eye);
-        let mut last = Instant::now();
-        // The first snapshot has the files that exist now.
-        let mut first = Some(last);
+        let mut schedule = Schedule::new(Instant::now());
         loop {
-            let due = first.and_then(|first| pace.next_due(first, last));
+            let due = schedule.next_due(pace);
             tokio::select! {
                 why = listener.ended() => return ended(&why),
                 found = lost.wait_for(Option::is_some) => {
@@ -130,21 +131,23 @@ impl Directories {
                 }
                 changed = events.changed() => {
                     if changed.is_ok() {
-                        last = Instant::now();
-                        first.get_or_insert(last);
+                        schedule.note_event(Instant::now());
                     }
                     continue;
                 }
                 () = sleep_until(due) => {}
             }
-            first = None;
+            schedule.begin_capture();
             let (directory, author) = (name.to_owned(), actor.to_owned());
             match self.aside(listener, move |service| service.capture_by_itself(&directory, &author)).await {
                 Ok(Some(result)) => tell(listener, Event::Captured(result)).await?,
                 Ok(None) => {}
                 Err(failure) if is_lost(failure.reason()) => return Err(failure),
                 Err(failure) if failure.reason() == Reason::Cancelled => return Ok(()),
-                Err(failure) => tell(listener, Event::Problem(failure.to_string())).await?,
+                Err(failure) => {
+                    schedule.note_failure(Instant::now());
+                    tell(listener, Event::Problem(failure.to_string())).await?;
+                }
             }
         }
     }
@@ -230,5 +233,41 @@ async fn sleep_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+
+    use super::*;
+    use crate::home::Home;
+    use crate::messages::path_bytes;
+    use crate::service::Service;
+
+    #[test]
+    fn a_background_watch_that_cannot_be_recorded_leaves_no_watcher() {
+        let around = tempfile::tempdir().expect("a directory");
+        let home = Home::new(around.path().join("home"));
+        let service = Service::open(&home, || Time(5), &[]).expect("opened");
+        let directories = &service.directories;
+        directories.resume_watches();
+        let path = around.path().join("main");
+        std::fs::create_dir(&path).expect("made");
+        let attach = v1::AttachDirectoryRequest { path: path_bytes(&path), ..Default::default() };
+        let record = directories.attach(&attach, &service.context.act("ann")).expect("attached");
+        // A directory in the place of the record's file, which cannot be replaced then.
+        let file = home.directories_path().join(format!("{}.json", record.id));
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::create_dir_all(file.join("full")).expect("made");
+        let request = v1::WatchDirectoryRequest {
+            name: amalgam_proto::directory_name(&record.id),
+            quiet_milliseconds: 1_000,
+            detach: true,
+            ..Default::default()
+        };
+        let refused = directories.begin_asked(&request, "ann").err().expect("the record cannot be written");
+        assert_eq!(refused.reason(), Reason::Fault, "{refused}");
+        assert!(!directories.is_watching());
     }
 }

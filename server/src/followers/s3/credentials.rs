@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use amalgam_proto::Reason;
 
 use crate::error::{Error, Result};
+use crate::host_path::shown_path;
 
 const PROFILE_DEFAULT: &str = "default";
 
@@ -43,7 +44,7 @@ impl Credentials {
         Self::of_text(&text, profile).ok_or_else(|| {
             let message = format!(
                 "{} has no aws_access_key_id and aws_secret_access_key for the profile {profile}; AWS_PROFILE names another one",
-                path.display()
+                shown_path(path)
             );
             Error::new(Reason::Invalid, message)
         })
