@@ -7,6 +7,7 @@
 
 mod auto_gc;
 mod clock;
+mod measured_usage;
 mod usage;
 
 pub(crate) use auto_gc::AutoGcPolicy;
@@ -38,7 +39,7 @@ use crate::error::{Error, Result};
 use crate::home::replace_file;
 use crate::views::Views;
 
-use usage::MeasuredUsage;
+use measured_usage::MeasuredUsage;
 
 /// Rate limits of an automatic collection, so that it leaves most of the machine to callers.
 const OBJECTS_PER_SECOND: u64 = 100_000;

@@ -35,30 +35,6 @@ pub(crate) enum Subject {
     Snapshot(SnapshotId),
 }
 
-/// The cache of the last measured usage of workspaces. A collection clears it.
-#[derive(Default)]
-pub(super) struct MeasuredUsage {
-    /// The number of collections that have cleared the cache.
-    collections: u64,
-    /// The last operation before the measurement, and the result.
-    last: Option<(u64, Arc<StoreUsage>)>,
-}
-
-impl MeasuredUsage {
-    /// Clears the cache after a collection.
-    pub(super) fn clear(&mut self) {
-        self.collections += 1;
-        self.last = None;
-    }
-
-    /// Keeps the result of a measurement that began after this number of collections, unless another one has ended since.
-    fn keep(&mut self, collections: u64, operation: u64, usage: &Arc<StoreUsage>) {
-        if self.collections == collections {
-            self.last = Some((operation, Arc::clone(usage)));
-        }
-    }
-}
-
 impl Collections {
     /// Measures a subject. The results are in the order in which they are sent.
     pub(crate) fn measure_usage(&self, subject: &Subject, tell: Tell<'_>) -> Result<Vec<Event>> {
@@ -253,22 +229,4 @@ fn ended() -> Error {
 
 fn tally(tally: Tally) -> v1::ObjectTally {
     v1::ObjectTally { objects: tally.objects, bytes: tally.bytes }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_measurement_beside_a_collection_is_not_cached() {
-        let (mut known, usage) = (MeasuredUsage::default(), Arc::new(StoreUsage::default()));
-        let before = known.collections;
-        known.clear();
-        known.keep(before, 7, &usage);
-        assert!(known.last.is_none(), "it may count objects that were collected");
-        known.keep(known.collections, 7, &usage);
-        assert_eq!(known.last.as_ref().map(|(operation, _)| *operation), Some(7));
-        known.clear();
-        assert!(known.last.is_none());
-    }
 }
