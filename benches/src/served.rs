@@ -84,7 +84,7 @@ impl Served {
             authentication: Authentication::Keys,
             metrics_open: false,
             audit_log: Some(directory.join("audit.log")),
-            rates: RatePreset { other: NonZeroU32::MAX, ..RatePreset::DEFAULT },
+            rates: RatePreset::uniform(NonZeroU32::MAX),
             webhooks: amalgam_gateway::WebhookOptions::default(),
             sandboxes,
             has_traces: false,

@@ -67,7 +67,12 @@ pub const KEYS: [ServerSetting; 32] = [
     setting("behind-tls-proxy", "AMALGAM_BEHIND_TLS_PROXY", "false", "a proxy in front of the server terminates TLS"),
     setting("insecure-no-auth", "AMALGAM_INSECURE_NO_AUTH", "false", "no keys, on loopback only"),
     setting("open-metrics", "AMALGAM_OPEN_METRICS", "false", "/metrics needs no key"),
-    setting("rate", "AMALGAM_RATE", "default", "calls per minute and key: `default`, `strict` or a number"),
+    setting(
+        "rate",
+        "AMALGAM_RATE",
+        "default",
+        "calls per minute and key, by class: `default`, `strict`, or a number for each class",
+    ),
     setting("nfs", "AMALGAM_NFS", "none", "address and port of NFS, for the local store"),
     setting("nfs-allow", "AMALGAM_NFS_ALLOW", "this machine", "networks that may connect by NFS, separated by commas"),
     setting(
@@ -454,7 +459,7 @@ impl ServerSettings {
             "strict" => Ok(RatePreset::STRICT),
             number => {
                 let number = number.parse().map_err(|_| "write `default`, `strict` or a number above 0".to_owned())?;
-                Ok(RatePreset { other: number, ..RatePreset::DEFAULT })
+                Ok(RatePreset::uniform(number))
             }
         })?;
         Ok(rates.unwrap_or(RatePreset::DEFAULT))

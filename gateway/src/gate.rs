@@ -149,7 +149,7 @@ impl Gate {
         identity.agent().clone_into(&mut end.agent);
         identity.key_id().clone_into(&mut end.key_id);
         if let Some(key) = &identity.key {
-            self.inner.limits.count(&key.id, CallClass::Other).map_err(|wait| {
+            self.inner.limits.count(&key.id, CallClass::of(end.method)).map_err(|wait| {
                 self.inner.metrics.limited();
                 rate_limited(wait)
             })?;

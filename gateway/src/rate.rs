@@ -12,15 +12,29 @@ use crate::key::KeyId;
 /// Number of remembered keys above which idle ones are dropped.
 const KEYS_REMEMBERED_MAX: usize = 10_000;
 
+/// Prefix of the methods of sandboxes.
+const SANDBOXES: &str = "amalgam.v1.SandboxService/";
+
 /// The class of a call. Each class has a limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallClass {
-    /// Creating a sandbox.
+    /// Creating a sandbox, or forking one.
     CreateSandbox,
-    /// Running a command.
+    /// Starting a command or a terminal.
     RunCommand,
     /// Everything else.
     Other,
+}
+
+impl CallClass {
+    /// Returns the class of a method, by its name in the form `package.Service/Method`.
+    pub fn of(method: &str) -> Self {
+        match method.strip_prefix(SANDBOXES) {
+            Some("CreateSandbox" | "ForkSandbox" | "RunOnFork") => Self::CreateSandbox,
+            Some("RunCommand" | "StreamCommand" | "CreateTerminal") => Self::RunCommand,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Calls per minute for each class.
@@ -39,6 +53,11 @@ impl RatePreset {
     pub const STRICT: Self = Self::of(10, 100, 1_000);
     /// Sixty times the strict preset, so that a tree search is not throttled.
     pub const DEFAULT: Self = Self::of(600, 6_000, 60_000);
+
+    /// Returns the preset with the same number for each class.
+    pub const fn uniform(number: NonZeroU32) -> Self {
+        Self { create_sandbox: number, run_command: number, other: number }
+    }
 
     const fn of(create_sandbox: u32, run_command: u32, other: u32) -> Self {
         const fn positive(number: u32) -> NonZeroU32 {
@@ -92,6 +111,13 @@ impl RateLimits {
 mod tests {
     use super::*;
     use crate::key::KeyText;
+
+    #[test]
+    fn the_classes_name_methods_that_exist() {
+        let of_class =
+            |class| crate::method::METHODS.iter().filter(|method| CallClass::of(method.name) == class).count();
+        assert_eq!((of_class(CallClass::CreateSandbox), of_class(CallClass::RunCommand)), (3, 3));
+    }
 
     #[test]
     fn a_key_that_used_its_calls_is_refused_and_others_are_not() {

@@ -148,3 +148,23 @@ async fn a_key_that_used_its_calls_is_told_when_to_try_again() {
     assert!((1..=12).contains(&seconds), "{seconds}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sandboxes_and_commands_have_rate_limits_of_their_own() {
+    let one = 1.try_into().unwrap();
+    let rates = RatePreset { create_sandbox: one, run_command: one, ..RatePreset::DEFAULT };
+    let mut server = Running::with_rates(rates).await;
+    let key = server.key("write,run", &[], false).await;
+    let headers = [("x-api-key", key.as_str()), ("content-type", "application/json")];
+    let post = async |path: &str| server.rest(http::Method::POST, path, &headers, "{}").await.status.as_u16();
+    // This server has no sandboxes. Refused calls count, too.
+    for path in ["/api/v1/sandboxes", "/api/v1/sandboxes/sbx-none/process/run"] {
+        assert_ne!(post(path).await, 429, "{path}");
+        assert_eq!(post(path).await, 429, "{path}");
+    }
+    assert_eq!(post("/api/v1/sandboxes/sbx-none/fork").await, 429, "a fork is a creation");
+    assert_eq!(post("/api/v1/sandboxes/sbx-none/process/stream").await, 429, "a stream is of a command");
+    let listed = server.rest(http::Method::GET, "/api/v1/workspaces", &headers, "").await;
+    assert_eq!(listed.status, 200, "other calls have their own limit");
+    server.stop().await;
+}
