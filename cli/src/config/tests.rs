@@ -1,3 +1,5 @@
+//! Tests of the settings and of their file.
+
 use super::*;
 
 fn config(text: &str) -> Config {
