@@ -42,8 +42,6 @@ const FOLLOWER: &str = "amalgam";
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the thread sleeps while no workspace follows a source.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Delay before a failed update is retried.
-const RETRY_DELAY_NANOSECONDS: i64 = 60 * 1_000_000_000;
 /// The most updates that run at once.
 const PARALLEL_UPDATES_MAX: usize = 8;
 /// The interval of a follower without a mode.
@@ -337,7 +335,7 @@ impl Followers {
 
     /// Returns when the next follower is due, or `None` if all wait for a change of their source.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        self.inner.table.lock().next_due()
+        self.inner.table.lock().next_due(self.context.now())
     }
 
     /// Ends the thread that updates followers.
@@ -459,8 +457,7 @@ impl Followers {
             Ok(_) => {}
             Err(failure) => {
                 warn_failure(&failure, &format!("update of {name} from its source failed"));
-                let not_before = self.context.now().0.saturating_add(RETRY_DELAY_NANOSECONDS);
-                self.inner.table.lock().delay(name, not_before);
+                self.inner.table.lock().delay(name, self.context.now());
             }
         }
     }
