@@ -353,6 +353,21 @@ fn header(kind: u8, name: &[u8], size: &[u8; 12]) -> Vec<u8> {
     block
 }
 
+/// A PAX record, whose length counts itself.
+fn record(key: &str, value: &str) -> String {
+    let rest = key.len() + value.len() + 3;
+    let length = (1..).map(|digits: usize| rest + digits).find(|it| it.to_string().len() + rest == *it);
+    format!("{} {key}={value}\n", length.expect("a length"))
+}
+
+/// A PAX header of a kind (`x` or `g`) and its records.
+fn pax_header(kind: u8, records: &str) -> Vec<u8> {
+    let mut bytes = header(kind, b"x", format!("{:011o}\0", records.len()).as_bytes().try_into().expect("12"));
+    bytes.extend_from_slice(records.as_bytes());
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
 #[test]
 fn bombs_are_refused_at_their_beginning() {
     // 8 EiB claimed, nothing there; then a header of records without end.
@@ -368,6 +383,27 @@ fn bombs_are_refused_at_their_beginning() {
     assert!(import_bytes(&prefixes).is_err());
     let negative = header(b'0', b"n", &[0xff; 12]);
     assert!(import_bytes(&negative).is_err());
+}
+
+#[test]
+fn pax_records_that_take_too_much_memory_are_refused() {
+    let file = |name: &str| header(b'0', name.as_bytes(), b"00000000000\0");
+    let global = |keys: usize| {
+        let member = |number: usize| {
+            let records = record(&format!("comment.{}", number % keys), &"c".repeat(100_000));
+            [pax_header(b'g', &records), file(&format!("f{number}"))].concat()
+        };
+        (0..20).flat_map(member).chain([0; 1024]).collect::<Vec<u8>>()
+    };
+    let (_, imported) = import_bytes(&global(5)).expect("later records replace those with the same keys");
+    assert_eq!(imported.report.files, 20);
+    let records: String = (0..600_000).map(|number| record(&format!("key.{number}"), "v")).collect();
+    let own = [pax_header(b'x', &records), file("f"), vec![0; 1024]].concat();
+    for archive in [global(20), own] {
+        let error = import_bytes(&archive).err().expect("too many records");
+        assert!(matches!(error, Error::Malformed { .. }), "{error}");
+        assert!(error.to_string().contains("PAX records take too much memory"), "{error}");
+    }
 }
 
 #[test]
@@ -390,16 +426,9 @@ fn a_compression_bomb_is_stopped_by_its_ratio() {
 
 #[test]
 fn sparse_maps_that_lie_are_refused() {
-    let record = |key: &str, value: &str| {
-        let rest = key.len() + value.len() + 3;
-        let length = (1..).map(|digits: usize| rest + digits).find(|it| it.to_string().len() + rest == *it);
-        format!("{} {key}={value}\n", length.expect("a length"))
-    };
     let archive = |map: &str, size: &str, data: usize| {
         let records = record("GNU.sparse.size", size) + &record("GNU.sparse.map", map);
-        let mut bytes = header(b'x', b"x", format!("{:011o}\0", records.len()).as_bytes().try_into().expect("12"));
-        bytes.extend_from_slice(records.as_bytes());
-        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        let mut bytes = pax_header(b'x', &records);
         bytes.extend(header(b'0', b"f", format!("{data:011o}\0").as_bytes().try_into().expect("12")));
         bytes.resize((bytes.len() + data).next_multiple_of(512) + 1024, 0);
         bytes

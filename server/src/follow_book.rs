@@ -140,8 +140,26 @@ impl FollowBook {
             source: amalgam_proto::workspace_name(&follow.source),
             mode,
             every_seconds: follow.mode.interval_seconds(&workspace.name).unwrap_or(0),
-            origin: if is_local { follow.origin.clone() } else { String::new() },
+            origin: if is_local { shown_origin(&follow.origin) } else { String::new() },
             last: self.last(&workspace.name, &follow.source).map(|last| last.message()),
         })
+    }
+}
+
+/// Encodes the reference of a git origin for the record of a workspace: the last `#` of the record ends the path.
+pub(crate) fn encoded_reference(reference: &str) -> String {
+    reference.replace('%', "%25").replace('#', "%23")
+}
+
+/// Decodes the reference of a git origin from the record of a workspace. A `%` that encodes nothing stands for itself.
+pub(crate) fn decoded_reference(text: &str) -> String {
+    text.replace("%23", "#").replace("%25", "%")
+}
+
+/// Returns the origin in the record of a workspace as callers see it: the reference of a git origin is decoded.
+pub(crate) fn shown_origin(origin: &str) -> String {
+    match origin.rsplit_once('#') {
+        Some((before, reference)) if origin.starts_with("git:") => format!("{before}#{}", decoded_reference(reference)),
+        _ => origin.to_owned(),
     }
 }

@@ -42,8 +42,6 @@ const FOLLOWER: &str = "amalgam";
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the thread sleeps while no workspace follows a source.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Delay before a failed update is retried.
-const RETRY_DELAY_NANOSECONDS: i64 = 60 * 1_000_000_000;
 /// The most updates that run at once.
 const PARALLEL_UPDATES_MAX: usize = 8;
 /// The interval of a follower without a mode.
@@ -152,6 +150,18 @@ impl Followers {
         Arc::clone(self.inner.turns.lock().entry(name.clone()).or_default())
     }
 
+    /// Forgets the last update and the lock of a workspace that does not exist any more.
+    fn forget(&self, name: &WorkspaceName) {
+        if let Err(failure) = self.context.following.record(name, None) {
+            warn_failure(&failure, &format!("the result of the last update of {name}, which is gone, was not removed"));
+        }
+        let mut turns = self.inner.turns.lock();
+        // A thread that holds or awaits the lock has a reference of its own.
+        if turns.get(name).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            turns.remove(name);
+        }
+    }
+
     /// Ends the following of a workspace.
     pub(crate) fn unfollow(
         &self,
@@ -173,6 +183,10 @@ impl Followers {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<Option<Updated>> {
+        // Only followers have a lock.
+        if self.context.workspaces.get(name)?.follow.is_none() {
+            return Ok(None);
+        }
         let turn = self.turn_of(name);
         let _turn = turn.lock();
         self.update_in_turn(name, act, caller)
@@ -198,8 +212,11 @@ impl Followers {
             }
             Err(failure) => failure,
         };
-        let (how, reason) = (UpdateOutcome::Failed, failure.to_string());
-        self.context.following.record(name, Some(LastUpdate { how, reason, ..started }))?;
+        // A workspace that was removed meanwhile keeps no result.
+        if !matches!(self.context.workspaces.find(name), Ok(None)) {
+            let (how, reason) = (UpdateOutcome::Failed, failure.to_string());
+            self.context.following.record(name, Some(LastUpdate { how, reason, ..started }))?;
+        }
         Err(failure)
     }
 
@@ -337,7 +354,7 @@ impl Followers {
 
     /// Returns when the next follower is due, or `None` if all wait for a change of their source.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        self.inner.table.lock().next_due()
+        self.inner.table.lock().next_due(self.context.now())
     }
 
     /// Ends the thread that updates followers.
@@ -421,11 +438,15 @@ impl Followers {
         }
     }
 
-    /// Updates the table of followers by the workspaces that operations moved.
+    /// Updates the table of followers by the workspaces that operations moved, and forgets those that operations removed.
     fn note_moves(&self, operations: &[Operation]) -> Result<()> {
         for change in operations.iter().flat_map(|operation| &operation.changes) {
             let Ok(name) = WorkspaceName::of_reference(&change.name) else { continue };
-            let follow = self.context.workspaces.find(&name)?.and_then(|workspace| workspace.follow);
+            let found = self.context.workspaces.find(&name)?;
+            if found.is_none() {
+                self.forget(&name);
+            }
+            let follow = found.and_then(|workspace| workspace.follow);
             let mut table = self.inner.table.lock();
             table.set(&name, follow);
             table.source_moved(&name);
@@ -459,8 +480,7 @@ impl Followers {
             Ok(_) => {}
             Err(failure) => {
                 warn_failure(&failure, &format!("update of {name} from its source failed"));
-                let not_before = self.context.now().0.saturating_add(RETRY_DELAY_NANOSECONDS);
-                self.inner.table.lock().delay(name, not_before);
+                self.inner.table.lock().delay(name, self.context.now());
             }
         }
     }

@@ -76,6 +76,21 @@ fn a_git_branch_is_followed() {
 }
 
 #[test]
+fn a_git_branch_with_a_number_sign_in_its_name_is_followed() {
+    let scratch = scratch();
+    scratch.run(
+        "git init -q -b 'fix#12' ../repo && cd ../repo && git config user.email a@b && git config user.name a && echo 1 > lib && git add . && git commit -qm 1",
+    );
+    scratch.run("cd ../try && amalgam follow --git ../repo --branch 'fix#12' --every 1h");
+    scratch.run("cd ../repo && echo 2 > lib && git commit -qam 2");
+    let said = scratch.run("amalgam update try 2>&1");
+    assert!(said.contains("1 synced, 0 skipped, 1 in total"), "{said}");
+    assert_eq!(scratch.run("cat ../try/lib"), "2\n");
+    let shown = scratch.run("amalgam ws show try --json");
+    assert!(shown.contains("/repo#fix#12\""), "{shown}");
+}
+
+#[test]
 fn run_in_a_follower_updates_first() {
     let scratch = scratch();
     scratch.run("amalgam follow main -w try --every 1h; echo new > new; amalgam commit -q");

@@ -56,6 +56,25 @@ fn an_import_and_a_received_stream_need_room_and_nothing_is_visible_without() {
 }
 
 #[test]
+fn a_dry_run_of_an_import_needs_room_for_the_directories_that_it_stores() {
+    let scratch = Scratch::new();
+    scratch.run(
+        "echo a > a; amalgam init -q; python3 -c 'import os, tarfile\n\
+         archive = tarfile.open(\"../links.tar\", \"w\")\n\
+         for number in range(20000): link = tarfile.TarInfo(str(number)); link.type = tarfile.SYMTYPE; \
+         link.linkname = os.urandom(2000).hex(); archive.addfile(link)\n\
+         archive.close()'",
+    );
+    // No collection of its own is in the way of the dry run.
+    scratch.run("amalgam gc --pause -q; amalgam config set store.budget 20MB");
+    let before = scratch.run("amalgam ws --json");
+    let told = said(&scratch, "amalgam import tar ../links.tar -w x --dry-run; echo ended $?");
+    assert!(told.contains("of a budget of 20.0 MB") && told.ends_with("ended 13\n"), "{told}");
+    scratch.run("amalgam config unset store.budget; amalgam import tar ../links.tar -w x --dry-run");
+    assert_eq!(scratch.run("amalgam ws --json"), before);
+}
+
+#[test]
 fn a_collection_says_that_objects_wait_for_a_running_import() {
     let scratch = Scratch::new();
     scratch.run("echo a > a; amalgam init -q; head -c 2000000 /dev/urandom > ../r; tar -cf ../r.tar -C .. r");

@@ -1,13 +1,14 @@
 //! Reads an archive member by member. Everything that the input says is checked before it is believed.
 
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use amalgam_engine::object::Device;
 
 use super::acl;
 use super::format::BLOCK_BYTES;
 use super::header::{Dialect, Header};
-use super::pax::{Records, damaged};
+use super::pax::{MemberRecords, Records, damaged};
 use super::sparse::{self, SparseMap};
 use crate::error::{Error, Result};
 use crate::source::DataRange;
@@ -16,6 +17,10 @@ use crate::source::DataRange;
 const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
 /// The longest PAX header: attributes of 1 MiB, which some programs write in two forms, and a map of ranges.
 const PAX_BYTES_MAX: u64 = 32 << 20;
+/// The most memory for the PAX records of one member, which may have several headers.
+const RECORDS_MEMORY_BYTES_MAX: usize = 64 << 20;
+/// The most memory for the global PAX records of an archive, which apply to each member behind them. Usual ones hold the id of a commit.
+const GLOBAL_RECORDS_MEMORY_BYTES_MAX: usize = 1 << 20;
 /// Headers of names and records in a row that belong to one member.
 const PREFIXES_MAX: usize = 16;
 
@@ -63,7 +68,7 @@ pub(crate) struct TarReader<R> {
     /// Bytes of the present member that are still to come, and the padding behind them.
     left: u64,
     padding: u64,
-    global: Records,
+    global: Arc<Records>,
     is_ended: bool,
     /// Accepts an archive without the blocks of zeros at its end.
     pub(crate) is_end_optional: bool,
@@ -83,7 +88,7 @@ impl<R: Read> TarReader<R> {
             position: 0,
             left: 0,
             padding: 0,
-            global: Records::default(),
+            global: Arc::default(),
             is_ended: false,
             is_end_optional: false,
         }
@@ -147,12 +152,12 @@ impl<R: Read> TarReader<R> {
                 b'K' => prefixes.link = Some(self.long_name(size)?),
                 b'x' | b'X' => {
                     let mut records = prefixes.records.take().unwrap_or_default();
-                    records.read(&self.prefix(size, PAX_BYTES_MAX)?, offset)?;
+                    records.read(&self.prefix(size, PAX_BYTES_MAX)?, RECORDS_MEMORY_BYTES_MAX, offset)?;
                     prefixes.records = Some(records);
                 }
                 b'g' => {
                     let bytes = self.prefix(size, PAX_BYTES_MAX)?;
-                    self.global.read(&bytes, offset)?;
+                    Arc::make_mut(&mut self.global).read(&bytes, GLOBAL_RECORDS_MEMORY_BYTES_MAX, offset)?;
                 }
                 _ => return self.member(&header, size, prefixes, offset).map(Some),
             }
@@ -247,7 +252,7 @@ impl<R: Read> TarReader<R> {
     }
 
     fn member(&mut self, header: &Header, size: u64, prefixes: Prefixes, offset: u64) -> Result<Member> {
-        let records = self.global.over(prefixes.records);
+        let records = MemberRecords { global: Arc::clone(&self.global), own: prefixes.records };
         let size = records.number("size", offset)?.unwrap_or(size);
         let mut name = match records.get("GNU.sparse.name").or_else(|| records.get("path")) {
             Some(path) => path.to_vec(),
@@ -284,7 +289,7 @@ impl<R: Read> TarReader<R> {
     fn kind(
         &mut self,
         header: &Header,
-        records: &Records,
+        records: &MemberRecords,
         size: u64,
         name: &[u8],
         link: Vec<u8>,
@@ -327,7 +332,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    fn file(&mut self, records: &Records, size: u64, offset: u64) -> Result<MemberKind> {
+    fn file(&mut self, records: &MemberRecords, size: u64, offset: u64) -> Result<MemberKind> {
         self.begin_body(size);
         if sparse::is_in_data(records) {
             let map = sparse::of_data(records, &mut self.input, size, offset)?;
@@ -355,7 +360,7 @@ impl<R: Read> TarReader<R> {
 }
 
 /// Returns the extended attributes of a member, and whether it has an ACL that names users without numbers.
-fn xattrs(records: &Records) -> (Xattrs, bool) {
+fn xattrs(records: &MemberRecords) -> (Xattrs, bool) {
     let mut xattrs = Vec::new();
     let mut has_named_acl = false;
     for (text, name) in
@@ -374,7 +379,8 @@ fn xattrs(records: &Records) -> (Xattrs, bool) {
         }
     }
     // The plain form counts where both are there.
-    xattrs.extend(records.with_prefix("SCHILY.xattr.").map(|(name, value)| (name.to_vec(), value.to_vec())));
+    let plain = records.with_prefix("SCHILY.xattr.").into_iter();
+    xattrs.extend(plain.map(|(name, value)| (name.to_vec(), value.to_vec())));
     (xattrs, has_named_acl)
 }
 

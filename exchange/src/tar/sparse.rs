@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::format::BLOCK_BYTES;
 use super::header::{Header, number};
-use super::pax::{Records, damaged, decimal};
+use super::pax::{MemberRecords, damaged, decimal};
 use crate::error::{Error, Result};
 use crate::source::DataRange;
 
@@ -49,14 +49,14 @@ fn take_ranges(field: &[u8], ranges: &mut Vec<DataRange>, offset: u64) -> Result
 }
 
 /// Reads the map of versions 0.0 and 0.1, which lies in PAX records. Returns `None` if there is none.
-pub(super) fn of_records(records: &Records, offset: u64) -> Result<Option<SparseMap>> {
+pub(super) fn of_records(records: &MemberRecords, offset: u64) -> Result<Option<SparseMap>> {
     let Some(size) = records.number("GNU.sparse.size", offset)? else { return Ok(None) };
     let numbers = match records.get("GNU.sparse.map") {
         Some(map) => {
             let numbers = map.split(|byte| *byte == b',').map(decimal).collect::<Option<Vec<_>>>();
             numbers.ok_or_else(|| damaged(offset, "a sparse map holds something that is no number"))?
         }
-        None => records.sparse_pairs.clone(),
+        None => records.sparse_pairs().to_vec(),
     };
     if numbers.len() % 2 != 0 {
         return Err(damaged(offset, "a sparse map ends in the middle of a range"));
@@ -69,12 +69,12 @@ pub(super) fn of_records(records: &Records, offset: u64) -> Result<Option<Sparse
 }
 
 /// Returns whether the records announce a map of version 1.0, which precedes the data.
-pub(super) fn is_in_data(records: &Records) -> bool {
+pub(super) fn is_in_data(records: &MemberRecords) -> bool {
     records.get("GNU.sparse.major") == Some(b"1") && records.get("GNU.sparse.minor") == Some(b"0")
 }
 
 /// Reads the map of version 1.0, which lies before the data.
-pub(super) fn of_data(records: &Records, input: &mut impl Read, length: u64, offset: u64) -> Result<SparseMap> {
+pub(super) fn of_data(records: &MemberRecords, input: &mut impl Read, length: u64, offset: u64) -> Result<SparseMap> {
     let size = records.number("GNU.sparse.realsize", offset)?;
     let size = size.ok_or_else(|| damaged(offset, "a sparse file does not say its size"))?;
     let mut lines = Lines { input, block: Vec::new(), at: 0, left: length, offset };

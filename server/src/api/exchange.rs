@@ -206,14 +206,14 @@ fn import(
             Ok(import_overlay(store, &host_path(&overlay.path)?, options, progress)?)
         }
     };
-    let imported =
-        if dry_run { read()? } else { service.collections.quota.within_room(&|| progress.cancel(), read)? };
+    // A dry run needs room, too: it stores no contents of files, but it stores directories.
+    let imported = service.collections.quota.within_room(&|| progress.cancel(), read)?;
+    // A fast import may have filled the disk between two checks.
+    service.collections.quota.check_room()?;
     let report = Some(report_message(&imported.report));
     if dry_run {
         return Ok(v1::ImportResult { report, ..Default::default() });
     }
-    // A fast import may have filled the disk between two checks.
-    service.collections.quota.check_room()?;
     let created = land(service, &name, &imported, &act)?;
     let workspace = amalgam_proto::workspace_name(&name);
     Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })

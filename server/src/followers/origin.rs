@@ -10,6 +10,7 @@ use amalgam_proto::{Reason, v1};
 
 use super::s3::{S3Prefix, check_endpoint};
 use crate::error::{Error, Result};
+use crate::follow_book::{decoded_reference, encoded_reference};
 use crate::host_path::{canonical, host_path};
 
 /// A source outside of the store.
@@ -78,7 +79,9 @@ impl Origin {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Directory(path) | Self::Archive(path) => format!("{}:{}", self.word(), path.display()),
-            Self::Git(path, reference) => format!("{}:{}#{reference}", self.word(), path.display()),
+            Self::Git(path, reference) => {
+                format!("{}:{}#{}", self.word(), path.display(), encoded_reference(reference))
+            }
             Self::S3(place) => format!("{}:{}", self.word(), place.text()),
         }
     }
@@ -89,10 +92,36 @@ impl Origin {
         let path = |text: &str| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
         match kind {
             "directory" => Some(Self::Directory(path(rest))),
-            "git" => rest.rsplit_once('#').map(|(at, reference)| Self::Git(path(at), reference.to_owned())),
+            "git" => rest.rsplit_once('#').map(|(at, reference)| Self::Git(path(at), decoded_reference(reference))),
             "archive" => Some(Self::Archive(path(rest))),
             "s3" => S3Prefix::of_text(rest).map(Self::S3),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::follow_book::shown_origin;
+
+    #[test]
+    fn a_git_origin_is_stored_and_read_back_whatever_its_path_and_its_reference_contain() {
+        for (path, reference, shown) in [
+            ("/a", "", "git:/a#"),
+            ("/a#b", "main", "git:/a#b#main"),
+            ("/a#b", "fix#12", "git:/a#b#fix#12"),
+            ("/a", "50%23", "git:/a#50%23"),
+            ("/50%23", "50%25#", "git:/50%23#50%25#"),
+        ] {
+            let origin = Origin::Git(PathBuf::from(path), reference.to_owned());
+            let text = origin.text();
+            assert_eq!(Origin::of_text(&text), Some(origin), "{text}");
+            assert_eq!(shown_origin(&text), shown);
+        }
+        // A `%` that encodes nothing stands for itself.
+        let plain = Origin::Git(PathBuf::from("/a"), "50%/x%2".to_owned());
+        assert_eq!(Origin::of_text("git:/a#50%/x%2"), Some(plain));
+        assert_eq!(shown_origin("directory:/a#%23"), "directory:/a#%23");
     }
 }

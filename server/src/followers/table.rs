@@ -6,6 +6,8 @@ use amalgam_engine::Time;
 use amalgam_engine::workspace::{Follow, WorkspaceName};
 
 const SECOND_NANOSECONDS: i64 = 1_000_000_000;
+/// Delay before a failed update is retried.
+const RETRY_DELAY_NANOSECONDS: i64 = 60 * SECOND_NANOSECONDS;
 
 /// All followers of a store.
 #[derive(Default)]
@@ -22,6 +24,21 @@ struct Follower {
     is_stale: bool,
     /// No update is tried before this time, in nanoseconds: it is set after a failed update.
     not_before: i64,
+}
+
+/// Times in the future come from a clock that was set back since. They do not count, or else a follower would wait until the clock is
+/// there again.
+impl Follower {
+    /// Returns when the follower was last checked, or `None` if it is to be checked anyway.
+    fn looked(&self, now: Time) -> Option<i64> {
+        self.looked.filter(|looked| *looked <= now.0)
+    }
+
+    /// Returns the time before which no update is tried.
+    fn not_before(&self, now: Time) -> i64 {
+        let latest = now.0.saturating_add(RETRY_DELAY_NANOSECONDS);
+        if self.not_before <= latest { self.not_before } else { 0 }
+    }
 }
 
 impl Table {
@@ -70,10 +87,10 @@ impl Table {
     /// Returns the followers to be updated now, except those that are being updated.
     pub(super) fn due(&self, now: Time, busy: &BTreeSet<WorkspaceName>) -> Vec<WorkspaceName> {
         let is_due = |(name, follower): &(&WorkspaceName, &Follower)| {
-            if now.0 < follower.not_before || busy.contains(*name) {
+            if now.0 < follower.not_before(now) || busy.contains(*name) {
                 return false;
             }
-            let Some(looked) = follower.looked else { return true };
+            let Some(looked) = follower.looked(now) else { return true };
             match follower.follow.mode.interval_seconds(name) {
                 Some(seconds) => now.0.saturating_sub(looked) >= i64::from(seconds) * SECOND_NANOSECONDS,
                 None => follower.is_stale,
@@ -83,15 +100,15 @@ impl Table {
     }
 
     /// Returns when the next follower is due, or `None` if all wait for a change of their source.
-    pub(super) fn next_due(&self) -> Option<Time> {
+    pub(super) fn next_due(&self, now: Time) -> Option<Time> {
         let next = |(name, follower): (&WorkspaceName, &Follower)| {
-            let at = match (follower.looked, follower.follow.mode.interval_seconds(name)) {
+            let at = match (follower.looked(now), follower.follow.mode.interval_seconds(name)) {
                 (None, _) => 0,
                 (Some(looked), Some(seconds)) => looked.saturating_add(i64::from(seconds) * SECOND_NANOSECONDS),
                 (Some(_), None) if follower.is_stale => 0,
                 (Some(_), None) => return None,
             };
-            Some(Time(at.max(follower.not_before)))
+            Some(Time(at.max(follower.not_before(now))))
         };
         self.followers.iter().filter_map(next).min()
     }
@@ -103,10 +120,10 @@ impl Table {
         }
     }
 
-    /// Delays the next update of a follower.
-    pub(super) fn delay(&mut self, name: &WorkspaceName, not_before: i64) {
+    /// Delays the next update of a follower whose update failed.
+    pub(super) fn delay(&mut self, name: &WorkspaceName, now: Time) {
         if let Some(follower) = self.followers.get_mut(name) {
-            (follower.not_before, follower.is_stale) = (not_before, true);
+            (follower.not_before, follower.is_stale) = (now.0.saturating_add(RETRY_DELAY_NANOSECONDS), true);
         }
     }
 }

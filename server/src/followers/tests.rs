@@ -225,6 +225,58 @@ fn a_source_that_is_gone_is_told_and_retried() {
 }
 
 #[test]
+fn a_follower_that_is_removed_leaves_no_result_and_no_lock() {
+    let (clock, _) = clock!();
+    let mut house = House::new(clock);
+    house.follow_main("", 10);
+    house.look();
+    let file = house.around.path().join("home/following.json");
+    let has_result = || std::fs::read_to_string(&file).expect("results").contains("\"try\"");
+    let locks = |house: &House| house.service.followers.inner.turns.lock().len();
+    assert!(has_result());
+    assert_eq!(locks(&house), 1);
+    let act = house.service.context.act("ann");
+    house.service.context.workspaces.delete(&name("try"), &act).expect("deleted");
+    house.service.followers.update_all_due(&mut house.cursor);
+    assert!(!has_result());
+    assert_eq!(locks(&house), 0);
+    // Neither a workspace that is gone nor one that follows nothing gets a lock.
+    let gone = house.service.followers.update(&name("try"), &act, &Caller::default());
+    assert_eq!(gone.err().expect("it is gone").reason(), Reason::NotFound);
+    let main = house.service.followers.update(&name("main"), &act, &Caller::default());
+    assert!(main.expect("nothing to do").is_none());
+    assert_eq!(locks(&house), 0);
+    assert!(!has_result());
+}
+
+#[test]
+fn a_clock_that_is_set_back_delays_no_update() {
+    let (clock, pass) = clock!();
+    let mut house = House::new(clock);
+    house.follow_main("", 10);
+    house.look();
+    house.write("main", "new", "1\n");
+    pass(-500);
+    assert_eq!(house.service.followers.next_due(), Some(Time(0)), "it is due at once");
+    assert_eq!(house.look().expect("updated").how, "updated");
+    pass(10);
+    house.look();
+    assert_eq!(house.service.followers.next_due(), Some(Time(520 * SECOND_NANOSECONDS)), "the interval goes on");
+    // A failed update is delayed by a minute at most.
+    let act = house.service.context.act("ann");
+    house.service.context.workspaces.delete(&name("main"), &act).expect("deleted");
+    pass(10);
+    assert_eq!(house.look().expect("tried").how, "failed");
+    assert_eq!(house.service.followers.next_due(), Some(Time(580 * SECOND_NANOSECONDS)));
+    house.service.context.workspaces.undelete(&name("main"), &act).expect("back");
+    house.write("main", "new", "2\n");
+    pass(-300);
+    assert_eq!(house.service.followers.next_due(), Some(Time(0)));
+    assert_eq!(house.look().expect("updated").how, "updated");
+    assert_eq!(house.read("try", "new"), "2\n");
+}
+
+#[test]
 fn a_directory_and_an_archive_are_followed_like_a_workspace() {
     let (clock, pass) = clock!();
     let mut house = House::new(clock);

@@ -38,7 +38,7 @@ impl Followers {
             }
         }
         let follow = self.context.workspaces.get(follower)?.follow;
-        if let Some(follow) = follow.filter(|follow| follow.origin == origin.text()) {
+        if let Some(follow) = follow.filter(|follow| Origin::of_text(&follow.origin).as_ref() == Some(origin)) {
             return Ok(follow.source);
         }
         // Another origin that the workspace followed before keeps its name.
