@@ -20,6 +20,9 @@ use crate::host_path::reason_for_caller;
 pub(crate) const REVIEWS: &str = "reviews/";
 pub(crate) const SECOND_NANOSECONDS: i64 = 1_000_000_000;
 
+/// How long a publish that failed waits before it is tried again.
+pub(crate) const RETRY_DELAY_NANOSECONDS: i64 = 60 * SECOND_NANOSECONDS;
+
 /// Keeps the plans by which workspaces are published without a request for each time.
 #[derive(Clone)]
 pub(crate) struct Publishing {
@@ -106,10 +109,10 @@ impl PublishOutcome {
 impl Plan {
     /// Returns whether a workspace with this head is to be published now.
     pub(crate) fn is_due(&self, head: &str, now: Time) -> bool {
-        if now.0 < self.not_before {
+        if !self.may_try(now) {
             return false;
         }
-        let since = now.0.saturating_sub(self.looked);
+        let since = now.0.saturating_sub(self.looked(now));
         let by_time = self.every_seconds > 0 && since >= i64::from(self.every_seconds) * SECOND_NANOSECONDS;
         by_time || ((self.on_commit || self.quiet_milliseconds > 0) && head != self.tried)
     }
@@ -122,9 +125,20 @@ impl Plan {
     /// Returns the next time at which publishing is due without a commit or a write: by the interval, or as a retry.
     pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
         let by_time = (self.every_seconds > 0)
-            .then(|| self.looked.saturating_add(i64::from(self.every_seconds) * SECOND_NANOSECONDS));
-        let retry = (self.not_before > now.0).then_some(self.not_before);
-        by_time.into_iter().chain(retry).min().map(|time| Time(time.max(self.not_before)))
+            .then(|| self.looked(now).saturating_add(i64::from(self.every_seconds) * SECOND_NANOSECONDS));
+        let retry = (!self.may_try(now)).then_some(self.not_before);
+        by_time.into_iter().chain(retry).min().map(|time| Time(time.max(retry.unwrap_or(0))))
+    }
+
+    /// Returns whether the delay after a failure is over. A moment further ahead than the delay is from before the clock was
+    /// set back, and delays nothing.
+    pub(crate) fn may_try(&self, now: Time) -> bool {
+        !(1..=RETRY_DELAY_NANOSECONDS).contains(&self.not_before.saturating_sub(now.0))
+    }
+
+    /// Returns when the plan was last looked at; 0 if that was before the clock was set back.
+    fn looked(&self, now: Time) -> i64 {
+        if self.looked > now.0 { 0 } else { self.looked }
     }
 }
 

@@ -18,13 +18,11 @@ use super::queue::{AfterMerge, PARALLEL_TARGETS_MAX};
 use crate::call_log::{warn_failure, workspace_id};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
-use crate::publishing::{Last, Plan, PublishOutcome, SECOND_NANOSECONDS};
+use crate::publishing::{Last, Plan, PublishOutcome, RETRY_DELAY_NANOSECONDS};
 use crate::repeated_problem::RepeatedProblem;
 
 /// How often the plans are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Delay before a failed publish is retried.
-const RETRY_DELAY_NANOSECONDS: i64 = 60 * SECOND_NANOSECONDS;
 /// The longest interval: a year.
 const EVERY_SECONDS_MAX: u32 = 366 * 24 * 3_600;
 /// The quiet time after writes, if the caller gives none.
@@ -134,7 +132,7 @@ impl Merging {
                 self.context.target_of(&name, &plan.target).map(|target| target.to_string()).unwrap_or_default();
             let now = self.context.now();
             // Checked in each round, so that no write is missed. An error here comes again in the publish, which records it.
-            let is_written = plan.quiet().filter(|_| now.0 >= plan.not_before).is_some_and(|quiet| {
+            let is_written = plan.quiet().filter(|_| plan.may_try(now)).is_some_and(|quiet| {
                 self.inner.writes.is_quiet(&self.directories, &self.views, &name, quiet).unwrap_or(true)
             });
             if is_wanted(&target) && (is_written || plan.is_due(&head_of(&workspace), now)) {
@@ -290,6 +288,7 @@ mod tests {
 
     use super::*;
     use crate::home::Home;
+    use crate::publishing::SECOND_NANOSECONDS;
     use crate::service::Service;
 
     /// A clock for each test: they run side by side, and a clock is a plain function.
@@ -538,6 +537,15 @@ mod tests {
         assert_eq!(plan(30, 90 * second, 150 * second).next_due(now), Some(Time(150 * second)));
         assert_eq!(plan(0, 0, 0).next_due(now), None, "commits and writes come by calls");
         assert_eq!(plan(0, 0, 150 * second).next_due(now), Some(Time(150 * second)), "a retry");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_delays_no_publish() {
+        let second = SECOND_NANOSECONDS;
+        let plan = Plan { every_seconds: 30, looked: 990 * second, not_before: 1_050 * second, ..Plan::default() };
+        assert!(!plan.is_due("", Time(1_000 * second)), "it failed, and waits");
+        assert!(plan.is_due("", Time(100 * second)));
+        assert!(plan.next_due(Time(100 * second)).is_some_and(|time| time.0 <= 100 * second));
     }
 
     #[test]
