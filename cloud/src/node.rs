@@ -115,6 +115,8 @@ pub struct Node {
     pub(crate) commits: Group<Prepared, Result<Committed>>,
     /// The number of the last batch. Only the leader of a group uses it.
     pub(crate) last_batch: AtomicU64,
+    /// The number of the last call that took, wrote or released a live tree.
+    pub(crate) last_tree_call: AtomicU64,
     pub(crate) pulse: Arc<Pulse>,
     /// Collections of other nodes.
     pub(crate) rounds: Arc<Rounds>,
@@ -161,6 +163,7 @@ impl Cloud {
             uploader: Uploader::new(database.clone(), bucket.clone(), identity, options.pack_bytes),
             commits: Group::new(),
             last_batch: AtomicU64::new(0),
+            last_tree_call: AtomicU64::new(0),
             pulse: Arc::new(Pulse::new(database.clone(), identity, options.lease)),
             rounds: Arc::new(Rounds::joined(round)),
             holds_seen: AtomicU64::new(0),
