@@ -1,4 +1,4 @@
--- Calls that are sent again because their answer was lost.
+-- Calls that are sent again because their answer was lost, and calls of nodes that were expelled.
 --
 -- A call of a live tree has a number, which the node that makes it counts. Functions of live trees with other arguments are dropped: a
 -- call of an earlier version that arrives late fails.
@@ -45,12 +45,17 @@ BEGIN
 END $$;
 
 -- Stores parts of journal files, and removes the files that are not among `names`. Returns whether they are stored: the node still has
--- the tree, and has made no later call. Executed twice, it does the same.
+-- the tree, and has made no later call. Executed twice, it does the same. Refuses an expelled node: its tree may rely on buffered
+-- commits that a crash has lost.
 DROP FUNCTION write_live_tree(bigint, bytea, bigint, bigint, bigint, text[], text[], bigint[], bytea[]);
 CREATE FUNCTION write_live_tree(p bigint, n bytea, g bigint, of_number bigint, of_token bigint, this_call bigint, names text[],
   part_name text[], part_start bigint[], part_bytes bytea[]) RETURNS bool
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
+  PERFORM 1 FROM nodes WHERE node = n AND generation = g;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'fenced' USING ERRCODE = 'AM001';
+  END IF;
   UPDATE live_trees SET taken = '-infinity', last_call = this_call
     WHERE project = p AND number = of_number AND token = of_token AND node = n AND generation = g AND last_call < this_call;
   IF NOT FOUND THEN
@@ -65,11 +70,16 @@ BEGIN
   RETURN true;
 END $$;
 
--- Gives back a tree that its node has and that has no uncommitted work, unless the node has made a later call.
+-- Gives back a tree that its node has and that has no uncommitted work, unless the node has made a later call. Refuses an expelled
+-- node: the commit of its work may be lost.
 DROP FUNCTION release_live_tree(bigint, bytea, bigint, bigint, bigint);
 CREATE FUNCTION release_live_tree(p bigint, n bytea, g bigint, of_number bigint, of_token bigint, this_call bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+  PERFORM 1 FROM nodes WHERE node = n AND generation = g;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'fenced' USING ERRCODE = 'AM001';
+  END IF;
   UPDATE live_trees SET node = NULL, generation = NULL, last_call = this_call
     WHERE project = p AND number = of_number AND token = of_token AND node = n AND generation = g AND last_call < this_call;
   IF FOUND THEN

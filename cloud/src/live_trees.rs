@@ -61,7 +61,8 @@ impl LiveTrees for Cloud {
                     sqlx::query("SELECT of_number, of_token, wait FROM take_live_tree($1, $2, $3, $4, $5, $6, $7)");
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(workspace);
                 query.bind(milliseconds(HOLD)).bind(force).bind(call).fetch_one(connection).await
-            })?;
+            });
+            let row = row.inspect_err(|error| self.note_expulsion(error))?;
             let wait: i32 = row.get(2);
             if wait > 0 {
                 std::thread::sleep(Duration::from_millis(u64::from(wait.unsigned_abs())).min(HOLD));
@@ -90,22 +91,24 @@ impl LiveTrees for Cloud {
         let starts: Vec<_> = parts.iter().map(|part| signed(part.start)).collect();
         let bytes: Vec<_> = parts.iter().map(|part| &part.bytes[..]).collect();
         let call = self.next_tree_call();
-        self.database.call("store the journal of a live tree", async |connection| {
+        let stored: Result<bool> = self.database.call("store the journal of a live tree", async |connection| {
             let query = sqlx::query_scalar("SELECT write_live_tree($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(number)).bind(signed(token));
             let query = query.bind(call).bind(names).bind(&part_names[..]).bind(&starts[..]).bind(&bytes[..]);
             query.fetch_one(connection).await
-        })
+        });
+        stored.inspect_err(|error| self.note_expulsion(error))
     }
 
     fn release(&self, number: u64, token: u64) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
         let call = self.next_tree_call();
-        self.database.call("release a live tree", async |connection| {
+        let released = self.database.call("release a live tree", async |connection| {
             let query = sqlx::query("SELECT release_live_tree($1, $2, $3, $4, $5, $6)");
             let query = query.bind(project).bind(&node[..]).bind(generation);
             query.bind(signed(number)).bind(signed(token)).bind(call).execute(connection).await.map(drop)
-        })
+        });
+        released.inspect_err(|error| self.note_expulsion(error))
     }
 
     fn forget(&self, workspace: &str) -> Result<()> {

@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::{Committed, DiskCache, Group};
-use amalgam_engine::{OperationWaker, Result};
+use amalgam_engine::{Error, OperationWaker, Result};
 use object_store::ObjectStore;
 use parking_lot::{Mutex, RwLock};
 
 use crate::bucket::Bucket;
 use crate::calls::CloudCalls;
 use crate::cluster::Cluster;
-use crate::database::{Database, expelled};
+use crate::database::{Database, expelled, is_expulsion};
 use crate::fetch::Fetcher;
 use crate::heartbeat::{Pulse, beat};
 use crate::hints::{Hints, Registration};
@@ -275,6 +275,13 @@ impl Node {
     /// Refuses a write of a node that was expelled, or that failed to announce a pin.
     pub(crate) fn refuse_if_expelled(&self, action: &'static str) -> Result<()> {
         if self.pulse.is_expelled.load(Ordering::SeqCst) { Err(expelled(action)) } else { Ok(()) }
+    }
+
+    /// Records that this node was expelled, if an error says so.
+    pub(crate) fn note_expulsion(&self, error: &Error) {
+        if is_expulsion(error) {
+            self.pulse.is_expelled.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Records the epoch that PostgreSQL returned, unless a later one is known.

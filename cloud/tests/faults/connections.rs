@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use amalgam_engine::backend::{Backend, FilePart, LiveTrees as _, TakenTree};
+use amalgam_engine::backend::{Backend, TakenTree};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::*;
