@@ -101,3 +101,24 @@ BEGIN
   DELETE FROM live_files WHERE project = p AND number = of_number;
   RETURN true;
 END $$;
+
+-- Sets the references and the range of the log: from now on the project has its operations. Executed twice, it does the same.
+CREATE OR REPLACE FUNCTION finish_import(p bigint, n bytea, g bigint, first bigint, next bigint, of_name text[], of_value bytea[],
+  of_move bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE pr projects;
+BEGIN
+  pr := enter_project(p, n, g);
+  -- The answer to an earlier call may have been lost.
+  IF next > 1 AND pr.next_operation = next AND pr.first_operation = first
+    AND (SELECT count(*) FROM refs f WHERE f.project = p) = cardinality(of_name)
+    AND NOT EXISTS (SELECT 1 FROM unnest(of_name, of_value, of_move) e(name, value, move)
+      LEFT JOIN refs f ON f.project = p AND f.name = e.name
+      WHERE f.value IS DISTINCT FROM e.value OR f.last_move IS DISTINCT FROM e.move) THEN
+    RETURN;
+  END IF;
+  PERFORM enter_import(p, n, g);
+  DELETE FROM refs WHERE project = p;
+  INSERT INTO refs (project, name, value, last_move)
+    SELECT p, e.name, e.value, e.move FROM unnest(of_name, of_value, of_move) e(name, value, move);
+  UPDATE projects SET first_operation = first, next_operation = next WHERE project = p;
+END $$;
