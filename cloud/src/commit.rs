@@ -12,7 +12,6 @@ use amalgam_engine::{Error, Result};
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::database::is_expulsion;
 use crate::identity::{Identity, signed, unsigned};
 use crate::index::Pack;
 use crate::node::Node;
@@ -158,9 +157,7 @@ impl Node {
             }
             Err(error) => {
                 group.iter().for_each(|prepared| self.uploader.give_up(&prepared.stored));
-                if is_expulsion(&error) {
-                    self.pulse.is_expelled.store(true, Ordering::SeqCst);
-                }
+                self.note_expulsion(&error);
                 group.iter().map(|_| Err(error.clone())).collect()
             }
         }

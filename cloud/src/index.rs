@@ -113,6 +113,15 @@ impl Index {
         self.packs.insert(pack.first, pack);
     }
 
+    /// Adds a pack that this node registered by a change.
+    pub(crate) fn add_own(&mut self, pack: Arc<Pack>, change: u64) {
+        // A refresh that has seen the change knows whether the pack is still live: it may have been doomed before this node had the reply.
+        if change > self.seen || self.broken.contains_key(&pack.first) {
+            self.add(pack);
+        }
+        self.note(change);
+    }
+
     /// Returns the first numbers of packs whose footers cannot be read.
     pub(crate) fn broken_packs(&self) -> Vec<u64> {
         self.broken.keys().copied().collect()
@@ -282,6 +291,31 @@ mod tests {
             index.bury(0, [0]);
             assert!(index.find(id("a")).is_none() && index.find(id("b")).is_some());
         }
+    }
+
+    #[test]
+    fn a_pack_that_was_doomed_before_its_registration_was_answered_is_not_added() {
+        let mut index = Index::default();
+        index.note_all(4);
+        // Change 6 moved the object of the first pack, which change 5 registered, and change 7 doomed that pack.
+        index.add(pack(1, 1, &["a"]));
+        index.doom(0);
+        index.note_all(7);
+        index.add_own(pack(0, 1, &["a"]), 5);
+        assert_eq!((index.copies(id("a")).len(), index.inline_bytes(), index.seen()), (1, 1, 7));
+        index.bury(1, [0]);
+        assert!(index.find(id("a")).is_none());
+    }
+
+    #[test]
+    fn a_registered_pack_is_added_if_no_refresh_has_read_it() {
+        let mut index = Index::default();
+        index.add_own(pack(0, 1, &["a"]), 1);
+        assert_eq!((index.find(id("a")).expect("there").number(), index.seen()), (0, 1));
+        index.add_broken(1, damaged("pack", &"its footer is missing"));
+        index.note_all(2);
+        index.add_own(pack(1, 1, &["b"]), 2);
+        assert!(index.find(id("b")).is_some() && index.broken().is_none());
     }
 
     #[test]

@@ -2,7 +2,11 @@
 //!
 //! A node that needs a tree takes it. A node that has just taken it keeps it for a moment, until its first write: so two nodes do not take
 //! a tree from each other before either has done its edit, and a dead node stops none.
+//!
+//! Calls that take, write or release a tree have numbers. One that is executed late, after it was sent again or has failed, has a lower
+//! number than the last call, and changes nothing.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::Result;
@@ -23,12 +27,8 @@ fn milliseconds(time: Duration) -> i32 {
 
 impl LiveTrees for Cloud {
     fn number(&self, workspace: &str) -> Result<u64> {
-        let found: Option<i64> = self.database.call("find a live tree", async |connection| {
-            let query = sqlx::query_scalar("SELECT number FROM live_trees WHERE project = $1 AND workspace = $2");
-            query.bind(self.identity.project).bind(workspace).fetch_optional(connection).await
-        })?;
-        if let Some(number) = found {
-            return Ok(unsigned(number));
+        if let Some(state) = self.tree_state(workspace)? {
+            return Ok(unsigned(state.number));
         }
         let number: i64 = self.database.call("number a live tree", async |connection| {
             let query = sqlx::query_scalar(
@@ -53,13 +53,16 @@ impl LiveTrees for Cloud {
     fn take(&self, workspace: &str) -> Result<TakenTree> {
         let Identity { project, node, generation } = self.identity;
         let begun = Instant::now();
+        let call = self.next_tree_call();
         loop {
             let force = begun.elapsed() >= TAKE_TIMEOUT;
             let row = self.database.call("take a live tree", async |connection| {
-                let query = sqlx::query("SELECT of_number, of_token, wait FROM take_live_tree($1, $2, $3, $4, $5, $6)");
+                let query =
+                    sqlx::query("SELECT of_number, of_token, wait FROM take_live_tree($1, $2, $3, $4, $5, $6, $7)");
                 let query = query.bind(project).bind(&node[..]).bind(generation).bind(workspace);
-                query.bind(milliseconds(HOLD)).bind(force).fetch_one(connection).await
-            })?;
+                query.bind(milliseconds(HOLD)).bind(force).bind(call).fetch_one(connection).await
+            });
+            let row = row.inspect_err(|error| self.note_expulsion(error))?;
             let wait: i32 = row.get(2);
             if wait > 0 {
                 std::thread::sleep(Duration::from_millis(u64::from(wait.unsigned_abs())).min(HOLD));
@@ -87,28 +90,40 @@ impl LiveTrees for Cloud {
         let part_names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
         let starts: Vec<_> = parts.iter().map(|part| signed(part.start)).collect();
         let bytes: Vec<_> = parts.iter().map(|part| &part.bytes[..]).collect();
-        self.database.call("store the journal of a live tree", async |connection| {
-            let query = sqlx::query_scalar("SELECT write_live_tree($1, $2, $3, $4, $5, $6, $7, $8, $9)");
+        let call = self.next_tree_call();
+        let stored: Result<bool> = self.database.call("store the journal of a live tree", async |connection| {
+            let query = sqlx::query_scalar("SELECT write_live_tree($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
             let query = query.bind(project).bind(&node[..]).bind(generation).bind(signed(number)).bind(signed(token));
-            let query = query.bind(names).bind(&part_names[..]).bind(&starts[..]).bind(&bytes[..]);
+            let query = query.bind(call).bind(names).bind(&part_names[..]).bind(&starts[..]).bind(&bytes[..]);
             query.fetch_one(connection).await
-        })
+        });
+        stored.inspect_err(|error| self.note_expulsion(error))
     }
 
     fn release(&self, number: u64, token: u64) -> Result<()> {
         let Identity { project, node, generation } = self.identity;
-        self.database.call("release a live tree", async |connection| {
-            let query = sqlx::query("SELECT release_live_tree($1, $2, $3, $4, $5)");
+        let call = self.next_tree_call();
+        let released = self.database.call("release a live tree", async |connection| {
+            let query = sqlx::query("SELECT release_live_tree($1, $2, $3, $4, $5, $6)");
             let query = query.bind(project).bind(&node[..]).bind(generation);
-            query.bind(signed(number)).bind(signed(token)).execute(connection).await.map(drop)
-        })
+            query.bind(signed(number)).bind(signed(token)).bind(call).execute(connection).await.map(drop)
+        });
+        released.inspect_err(|error| self.note_expulsion(error))
     }
 
     fn forget(&self, workspace: &str) -> Result<()> {
-        self.database.call("forget a live tree", async |connection| {
-            let query = sqlx::query("SELECT forget_live_tree($1, $2)");
-            query.bind(self.identity.project).bind(workspace).execute(connection).await.map(drop)
-        })
+        while let Some(TreeState { number, token, last_call }) = self.tree_state(workspace)? {
+            let is_forgotten: bool = self.database.call("forget a live tree", async |connection| {
+                let query = sqlx::query_scalar("SELECT forget_live_tree($1, $2, $3, $4, $5)");
+                let query = query.bind(self.identity.project).bind(workspace);
+                query.bind(number).bind(token).bind(last_call).fetch_one(connection).await
+            })?;
+            // Otherwise the tree has changed since, or this call was executed before and its answer was lost.
+            if is_forgotten {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn is_expelled(&self) -> bool {
@@ -116,15 +131,40 @@ impl LiveTrees for Cloud {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let Some(TreeState { number, .. }) = self.tree_state(from)? else { return Ok(()) };
         self.database.call("rename a live tree", async |connection| {
-            let query = sqlx::query("UPDATE live_trees SET workspace = $3 WHERE project = $1 AND workspace = $2");
-            let query = query.bind(self.identity.project).bind(from).bind(to);
+            // By its number: executed late, it leaves the tree of a later workspace with that name alone.
+            let query = sqlx::query(
+                "UPDATE live_trees SET workspace = $3 WHERE project = $1 AND workspace = $2 AND number = $4",
+            );
+            let query = query.bind(self.identity.project).bind(from).bind(to).bind(number);
             query.execute(connection).await.map(drop)
         })
     }
 }
 
+/// The state of a live tree, as PostgreSQL stores it.
+struct TreeState {
+    number: i64,
+    token: i64,
+    last_call: i64,
+}
+
 impl Cloud {
+    /// Returns the number of the next call that takes, writes or releases a live tree.
+    fn next_tree_call(&self) -> i64 {
+        signed(self.last_tree_call.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn tree_state(&self, workspace: &str) -> Result<Option<TreeState>> {
+        let row = self.database.call("find a live tree", async |connection| {
+            let query =
+                sqlx::query("SELECT number, token, last_call FROM live_trees WHERE project = $1 AND workspace = $2");
+            query.bind(self.identity.project).bind(workspace).fetch_optional(connection).await
+        })?;
+        Ok(row.map(|row| TreeState { number: row.get(0), token: row.get(1), last_call: row.get(2) }))
+    }
+
     /// Returns the workspaces whose live trees are open on a node or have uncommitted work.
     pub fn uncommitted_workspaces(&self) -> Result<Vec<String>> {
         self.database.call("list live trees", async |connection| {

@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::{Committed, DiskCache, Group};
-use amalgam_engine::{OperationWaker, Result};
+use amalgam_engine::{Error, OperationWaker, Result};
 use object_store::ObjectStore;
 use parking_lot::{Mutex, RwLock};
 
 use crate::bucket::Bucket;
 use crate::calls::CloudCalls;
 use crate::cluster::Cluster;
-use crate::database::{Database, expelled};
+use crate::database::{Database, expelled, is_expulsion};
 use crate::fetch::Fetcher;
 use crate::heartbeat::{Pulse, beat};
 use crate::hints::{Hints, Registration};
@@ -115,6 +115,8 @@ pub struct Node {
     pub(crate) commits: Group<Prepared, Result<Committed>>,
     /// The number of the last batch. Only the leader of a group uses it.
     pub(crate) last_batch: AtomicU64,
+    /// The number of the last call that took, wrote or released a live tree.
+    pub(crate) last_tree_call: AtomicU64,
     pub(crate) pulse: Arc<Pulse>,
     /// Collections of other nodes.
     pub(crate) rounds: Arc<Rounds>,
@@ -161,6 +163,7 @@ impl Cloud {
             uploader: Uploader::new(database.clone(), bucket.clone(), identity, options.pack_bytes),
             commits: Group::new(),
             last_batch: AtomicU64::new(0),
+            last_tree_call: AtomicU64::new(0),
             pulse: Arc::new(Pulse::new(database.clone(), identity, options.lease)),
             rounds: Arc::new(Rounds::joined(round)),
             holds_seen: AtomicU64::new(0),
@@ -272,6 +275,13 @@ impl Node {
     /// Refuses a write of a node that was expelled, or that failed to announce a pin.
     pub(crate) fn refuse_if_expelled(&self, action: &'static str) -> Result<()> {
         if self.pulse.is_expelled.load(Ordering::SeqCst) { Err(expelled(action)) } else { Ok(()) }
+    }
+
+    /// Records that this node was expelled, if an error says so.
+    pub(crate) fn note_expulsion(&self, error: &Error) {
+        if is_expulsion(error) {
+            self.pulse.is_expelled.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Records the epoch that PostgreSQL returned, unless a later one is known.

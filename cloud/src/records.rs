@@ -1,5 +1,7 @@
 //! Reads references, operations and requests. Each is one query of the primary, so that reads are linearizable.
 
+use std::sync::atomic::Ordering;
+
 use amalgam_engine::backend::rows::{RefRow, damaged};
 use amalgam_engine::reference::{Operation, RefName, RefValue, RequestId};
 use amalgam_engine::{Error, ObjectId, Result, Time};
@@ -8,7 +10,8 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use crate::commit::read_operation;
-use crate::identity::{signed, unsigned};
+use crate::database::expelled;
+use crate::identity::{Identity, signed, unsigned};
 use crate::node::Node;
 
 fn read_name(name: String) -> Result<RefName> {
@@ -138,13 +141,23 @@ impl Node {
         }
     }
 
-    /// Writes something durably: everything that was acknowledged before is durable then too.
+    /// Writes something durably: everything that was acknowledged before is durable then too. Fails if this node was expelled, because a
+    /// crash of PostgreSQL, which expels all nodes, may have lost commits that were acknowledged before.
     pub(crate) fn write_through(&self) -> Result<()> {
-        self.database.call("sync", async |connection| {
-            let query = sqlx::query("UPDATE writers SET batch = batch WHERE project = $1 AND node = $2");
-            let query = query.bind(self.identity.project).bind(&self.identity.node[..]);
-            query.execute(connection).await.map(drop)
-        })
+        let Identity { project, node, generation } = self.identity;
+        // The node has had a row among the writers since it joined the project.
+        let written = self.database.call("sync", async |connection| {
+            let query = sqlx::query(
+                "UPDATE writers SET batch = batch WHERE project = $1 AND node = $2 AND generation = $3
+                   AND EXISTS (SELECT 1 FROM nodes m WHERE m.node = $2 AND m.generation = $3)",
+            );
+            query.bind(project).bind(&node[..]).bind(generation).execute(connection).await
+        })?;
+        if written.rows_affected() == 0 {
+            self.pulse.is_expelled.store(true, Ordering::SeqCst);
+            return Err(expelled("sync"));
+        }
+        Ok(())
     }
 
     pub(crate) fn tombstone_row(&self, key: &[u8]) -> Option<Bytes> {

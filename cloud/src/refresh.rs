@@ -274,9 +274,7 @@ impl Node {
 
     /// Adds a pack that this node registered.
     pub(crate) fn add_own(&self, pack: Pack, change: u64) {
-        let mut index = self.index.write();
-        index.add(Arc::new(pack));
-        index.note(change);
+        self.index.write().add_own(Arc::new(pack), change);
     }
 
     /// Returns the live slots of packs, by the index.

@@ -1,5 +1,5 @@
 //! The functions of PostgreSQL that execute batches of transactions: statements for single rows and statements for all rows of a batch
-//! have the same outcome, and a database of an earlier version is updated.
+//! have the same outcome, an import can be ended twice, and a database of an earlier version is updated.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -281,6 +281,32 @@ fn transactions_of_one_batch_on_one_reference_see_each_other() {
         assert!(fenced.expect_err("refused").contains("fenced"));
         assert_eq!(database.rows(project), after);
     }
+}
+
+#[test]
+fn the_end_of_an_import_is_sent_again_when_its_answer_was_lost() {
+    let Some(url) = postgres::shared() else { return };
+    let mut database = Database::connect(&url);
+    database.migrate(usize::MAX);
+    let project = database.create_project("imported");
+    let finish = |next: i64, value: &str| {
+        format!(
+            "SELECT finish_import({project}, decode(repeat('07', 16), 'hex'), {GENERATION}, 1, {next},
+               ARRAY['a', 'b'], ARRAY['{value}', 'two']::bytea[], ARRAY[1, 2]::bigint[])"
+        )
+    };
+    database.run(&finish(3, "one"));
+    let after = database.rows(project);
+    database.run(&finish(3, "one"));
+    assert_eq!(database.rows(project), after);
+    for another in [finish(4, "one"), finish(3, "another")] {
+        let query = sqlx::raw_sql(AssertSqlSafe(another));
+        let refused = database.runtime.block_on(query.execute(&mut database.connection));
+        let error = refused.expect_err("the project has a history");
+        let code = error.as_database_error().and_then(|error| error.code());
+        assert_eq!(code.as_deref(), Some("AM006"), "{error}");
+    }
+    assert_eq!(database.rows(project), after);
 }
 
 /// The number of migrations before the first one that changes tables which have rows.

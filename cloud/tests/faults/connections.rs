@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use amalgam_engine::backend::Backend;
+use amalgam_engine::backend::{Backend, TakenTree};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::*;
@@ -102,6 +102,71 @@ fn a_commit_over_a_connection_that_does_not_answer_is_sent_over_another_one() {
     step(&cloud, "a", Some(3), 4, Vec::new()).expect("committed");
     assert_eq!(cloud.list_operations(0, 10).expect("list").len(), 4, "nothing is done twice");
     assert_eq!(cloud.read_ref(&name("a")).expect("read"), Some(RefValue::noting("4")));
+}
+
+/// Appends to the journal of a live tree. Returns whether it is stored.
+fn append(cloud: &Cloud, taken: &TakenTree, start: u64, text: &str) -> bool {
+    let part = FilePart { name: "0.journal".to_owned(), start, bytes: text.as_bytes().to_vec() };
+    cloud.write(taken.number, taken.token, &["0.journal".to_owned()], &[part]).expect("PostgreSQL answers")
+}
+
+/// Returns the journal of a live tree, as a node finds it that takes the tree.
+fn journal(taken: TakenTree) -> String {
+    let bytes: Vec<_> = taken.files.into_iter().flat_map(|(_, bytes)| bytes).collect();
+    String::from_utf8(bytes).expect("a text")
+}
+
+#[test]
+fn a_write_of_a_live_tree_that_arrives_late_removes_no_later_edit() {
+    let Some(server) = postgres::own() else { return };
+    let bucket = FaultyBucket::new();
+    let proxy = Proxy::start(server.directory());
+    let mut settings = options(postgres::url(proxy.directory()), &bucket, "late writes");
+    settings.retry_time = Duration::from_secs(3);
+    let cloud = open(&settings);
+    let taken = cloud.take("main").expect("take");
+    assert!(append(&cloud, &taken, 0, "one"));
+    proxy.hold_present();
+    assert!(append(&cloud, &taken, 3, " two"), "another connection answers");
+    assert!(append(&cloud, &taken, 7, " three"));
+    // The first attempt of the second write arrives after all.
+    proxy.release();
+    std::thread::sleep(Duration::from_millis(300));
+    let other = open(&options(server.url(), &bucket, "late writes"));
+    assert_eq!(journal(other.take("main").expect("take")), "one two three");
+}
+
+/// A node that takes a tree which it has already keeps its token, so that the token alone does not tell which call was the last.
+#[test]
+fn calls_for_a_live_tree_before_the_last_one_change_nothing() {
+    let Some(server) = postgres::own() else { return };
+    let bucket = FaultyBucket::new();
+    let cloud = open(&options(server.url(), &bucket, "late calls"));
+    let taken = cloud.take("main").expect("take");
+    assert!(append(&cloud, &taken, 0, "one"));
+    let again = cloud.take("main").expect("take");
+    assert_eq!((again.number, again.token), (taken.number, taken.token));
+    let runtime = runtime();
+    let mut connection = wait(&runtime, PgConnection::connect(&server.url())).expect("the server runs");
+    // The number of the write: the last call took the tree.
+    let write =
+        "SELECT write_live_tree(project, node, generation, number, token, last_call - 1, '{}', '{}', '{}', '{}')
+                 FROM live_trees";
+    let row = wait(&runtime, sqlx::query(write).fetch_one(&mut connection)).expect("called");
+    assert!(!row.get::<bool, _>(0), "it is not stored");
+    let release = "SELECT release_live_tree(project, node, generation, number, token, last_call - 1) FROM live_trees";
+    wait(&runtime, sqlx::query(release).execute(&mut connection)).expect("called");
+    let forget = "SELECT forget_live_tree(project, workspace, number, token, last_call - 1) FROM live_trees";
+    let row = wait(&runtime, sqlx::query(forget).fetch_one(&mut connection)).expect("called");
+    assert!(!row.get::<bool, _>(0), "the tree is not as it was");
+    assert!(cloud.is_held(taken.number, taken.token).expect("asked"));
+    assert!(append(&cloud, &taken, 3, " two"));
+    // The answer of the last call may be lost, so that it is sent again.
+    let write = "SELECT write_live_tree(project, node, generation, number, token, last_call, '{}', '{}', '{}', '{}')
+                 FROM live_trees";
+    let row = wait(&runtime, sqlx::query(write).fetch_one(&mut connection)).expect("called");
+    assert!(row.get::<bool, _>(0), "it is stored");
+    assert_eq!(journal(cloud.take("main").expect("take")), "one two");
 }
 
 /// The pool is full of connections that broke at the same time.

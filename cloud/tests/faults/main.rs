@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_cloud::{Cloud, CloudOptions};
-use amalgam_engine::backend::{Backend as _, Committed, Durability, KeptRows, StoredObject, Sweep as _, Transaction};
+use amalgam_engine::backend::{
+    Backend as _, Committed, Durability, FilePart, KeptRows, LiveTrees as _, StoredObject, Sweep as _, Transaction,
+};
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
 use amalgam_engine::{
     Commit, Error, ObjectId, ObjectKind, Result, SnapshotId, SplitMix64, Store, StoreOptions, WorkingTree,
@@ -354,13 +356,25 @@ fn nodes_survive_a_restart_of_postgres_and_are_fenced_by_its_crash() {
     step(&cloud, "a", None, 1, vec![object("one", 100)]).expect("committed");
     server.restart();
     step(&cloud, "a", Some(1), 2, vec![object("two", 100)]).expect("connections are made anew");
+    let taken = cloud.take("main").expect("take");
+    let names = ["0.journal".to_owned()];
+    let part = |start: u64, text: &str| FilePart { name: names[0].clone(), start, bytes: text.as_bytes().to_vec() };
+    assert!(cloud.write(taken.number, taken.token, &names, &[part(0, "edit")]).expect("write"));
     cloud.sync().expect("durable");
     server.crash();
     let error = step(&cloud, "a", Some(2), 3, Vec::new()).expect_err("buffered commits may be lost");
     assert!(error.to_string().contains("open the store again"), "{error}");
+    for error in [
+        cloud.sync().expect_err("buffered commits may be lost"),
+        cloud.write(taken.number, taken.token, &names, &[part(4, " late")]).expect_err("fenced"),
+        cloud.release(taken.number, taken.token).expect_err("fenced"),
+    ] {
+        assert!(error.to_string().contains("expelled"), "{error}");
+    }
     let again = open(&settings);
     assert_eq!(again.read_ref(&name("a")).expect("read"), Some(RefValue::noting("2")), "what was synced is there");
     step(&again, "a", Some(2), 3, Vec::new()).expect("committed");
+    assert_eq!(again.take("main").expect("take").files, [(names[0].clone(), b"edit".to_vec())]);
     for text in ["one", "two"] {
         assert!(again.get(object(text, 100).id).expect("get").is_some(), "{text}");
     }

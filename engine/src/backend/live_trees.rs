@@ -45,7 +45,7 @@ pub trait LiveTrees: FoldLeases {
     fn is_held(&self, number: u64, token: u64) -> Result<bool>;
 
     /// Stores journal files durably: removes those that are not among `names`, and writes `parts`. Returns whether this process still
-    /// has the tree; if it does not, nothing is stored.
+    /// has the tree; if it does not, or has taken it anew meanwhile, nothing is stored.
     fn write(&self, number: u64, token: u64, names: &[String], parts: &[FilePart]) -> Result<bool>;
 
     /// Gives a tree without uncommitted work back, if this process still has it.
