@@ -420,6 +420,40 @@ mod tests {
     }
 
     #[test]
+    fn an_edit_that_a_rule_drops_when_a_directory_catches_up_is_brought_back_by_an_undo() {
+        for has_other_edit in [false, true] {
+            let around = tempfile::tempdir().expect("a directory");
+            let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+            let act = service.context.act("ann");
+            let path = around.path().join("copy");
+            let record = attach(&service, &path);
+            let rules = "[[rule]]\npath = \"docs/\"\nway = \"ours\"\n";
+            for (directory, file, text) in [(".amalgam", "rules.toml", rules), ("docs", "a", "1")] {
+                std::fs::create_dir(path.join(directory)).expect("a directory");
+                std::fs::write(path.join(directory).join(file), text).expect("written");
+            }
+            commit_files(&service, &record);
+            merge_fork(&service, &["docs/a", "second"]);
+            std::fs::write(path.join("docs/a"), "mine").expect("written");
+            if has_other_edit {
+                std::fs::write(path.join("other"), "mine").expect("written");
+            }
+            let directory = amalgam_proto::directory_name(&record.id);
+            let mut locked = service.directories.lock(&directory).expect("locked");
+            let safety = service.directories.catch_up(&mut locked, "a test", &act).expect("caught up");
+            drop(locked);
+            assert_eq!(safety.is_some(), has_other_edit);
+            let read = |file: &str| std::fs::read_to_string(path.join(file)).expect("it is there");
+            assert_eq!(read("docs/a"), "docs/a", "the rule takes the version of the head");
+            let asked = v1::UndoDirectoryRequest { name: directory, ..Default::default() };
+            service.directories.undo_directory(&asked, &act, &Progress::default()).expect("undone");
+            assert_eq!(read("docs/a"), "mine");
+            assert_eq!(read("second"), "second", "the other changes of the merge stay");
+            assert_eq!(path.join("other").exists(), has_other_edit);
+        }
+    }
+
+    #[test]
     fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
