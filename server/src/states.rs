@@ -15,7 +15,9 @@ pub(crate) use revert::{Direction, Renaming, Reverted};
 use std::sync::Arc;
 
 use amalgam_engine::conflict::CONFLICTS_KEY;
-use amalgam_engine::merge::{NoContents, merge_trees};
+use amalgam_engine::merge::{
+    ConflictKind, ContestedFile, FileResult, NoContents, Outcome, PathConflict, Verdict, merge_trees,
+};
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{
     DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, diff_roots,
@@ -60,6 +62,28 @@ pub(crate) struct Tally {
     pub(crate) removed: u64,
     /// How many of all these are in `.git`.
     pub(crate) in_git: u64,
+}
+
+/// The treatment of edits that a merge drops in favour of the head: a rule took the head's version of a file, or the head's value
+/// of an attribute or of a state value stayed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DroppedEdits {
+    /// Records them beside the head, because the caller replaces the files that have them.
+    Record,
+    /// Leaves them to the caller.
+    Ignore,
+}
+
+/// Merges contents like another merger, but keeps our version of a file of which that one takes theirs.
+struct KeepOurs<'a>(&'a dyn MergeContents);
+
+impl MergeContents for KeepOurs<'_> {
+    fn merge(&self, contested: &ContestedFile<'_>) -> amalgam_engine::Result<Verdict> {
+        Ok(match self.0.merge(contested)? {
+            Verdict::Theirs { strategy } => Verdict::Ours { strategy },
+            verdict => verdict,
+        })
+    }
 }
 
 /// Compares and records the states of workspaces' files.
@@ -135,7 +159,7 @@ impl States {
         Ok(self.context.done_before(act)?.is_some())
     }
 
-    /// Commits the edits since a tree, merged with the workspace's head. Returns nothing if the head has them all.
+    /// Commits the edits of files since a tree like [`merge_files`](Self::merge_files), with a message.
     pub(crate) fn merge_edits(
         &self,
         workspace: &WorkspaceName,
@@ -145,7 +169,21 @@ impl States {
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let act = &OperationContext { request: None, ..act.clone() };
-        self.merge_change(workspace, before, edited, Change::new(message), act)
+        self.merge_files(workspace, before, edited, Change::new(message), act)
+    }
+
+    /// Commits the changed files of a directory or a mount, merged with the workspace's head. The caller then brings the files to
+    /// the head. So edits that the merge drops are recorded first, and an undo brings them back. Returns nothing if the head has
+    /// all other edits.
+    pub(crate) fn merge_files(
+        &self,
+        workspace: &WorkspaceName,
+        before: RootId,
+        edited: RootId,
+        change: Change,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        self.merge_with_head(workspace, before, edited, change, DroppedEdits::Record, act)
     }
 
     /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change.
@@ -154,7 +192,19 @@ impl States {
         workspace: &WorkspaceName,
         before: RootId,
         edited: RootId,
+        change: Change,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
+        self.merge_with_head(workspace, before, edited, change, DroppedEdits::Ignore, act)
+    }
+
+    fn merge_with_head(
+        &self,
+        workspace: &WorkspaceName,
+        before: RootId,
+        edited: RootId,
         mut change: Change,
+        dropped: DroppedEdits,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let store = &self.context.store;
@@ -165,13 +215,25 @@ impl States {
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
         let moves = self.context.permissions.moves()?;
         let options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
-        let merged = merge_trees(store, Some(before), now, edited, contents, &options);
-        let mut tree = merged?.tree;
+        let merged = merge_trees(store, Some(before), now, edited, contents, &options)?;
+        let is_recorded = dropped == DroppedEdits::Record && drops_theirs(&merged);
+        let mut tree = merged.tree;
         let session = store.session();
         let root = tree.freeze().write(&session)?;
         session.write_all_ahead()?;
         let _pin = store.hold(root)?;
+        let workspaces = &self.context.workspaces;
+        // The request id belongs to the commit.
+        let aside = &OperationContext { request: None, ..act.clone() };
+        if is_recorded {
+            // Merged in the other direction, the tree has the dropped edits and the other changes of the head.
+            let kept = merge_trees(store, Some(before), edited, now, &KeepOurs(contents), &options)?.tree;
+            workspaces.record_working(workspace, &kept, &Change::new(change.message.as_str()), aside, EDIT)?;
+        }
         if self.is_same_with_states(Some(root), Some(now))? {
+            if is_recorded {
+                workspaces.set_working(workspace, None, aside, EDIT)?;
+            }
             return Ok(None);
         }
         tree.rebase(head);
@@ -179,7 +241,14 @@ impl States {
         if conflicts > 0 {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
-        let done = self.context.workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
+        let done = workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
         Ok(Some(done?.snapshot))
     }
+}
+
+/// Returns whether a merge dropped changes of theirs in favour of ours.
+fn drops_theirs(merged: &Outcome) -> bool {
+    let keeps_ours =
+        |conflict: &PathConflict| matches!(conflict.kind, ConflictKind::State { .. } | ConflictKind::Attribute(_));
+    merged.conflicts.iter().any(keeps_ours) || merged.report.files.iter().any(|file| file.result == FileResult::Ours)
 }

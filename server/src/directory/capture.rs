@@ -7,7 +7,8 @@ use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
-    DiffOptions, Error as EngineError, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots,
+    DiffOptions, Error as EngineError, OperationContext, Pin, RootId, SnapshotId, TreePath, What, WorkingTree,
+    diff_roots,
 };
 use amalgam_materializer::{
     CaptureOptions, Captured, Changes, Counts, Dirty, KnownContents, Progress, Scope, capture, detect_changes,
@@ -112,12 +113,7 @@ impl Directories {
     ) -> Result<(SnapshotId, bool)> {
         let head = self.context.head(&locked.workspace)?;
         captured.tree.rebase(head);
-        // A directory has no state values: those of the head are kept.
-        if let Some(root) = self.context.known_root(head)?
-            && self.context.store.root(root).is_ok_and(|root| root.state.is_some())
-        {
-            captured.tree.add_states_of(&WorkingTree::open_root(&self.context.store, root)?)?;
-        }
+        self.add_states_of(&mut captured.tree, self.context.known_root(head)?)?;
         let (workspaces, name) = (&self.context.workspaces, &locked.workspace);
         let mut change = saying.change.clone();
         change.metadata.remove(CONFLICTS_KEY);
@@ -129,6 +125,26 @@ impl Directories {
         locked.record.in_step(Some(done.snapshot), act.time);
         self.note_conflicts(locked)?;
         Ok((done.snapshot, done.is_new))
+    }
+
+    /// Returns the root of a capture with the state values of another tree, pinned in the store. Without them, a comparison with
+    /// that tree would take its values for removed.
+    pub(super) fn hold_with_states_of(&self, captured: &Captured, other: Option<RootId>) -> Result<(RootId, Pin)> {
+        let mut tree = captured.tree.fork();
+        if self.add_states_of(&mut tree, other)? {
+            return Ok(tree.freeze().hold()?);
+        }
+        Ok((captured.root, self.context.store.hold(captured.root)?))
+    }
+
+    /// Adds the state values of a stored tree to the tree of a capture, because a directory has none. Returns whether there are
+    /// any.
+    fn add_states_of(&self, tree: &mut WorkingTree, other: Option<RootId>) -> Result<bool> {
+        let store = &self.context.store;
+        let has_states = |root: &RootId| store.root(*root).is_ok_and(|root| root.state.is_some());
+        let Some(other) = other.filter(has_states) else { return Ok(false) };
+        tree.add_states_of(&WorkingTree::open_root(store, other)?)?;
+        Ok(true)
     }
 
     /// Records whether the tree that the directory is in step with has no conflicts.

@@ -78,9 +78,9 @@ impl Directories {
             LockedFiles::Directory(mut locked) => {
                 self.refuse_out_of_step(&locked, head)?;
                 let captured = self.capture(&mut locked, &Progress::default())?;
-                let pin = store.hold(captured.root)?;
+                let held = self.hold_with_states_of(&captured, self.context.head_root(head)?)?;
                 locked.save(&self.context);
-                (captured.root, pin)
+                held
             }
             LockedFiles::View(locked) => {
                 let (_held, root) = self.views.preview_in_view(&locked, head)?;
@@ -274,7 +274,7 @@ impl Directories {
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        let (store, progress) = (&self.context.store, Progress::default());
+        let progress = Progress::default();
         // The request id belongs to the merge that follows.
         let act = &OperationContext { request: None, ..act.clone() };
         let head = self.context.head(&locked.workspace)?;
@@ -285,10 +285,10 @@ impl Directories {
             return self.secure(locked, what, act, &progress).map(|(safety, _)| safety);
         };
         let captured = self.capture_all(locked, &progress)?;
-        let _pin = store.hold(captured.root)?;
+        let (edited, _pin) = self.hold_with_states_of(&captured, Some(before))?;
         let mut safety = None;
-        if ![before, now].contains(&captured.root) {
-            safety = self.states.merge_edits(&locked.workspace, before, captured.root, message, act)?;
+        if ![before, now].contains(&edited) {
+            safety = self.states.merge_edits(&locked.workspace, before, edited, message, act)?;
         }
         self.update_directory_files(locked, merge, act)?;
         Ok(safety)
@@ -321,10 +321,12 @@ impl Directories {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    use amalgam_engine::Time;
+    use amalgam_engine::merge::MergeRequest;
     use amalgam_engine::workspace::NewWorkspace;
+    use amalgam_engine::{NoContents, Time, WorkingTree};
 
     use super::*;
     use crate::home::Home;
@@ -358,6 +360,97 @@ mod tests {
             .submit(&asked, AfterMerge::KeepWorkspace, act, &crate::caller::Caller::default())
             .expect("merged");
         assert!([v1::MergeHow::Merged, v1::MergeHow::Forward].contains(&done.merge.how()), "{:?}", done.merge);
+    }
+
+    /// Attaches a new directory to a new workspace `main`.
+    fn attach(service: &Service, path: &Path) -> Record {
+        std::fs::create_dir(path).expect("a directory");
+        let asked = v1::AttachDirectoryRequest {
+            path: crate::messages::path_bytes(path),
+            workspace_id: "main".to_owned(),
+            ..Default::default()
+        };
+        service.directories.attach(&asked, &service.context.act("ann")).expect("attached")
+    }
+
+    /// Commits the files of a directory.
+    fn commit_files(service: &Service, record: &Record) {
+        let act = service.context.act("ann");
+        let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
+        let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
+        let done = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        done.expect("committed");
+    }
+
+    /// Merges a fork that writes these paths into `main`, and leaves the directory of `main` behind.
+    fn merge_fork(service: &Service, paths: &[&str]) {
+        let (context, act) = (&service.context, service.context.act("ann"));
+        context.workspaces.fork(&name("main"), &[name("try")], &act).expect("forked");
+        paths.iter().for_each(|path| write(service, "try", path));
+        let (target, sources) = (name("main"), [name("try")]);
+        let request = MergeRequest::new(&target, &sources, &NoContents);
+        context.workspaces.merge(&context.history, &request, &act).expect("merged");
+    }
+
+    #[test]
+    fn state_values_stay_when_a_directory_catches_up_with_a_merge() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
+        let path = around.path().join("copy");
+        let record = attach(&service, &path);
+        std::fs::write(path.join("first"), "1").expect("written");
+        commit_files(&service, &record);
+        let mut tree = workspaces.open(&name("main")).expect("open");
+        tree.set_state("k", "1").expect("set");
+        workspaces.commit(&name("main"), &mut tree, &Change::new("a value"), &act).expect("committed");
+        std::fs::write(path.join("first"), "one").expect("written");
+        let previewed = service.directories.preview_capture(&name("main"), &act).expect("previewed");
+        let tree = WorkingTree::open(&service.context.store, previewed.head.expect("a head")).expect("open");
+        assert_eq!(tree.read("first").expect("it is there"), b"one");
+        assert_eq!(tree.state("k").expect("read").as_deref(), Some("1"), "in a preview");
+        // From here on the record of the directory names a snapshot with the value.
+        commit_files(&service, &record);
+        merge_fork(&service, &["second"]);
+        commit_files(&service, &record);
+        let tree = workspaces.open(&name("main")).expect("open");
+        assert_eq!(tree.read("second").expect("it is there"), b"second");
+        assert_eq!(tree.state("k").expect("read").as_deref(), Some("1"));
+        assert!(path.join("second").exists(), "the directory is updated");
+    }
+
+    #[test]
+    fn an_edit_that_a_rule_drops_when_a_directory_catches_up_is_brought_back_by_an_undo() {
+        for has_other_edit in [false, true] {
+            let around = tempfile::tempdir().expect("a directory");
+            let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+            let act = service.context.act("ann");
+            let path = around.path().join("copy");
+            let record = attach(&service, &path);
+            let rules = "[[rule]]\npath = \"docs/\"\nway = \"ours\"\n";
+            for (directory, file, text) in [(".amalgam", "rules.toml", rules), ("docs", "a", "1")] {
+                std::fs::create_dir(path.join(directory)).expect("a directory");
+                std::fs::write(path.join(directory).join(file), text).expect("written");
+            }
+            commit_files(&service, &record);
+            merge_fork(&service, &["docs/a", "second"]);
+            std::fs::write(path.join("docs/a"), "mine").expect("written");
+            if has_other_edit {
+                std::fs::write(path.join("other"), "mine").expect("written");
+            }
+            let directory = amalgam_proto::directory_name(&record.id);
+            let mut locked = service.directories.lock(&directory).expect("locked");
+            let safety = service.directories.catch_up(&mut locked, "a test", &act).expect("caught up");
+            drop(locked);
+            assert_eq!(safety.is_some(), has_other_edit);
+            let read = |file: &str| std::fs::read_to_string(path.join(file)).expect("it is there");
+            assert_eq!(read("docs/a"), "docs/a", "the rule takes the version of the head");
+            let asked = v1::UndoDirectoryRequest { name: directory, ..Default::default() };
+            service.directories.undo_directory(&asked, &act, &Progress::default()).expect("undone");
+            assert_eq!(read("docs/a"), "mine");
+            assert_eq!(read("second"), "second", "the other changes of the merge stay");
+            assert_eq!(path.join("other").exists(), has_other_edit);
+        }
     }
 
     #[test]

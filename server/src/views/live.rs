@@ -257,7 +257,7 @@ impl Views {
             Some(before) => before,
             None => self.hold_tree(&WorkingTree::new(&self.context.store))?.root.expect("it was written"),
         };
-        let merged = self.states.merge_change(workspace, before, edited, change.clone(), act)?;
+        let merged = self.states.merge_files(workspace, before, edited, change.clone(), act)?;
         let root = held.root.expect("a live tree has a root");
         let secured = Secured { snapshot: merged, root, _held: held };
         self.update_view(&locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
