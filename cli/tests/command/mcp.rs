@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -102,6 +103,20 @@ fn every_tool_does_its_work_in_a_directory_and_in_a_fork() {
     );
     let failed = client.done("run", &json!({"command": "echo error: mine >&2; exit 3"}));
     assert!(failed.contains("exit status 3"), "{failed}");
+    client.end();
+}
+
+#[test]
+fn run_returns_when_its_command_leaves_a_background_process() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > a; amalgam init -q");
+    let mut client = Client::start(&scratch, "amalgam mcp");
+    let begin = Instant::now();
+    let ran = client.done("run", &json!({"command": "sleep 30 & echo $! > id; echo started"}));
+    let took = begin.elapsed();
+    scratch.run("kill $(cat id)");
+    assert!(ran.contains("started"), "{ran}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
     client.end();
 }
 
