@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::scratch::{Scratch, can_mount};
 use crate::served::{Served, key};
+use crate::watching::until;
 
 /// A client of the server.
 struct Client {
@@ -263,6 +264,7 @@ fn tools_work_on_a_workspace_of_a_server() {
             Ok(ran) => {
                 assert_eq!(ran, "42\nexit status 3");
                 assert_eq!(client.done("read", &json!({"path": "c.txt"})), "42");
+                runs_leave_no_sandbox(&scratch, &mut client, url);
             }
             // The machine cannot isolate processes, or has no agent.
             Err(said) => {
@@ -275,4 +277,20 @@ fn tools_work_on_a_workspace_of_a_server() {
     assert!(written.contains("--server") && written.contains("--workspace=main"), "{written}");
     assert!(!written.contains(&key), "the key is not in the configuration");
     server.stop();
+}
+
+/// Makes a call of `run` that is refused and one that is cancelled, and checks that the workspace can be used after each.
+fn runs_leave_no_sandbox(scratch: &Scratch, client: &mut Client, url: &str) {
+    let wrong = client.call("run", &json!({"command": ["ls"]}));
+    assert!(wrong.is_err_and(|text| text.contains("must be a string")));
+    assert_eq!(client.done("run", &json!({"command": "echo x"})), "x");
+    client.last_id += 1;
+    let id = client.last_id;
+    let call = json!({"name": "run", "arguments": {"command": "sleep 300"}});
+    client.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call}));
+    let list = format!("amalgam --server {url} sandbox ls");
+    until("the sandbox runs", || scratch.run(&list).contains("running"));
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+    until("the sandbox is deleted", || !scratch.run(&list).contains("sbx-"));
+    assert_eq!(client.done("run", &json!({"command": "echo y"})), "y");
 }
