@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use amalgam_server::retention::Span;
 use amalgam_server::{Settings, local_paths};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 use crate::error::CliError;
@@ -482,12 +484,26 @@ impl Config {
         found
     }
 
+    /// Reads the file again, changes it and writes it, under a lock on its directory: changes by several processes at the same time
+    /// are all kept. An error of `change` leaves the file as it is.
+    pub fn update(&mut self, change: impl FnOnce(&mut Self) -> Result<(), CliError>) -> Result<(), CliError> {
+        let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
+        let home = self.path.parent().expect("the file lies in a directory").to_owned();
+        create_home(&home).map_err(failed)?;
+        let directory = fs::File::open(&home).map_err(failed)?;
+        // Some network file systems cannot lock directories; there the change is made without a lock.
+        let _ = retry_on_intr(|| flock(&directory, FlockOperation::LockExclusive));
+        *self = Self::load(&home)?;
+        change(self)?;
+        self.save()
+    }
+
     /// Writes the file in one step: writes and syncs a temporary file with a name of its own, and renames it. A file that is there
     /// keeps its mode; a new one is for the user alone.
-    pub fn save(&self) -> Result<(), CliError> {
+    fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         let home = self.path.parent().expect("the file lies in a directory");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
+        create_home(home).map_err(failed)?;
         let mut file = tempfile::NamedTempFile::new_in(home).map_err(failed)?;
         file.write_all(self.document.to_string().as_bytes()).map_err(failed)?;
         if let Ok(found) = fs::metadata(&self.path) {
@@ -497,6 +513,11 @@ impl Config {
         file.persist(&self.path).map_err(|error| failed(error.error))?;
         Ok(())
     }
+}
+
+/// Creates the store's home, for the user alone, if it does not exist.
+fn create_home(home: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home)
 }
 
 fn plain(item: &Item) -> String {

@@ -21,7 +21,8 @@ use crate::refusal::{Refusal, json_answer, refuse_memory};
 use crate::state::State;
 use crate::target::{Target, is_id};
 use bodies::{ConnectBody, ForkBody, NewSandbox, PauseBody, RefreshBody, TimeoutBody};
-use request::{Answer, Control, no_content, no_sandbox, read};
+use request::{Answer, Control, find, no_content, no_sandbox, read};
+use snapshots::{find_home, find_snapshot};
 
 const TIMEOUT_SECONDS: i32 = 300;
 /// Limit on attempts to start a sandbox that is still being paused, and the delay between them.
@@ -85,7 +86,7 @@ impl Control<'_> {
         let request: NewSandbox = read(body).await?;
         request.check()?;
         let Some(key) = self.head.headers.get(IDEMPOTENCY_KEY) else {
-            let created = self.create_new(request).await?;
+            let created = create_new(&self.caller, request, self.is_current).await?;
             return Ok(json_answer(StatusCode::CREATED, &self.sandbox(&created)));
         };
         let key = key.to_str().map_err(|_| Refusal::invalid("idempotency-key: not ASCII"))?;
@@ -93,57 +94,21 @@ impl Control<'_> {
             return Err(Refusal::invalid("idempotency-key: 1 to 255 characters"));
         }
         let entry = self.state.idempotency.entry(format!("{} {key}", self.caller.key().unwrap_or_default()));
-        let mut created = entry.lock().await;
-        if let Some(id) = created.as_deref()
-            && let Ok((sandbox, _)) = self.find(id).await
-        {
-            return Ok(json_answer(StatusCode::CREATED, &self.sandbox(&sandbox)));
-        }
-        let sandbox = self.create_new(request).await?;
-        *created = Some(sandbox.id.clone());
-        Ok(json_answer(StatusCode::CREATED, &self.sandbox(&sandbox)))
-    }
-
-    async fn create_new(&self, request: NewSandbox) -> Result<v1::Sandbox, Refusal> {
-        let asked = if request.template_id.is_empty() { BASE_TEMPLATE } else { &request.template_id };
-        let Origin { template, from, home_from } = self.template(asked).await?;
-        let notes = Notes {
-            template: asked.to_owned(),
-            is_paused_on_timeout: request.auto_pause.unwrap_or(false),
-            has_auto_resume: request.auto_resume.as_ref().is_some_and(|resume| resume.enabled),
-            metadata: request.metadata.unwrap_or_default(),
-        };
-        let message = v1::CreateSandboxRequest {
-            template,
-            from,
-            home_from,
-            envs: request.env_vars.unwrap_or_default(),
-            timeout_seconds: seconds(request.timeout.unwrap_or(TIMEOUT_SECONDS.into()))?.max(1),
-            // Older clients send it always.
-            network: if request.allow_internet_access == Some(true) && self.is_current { "host" } else { "" }
-                .to_owned(),
-            metadata: notes.into_metadata()?,
-            ..v1::CreateSandboxRequest::default()
-        };
-        Ok(self.caller.sandboxes().create_sandbox(message).await?.into_inner().sandbox.unwrap_or_default())
-    }
-
-    /// Resolves the name of a template: a template of the server, `base`, or a snapshot that a client made.
-    async fn template(&self, asked: &str) -> Result<Origin, Refusal> {
-        let name = asked.split_once(':').map_or(asked, |(name, _)| name);
-        let found = self.caller.sandboxes().get_template(v1::GetTemplateRequest { name: asked.to_owned() }).await;
-        match found {
-            Ok(_) => return Ok(Origin { template: asked.to_owned(), ..Origin::default() }),
-            Err(status) if status.code() != Code::NotFound => return Err(status.into()),
-            Err(_) if name == BASE_TEMPLATE => {
-                return Ok(Origin { template: HOST_TEMPLATE.to_owned(), ..Origin::default() });
+        let mut created = entry.lock_owned().await;
+        let (caller, is_current) = (self.caller.clone(), self.is_current);
+        // The creation goes on if the client disconnects, so that the key names its sandbox when the client repeats the request.
+        let task = tokio::spawn(async move {
+            if let Some(id) = created.as_deref()
+                && let Ok((sandbox, _)) = find(&caller, id).await
+            {
+                return Ok(sandbox);
             }
-            Err(_) => {}
-        }
-        let missing = || Refusal::not_found(format!("template {} was not found", asked.escape_debug()));
-        let snapshot = self.find_snapshot(name).await?.ok_or_else(missing)?;
-        let home_from = self.find_home(&snapshot).await?;
-        Ok(Origin { template: snapshot.template, from: snapshot.revision, home_from })
+            let sandbox = create_new(&caller, request, is_current).await?;
+            *created = Some(sandbox.id.clone());
+            Ok::<_, Refusal>(sandbox)
+        });
+        let sandbox = task.await.map_err(|error| Refusal::new(Code::Internal, error.to_string()))??;
+        Ok(json_answer(StatusCode::CREATED, &self.sandbox(&sandbox)))
     }
 
     async fn info(&self, id: &str) -> Answer {
@@ -272,6 +237,48 @@ impl Control<'_> {
         }]);
         Ok(json_answer(StatusCode::OK, &shown))
     }
+}
+
+/// Creates a sandbox.
+async fn create_new(caller: &Caller, request: NewSandbox, is_current: bool) -> Result<v1::Sandbox, Refusal> {
+    let asked = if request.template_id.is_empty() { BASE_TEMPLATE } else { &request.template_id };
+    let Origin { template, from, home_from } = origin(caller, asked).await?;
+    let notes = Notes {
+        template: asked.to_owned(),
+        is_paused_on_timeout: request.auto_pause.unwrap_or(false),
+        has_auto_resume: request.auto_resume.as_ref().is_some_and(|resume| resume.enabled),
+        metadata: request.metadata.unwrap_or_default(),
+    };
+    let message = v1::CreateSandboxRequest {
+        template,
+        from,
+        home_from,
+        envs: request.env_vars.unwrap_or_default(),
+        timeout_seconds: seconds(request.timeout.unwrap_or(TIMEOUT_SECONDS.into()))?.max(1),
+        // Older clients send it always.
+        network: if request.allow_internet_access == Some(true) && is_current { "host" } else { "" }.to_owned(),
+        metadata: notes.into_metadata()?,
+        ..v1::CreateSandboxRequest::default()
+    };
+    Ok(caller.sandboxes().create_sandbox(message).await?.into_inner().sandbox.unwrap_or_default())
+}
+
+/// Resolves the name of a template: a template of the server, `base`, or a snapshot that a client made.
+async fn origin(caller: &Caller, asked: &str) -> Result<Origin, Refusal> {
+    let name = asked.split_once(':').map_or(asked, |(name, _)| name);
+    let found = caller.sandboxes().get_template(v1::GetTemplateRequest { name: asked.to_owned() }).await;
+    match found {
+        Ok(_) => return Ok(Origin { template: asked.to_owned(), ..Origin::default() }),
+        Err(status) if status.code() != Code::NotFound => return Err(status.into()),
+        Err(_) if name == BASE_TEMPLATE => {
+            return Ok(Origin { template: HOST_TEMPLATE.to_owned(), ..Origin::default() });
+        }
+        Err(_) => {}
+    }
+    let missing = || Refusal::not_found(format!("template {} was not found", asked.escape_debug()));
+    let snapshot = find_snapshot(caller, name).await?.ok_or_else(missing)?;
+    let home_from = find_home(caller, &snapshot).await?;
+    Ok(Origin { template: snapshot.template, from: snapshot.revision, home_from })
 }
 
 /// The resources that a sandbox uses.

@@ -80,14 +80,16 @@ impl ConfigCommand {
             }
             Verb::Set { name, values } => {
                 let named = find_key(&name)?;
-                session.config.set(&named, &values)?;
-                session.config.save()?;
+                session.config.update(|config| config.set(&named, &values))?;
                 say_changed(session, &named)?;
             }
             Verb::Unset { name } => {
                 let named = find_key(&name)?;
-                if session.config.unset(&named) {
-                    session.config.save()?;
+                if session.config.shown(&named).is_some() {
+                    session.config.update(|config| {
+                        config.unset(&named);
+                        Ok(())
+                    })?;
                 }
                 say_changed(session, &named)?;
             }

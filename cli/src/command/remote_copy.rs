@@ -66,8 +66,8 @@ fn stored_server(session: &Session, workspace: &str) -> Result<Option<String>, C
 
 /// Stores the server that a workspace is pushed to and pulled from.
 pub fn store_server(session: &mut Session, workspace: &str, server: &Server) -> Result<(), CliError> {
-    session.config.set(&server_key(Some(workspace))?, &[server.url.to_string()])?;
-    session.config.save()
+    let key = server_key(Some(workspace))?;
+    session.config.update(|config| config.set(&key, &[server.url.to_string()]))
 }
 
 /// Returns the JSON line of a push or a pull. `copied` is `None` if there was nothing to send.

@@ -38,7 +38,7 @@ impl SandboxCalls {
         if is_id(word) {
             return Ok(word.to_owned());
         }
-        let mut named = self.running_with_name(word).await?.into_iter();
+        let mut named = self.with_name(word, "running").await?.into_iter();
         match (named.next(), named.next()) {
             (Some(only), None) => Ok(only),
             (Some(_), Some(_)) => {
@@ -55,15 +55,15 @@ impl SandboxCalls {
         }
     }
 
-    /// Returns the ids of the running sandboxes with a name.
-    async fn running_with_name(&mut self, name: &str) -> Result<BTreeSet<String>, CliError> {
+    /// Returns the ids of the sandboxes with a name that are in a state, or in any state if `state` is empty.
+    pub async fn with_name(&mut self, name: &str, state: &str) -> Result<BTreeSet<String>, CliError> {
         let mut ids = BTreeSet::new();
         let mut page = 1;
         loop {
             let request = v1::ListSandboxesRequest {
                 page,
                 limit: PAGE_SIZE,
-                state: "running".to_owned(),
+                state: state.to_owned(),
                 name_prefix: name.to_owned(),
             };
             let listed = self.client.list_sandboxes(request).await.map_err(failure)?.into_inner();

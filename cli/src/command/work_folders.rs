@@ -38,8 +38,6 @@ pub const FOLDER_VARIABLE: &str = "AMALGAM_WORK_FOLDER";
 const NOTE_FILE: &str = "note.json";
 /// Most rounds of killing the processes of a folder: a round can miss a process that is just being started.
 const KILL_ATTEMPTS_MAX: usize = 10;
-/// Most sandboxes of one folder that run at the same time.
-const SANDBOXES_MAX: i32 = 100;
 
 /// The folder of a running command.
 pub struct WorkFolder {
@@ -247,13 +245,11 @@ pub async fn clean_up(
 
 /// Deletes the sandboxes with a name. Their workspaces stay, because the sandboxes did not create them.
 async fn end_sandboxes(session: &mut Session, name: &str) -> Result<(), CliError> {
-    let mut calls = SandboxCalls::connect(session).await?.client;
-    let name_prefix = name.to_owned();
-    let request = v1::ListSandboxesRequest { page: 1, limit: SANDBOXES_MAX, state: String::new(), name_prefix };
-    let listed = calls.list_sandboxes(request).await.map_err(failure)?.into_inner();
-    for sandbox in listed.items.into_iter().filter(|sandbox| sandbox.name == name) {
-        let request = v1::DeleteSandboxRequest { id: sandbox.id, keep_workspace: false };
-        calls.delete_sandbox(request).await.map_err(failure)?;
+    let mut calls = SandboxCalls::connect(session).await?;
+    let ids = calls.with_name(name, "").await?;
+    for id in ids {
+        let request = v1::DeleteSandboxRequest { id, keep_workspace: false };
+        calls.client.delete_sandbox(request).await.map_err(failure)?;
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ impl ServerHandler for Handler {
         let arguments = request.arguments.unwrap_or_default();
         let answered = tokio::select! {
             answered = handler.call(&request.name, &arguments) => answered,
-            // The client has cancelled the request; dropping the call ends its processes.
+            // The client has cancelled the request; dropping the call ends its processes and deletes its sandbox.
             () = context.ct.cancelled() => Err("cancelled".to_owned()),
         };
         let result = match answered {

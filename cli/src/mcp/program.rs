@@ -3,11 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use crate::contexts::KEY_VARIABLE;
 use crate::remote::Server;
@@ -16,6 +18,8 @@ use crate::remote::Server;
 const OUTPUT_BYTES_MAX: usize = 48 << 10;
 /// Time that a command has to end after it was asked to.
 const END_WITHIN: Duration = Duration::from_secs(5);
+/// Time to wait for the end of the output of a command that has ended: its background processes keep the pipes open.
+const OUTPUT_WITHIN: Duration = Duration::from_millis(500);
 
 /// This program, as tool calls run it.
 #[derive(Clone, Debug)]
@@ -44,7 +48,8 @@ pub struct Finished {
 }
 
 impl Program {
-    /// Runs a command to its end. Dropping the future ends the command.
+    /// Runs a command to its end. Dropping the future ends the command. Background processes that the command leaves
+    /// go on, and their later output is dropped.
     ///
     /// # Errors
     /// Returns a message if the command could not be started or exceeded the time limit.
@@ -72,12 +77,15 @@ impl Program {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = (Output::collect(child.stdout.take()), Output::collect(child.stderr.take()));
         let mut group = Group(Some(child));
-        let ending = async { group.wait().await };
-        let both = async { tokio::join!(collect(stdout), collect(stderr), ending) };
-        match tokio::time::timeout(timeout, both).await {
-            Ok((out, remarks, status)) => Ok(finished(status.map_err(failed)?, &out, &remarks)),
+        let ended = tokio::time::timeout(timeout, group.wait()).await;
+        match ended {
+            Ok(status) => {
+                let status = status.map_err(failed)?;
+                let (out, remarks) = tokio::join!(stdout.take(), stderr.take());
+                Ok(finished(status, &out, &remarks))
+            }
             Err(_) => {
                 group.end().await;
                 let seconds = timeout.as_secs();
@@ -121,15 +129,34 @@ impl Drop for Group {
     }
 }
 
-/// Reads everything, and keeps the beginning of it.
-async fn collect(source: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let (mut kept, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
-    let Some(mut source) = source else { return kept };
-    while let Ok(count @ 1..) = source.read(&mut buffer).await {
-        let room = (OUTPUT_BYTES_MAX + 1).saturating_sub(kept.len());
-        kept.extend_from_slice(&buffer[..count.min(room)]);
+/// The output of a command. A task reads all of it and keeps the beginning.
+struct Output {
+    kept: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Output {
+    fn collect(source: Option<impl AsyncRead + Send + Unpin + 'static>) -> Self {
+        let kept: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let shared = Arc::clone(&kept);
+        let reader = tokio::spawn(async move {
+            let Some(mut source) = source else { return };
+            let mut buffer = vec![0; 16 << 10];
+            while let Ok(count @ 1..) = source.read(&mut buffer).await {
+                let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = (OUTPUT_BYTES_MAX + 1).saturating_sub(kept.len());
+                kept.extend_from_slice(&buffer[..count.min(room)]);
+            }
+        });
+        Self { kept, reader }
     }
-    kept
+
+    /// Returns the output up to its end, or up to [`OUTPUT_WITHIN`] from now.
+    async fn take(self) -> Vec<u8> {
+        // The task of a pipe that stays open reads on: a background process that writes to a closed pipe would fail.
+        let _ = tokio::time::timeout(OUTPUT_WITHIN, self.reader).await;
+        std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 fn finished(status: ExitStatus, out: &[u8], remarks: &[u8]) -> Finished {

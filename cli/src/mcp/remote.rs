@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use amalgam_proto::v1;
+use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 use tonic::Code;
 
 use super::arguments::Arguments;
 use super::program::shortened;
-use crate::connect::{Client, connect_server};
+use crate::connect::{CallerChannel, Client, connect_server};
 use crate::error::CliError;
 use crate::remote::Server;
 use crate::session::{revision_state, workspace_name};
@@ -150,11 +152,13 @@ impl RemotePlace {
         Ok(if lines.is_empty() { "nothing would change".to_owned() } else { shortened(lines.join("\n").as_bytes()) })
     }
 
-    /// Runs a command in a sandbox on a workspace, between two snapshots.
+    /// Runs a command in a sandbox on a workspace, between two snapshots. Dropping the future ends the command; the sandbox
+    /// is deleted in any case.
     pub async fn run(&self, arguments: &Arguments<'_>, within: Duration, actor: &str) -> Result<String, String> {
-        let mut client = self.client(actor).await?;
         let workspace = workspace_name(arguments.text("workspace")?.unwrap_or(&self.workspace));
         let message = arguments.text("message")?.unwrap_or("before a command").to_owned();
+        let command = arguments.text("command")?.unwrap_or_default().to_owned();
+        let mut client = self.client(actor).await?;
         let before = v1::CommitWorkspaceRequest { name: workspace.clone(), message, ..Default::default() };
         client.workspaces.commit_workspace(before).await.map_err(said)?;
         let create = v1::CreateSandboxRequest {
@@ -163,25 +167,43 @@ impl RemotePlace {
             timeout_seconds: i32::try_from(within.as_secs().saturating_add(60)).unwrap_or(i32::MAX).min(86_400),
             ..Default::default()
         };
-        let made = client.sandboxes.create_sandbox(create).await.map_err(said)?.into_inner();
-        let sandbox_id = made.sandbox.unwrap_or_default().id;
         let run = v1::RunCommandRequest {
-            sandbox_id: sandbox_id.clone(),
-            command: arguments.text("command")?.unwrap_or_default().to_owned(),
+            command,
             timeout: Some(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)),
             ..Default::default()
         };
-        let ran = client.sandboxes.run_command(run).await;
-        // Deleting the sandbox commits the changes of the command.
-        let end = v1::DeleteSandboxRequest { id: sandbox_id, keep_workspace: true };
-        let ended = client.sandboxes.delete_sandbox(end).await;
-        let done = ran.map_err(said)?.into_inner();
-        ended.map_err(said)?;
+        // The sender is dropped with this future.
+        let (_call, cancelled) = oneshot::channel();
+        let task = tokio::spawn(run_in_sandbox(client.sandboxes, create, run, cancelled));
+        let done = task.await.map_err(|error| error.to_string())??;
         let parts = [done.stdout.trim_end(), done.stderr.trim_end()];
         let text = parts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
         let end = if done.exit_code == 0 { String::new() } else { format!("\nexit status {}", done.exit_code) };
         Ok(format!("{}{end}", shortened(text.as_bytes())).trim_start().to_owned())
     }
+}
+
+/// Creates a sandbox, runs a command in it until the command ends or the sender of `cancelled` is dropped, and deletes the
+/// sandbox, which commits the changes of the command.
+async fn run_in_sandbox(
+    mut sandboxes: SandboxServiceClient<CallerChannel>,
+    create: v1::CreateSandboxRequest,
+    mut run: v1::RunCommandRequest,
+    cancelled: oneshot::Receiver<()>,
+) -> Result<v1::RunCommandResponse, String> {
+    let made = sandboxes.create_sandbox(create).await.map_err(said)?.into_inner();
+    let sandbox_id = made.sandbox.unwrap_or_default().id;
+    run.sandbox_id.clone_from(&sandbox_id);
+    let ran = tokio::select! {
+        biased;
+        _ = cancelled => Err("cancelled".to_owned()),
+        ran = sandboxes.run_command(run) => ran.map_err(said),
+    };
+    let end = v1::DeleteSandboxRequest { id: sandbox_id, keep_workspace: true };
+    let ended = sandboxes.delete_sandbox(end).await;
+    let done = ran?.into_inner();
+    ended.map_err(said)?;
+    Ok(done)
 }
 
 fn said(status: tonic::Status) -> String {

@@ -2,11 +2,13 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::scratch::{Scratch, can_mount};
 use crate::served::{Served, key};
+use crate::watching::until;
 
 /// A client of the server.
 struct Client {
@@ -102,6 +104,20 @@ fn every_tool_does_its_work_in_a_directory_and_in_a_fork() {
     );
     let failed = client.done("run", &json!({"command": "echo error: mine >&2; exit 3"}));
     assert!(failed.contains("exit status 3"), "{failed}");
+    client.end();
+}
+
+#[test]
+fn run_returns_when_its_command_leaves_a_background_process() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > a; amalgam init -q");
+    let mut client = Client::start(&scratch, "amalgam mcp");
+    let begin = Instant::now();
+    let ran = client.done("run", &json!({"command": "sleep 30 & echo $! > id; echo started"}));
+    let took = begin.elapsed();
+    scratch.run("kill $(cat id)");
+    assert!(ran.contains("started"), "{ran}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
     client.end();
 }
 
@@ -248,6 +264,7 @@ fn tools_work_on_a_workspace_of_a_server() {
             Ok(ran) => {
                 assert_eq!(ran, "42\nexit status 3");
                 assert_eq!(client.done("read", &json!({"path": "c.txt"})), "42");
+                runs_leave_no_sandbox(&scratch, &mut client, url);
             }
             // The machine cannot isolate processes, or has no agent.
             Err(said) => {
@@ -260,4 +277,20 @@ fn tools_work_on_a_workspace_of_a_server() {
     assert!(written.contains("--server") && written.contains("--workspace=main"), "{written}");
     assert!(!written.contains(&key), "the key is not in the configuration");
     server.stop();
+}
+
+/// Makes a call of `run` that is refused and one that is cancelled, and checks that the workspace can be used after each.
+fn runs_leave_no_sandbox(scratch: &Scratch, client: &mut Client, url: &str) {
+    let wrong = client.call("run", &json!({"command": ["ls"]}));
+    assert!(wrong.is_err_and(|text| text.contains("must be a string")));
+    assert_eq!(client.done("run", &json!({"command": "echo x"})), "x");
+    client.last_id += 1;
+    let id = client.last_id;
+    let call = json!({"name": "run", "arguments": {"command": "sleep 300"}});
+    client.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call}));
+    let list = format!("amalgam --server {url} sandbox ls");
+    until("the sandbox runs", || scratch.run(&list).contains("running"));
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+    until("the sandbox is deleted", || !scratch.run(&list).contains("sbx-"));
+    assert_eq!(client.done("run", &json!({"command": "echo y"})), "y");
 }

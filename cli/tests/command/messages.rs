@@ -156,6 +156,16 @@ fn settings_take_underscores_and_show_hyphens() {
 }
 
 #[test]
+fn settings_that_processes_change_at_once_are_all_kept() {
+    let scratch = Scratch::new();
+    let set = "for n in $(seq 20); do amalgam config set -q workspace.w$n.quota ${n}MB & done; wait; amalgam config";
+    let list = scratch.run(set);
+    for number in 1..=20 {
+        assert!(list.contains(&format!("workspace.w{number}.quota = {number}MB")), "{number}: {list}");
+    }
+}
+
+#[test]
 fn a_setting_of_the_environment_is_the_value_that_is_printed() {
     let scratch = Scratch::new();
     scratch.run("amalgam config set author bob");

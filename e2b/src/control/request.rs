@@ -68,6 +68,23 @@ pub(super) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
     }
 }
 
+/// Finds a sandbox, and its state by e2b's names.
+pub(super) async fn find(caller: &Caller, id: &str) -> Result<(v1::Sandbox, &'static str), Refusal> {
+    if !is_id(id) {
+        return Err(no_sandbox(id));
+    }
+    let found = caller.sandboxes().get_sandbox(v1::GetSandboxRequest { id: id.to_owned() }).await;
+    let sandbox = match found {
+        Ok(found) => found.into_inner().sandbox.unwrap_or_default(),
+        Err(status) if status.code() == Code::NotFound => return Err(no_sandbox(id)),
+        Err(status) => return Err(status.into()),
+    };
+    match Notes::of(&sandbox).state(&sandbox) {
+        Some(state) => Ok((sandbox, state)),
+        None => Err(no_sandbox(id)),
+    }
+}
+
 impl Control<'_> {
     /// Converts a sandbox to its JSON form, with the tokens for its ports, files and processes.
     pub(super) fn sandbox(&self, sandbox: &v1::Sandbox) -> Value {
@@ -96,19 +113,7 @@ impl Control<'_> {
 
     /// Finds a sandbox, and its state by e2b's names.
     pub(super) async fn find(&self, id: &str) -> Result<(v1::Sandbox, &'static str), Refusal> {
-        if !is_id(id) {
-            return Err(no_sandbox(id));
-        }
-        let found = self.caller.sandboxes().get_sandbox(v1::GetSandboxRequest { id: id.to_owned() }).await;
-        let sandbox = match found {
-            Ok(found) => found.into_inner().sandbox.unwrap_or_default(),
-            Err(status) if status.code() == Code::NotFound => return Err(no_sandbox(id)),
-            Err(status) => return Err(status.into()),
-        };
-        match Notes::of(&sandbox).state(&sandbox) {
-            Some(state) => Ok((sandbox, state)),
-            None => Err(no_sandbox(id)),
-        }
+        find(&self.caller, id).await
     }
 
     /// Finds a sandbox that runs.

@@ -12,6 +12,7 @@ use tonic::body::Body;
 use super::bodies::SnapshotBody;
 use super::list::{Page, pairs};
 use super::request::{Answer, Control, no_content, read};
+use crate::calls::Caller;
 use crate::refusal::{Refusal, json_answer, refuse_memory};
 
 /// Prefix of the labels of snapshots.
@@ -66,38 +67,39 @@ fn is_snapshot_id(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain)
 }
 
+/// Finds a snapshot.
+pub(super) async fn find_snapshot(caller: &Caller, id: &str) -> Result<Option<Snapshot>, Refusal> {
+    if !is_snapshot_id(id) {
+        return Ok(None);
+    }
+    Ok(snapshots(caller, &format!("{LABELS}{id}/")).await?.into_iter().next())
+}
+
+/// Returns the id of the home's snapshot that belongs to a snapshot; empty if there is none.
+pub(super) async fn find_home(caller: &Caller, snapshot: &Snapshot) -> Result<String, Refusal> {
+    let prefix = format!("{HOME_LABELS}{}", snapshot.id);
+    let request = v1::ListLabelsRequest { prefix: prefix.clone(), ..v1::ListLabelsRequest::default() };
+    let listed = caller.snapshots().list_labels(request).await?.into_inner();
+    let found = listed.labels.iter().find(|label| label.name.strip_prefix("labels/") == Some(prefix.as_str()));
+    Ok(found.map_or_else(String::new, |label| plain_id(&label.snapshot)))
+}
+
+/// Lists the snapshots whose labels begin with a prefix.
+async fn snapshots(caller: &Caller, prefix: &str) -> Result<Vec<Snapshot>, Refusal> {
+    let (mut found, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request =
+            v1::ListLabelsRequest { prefix: prefix.to_owned(), page_token, ..v1::ListLabelsRequest::default() };
+        let listed = caller.snapshots().list_labels(request).await?.into_inner();
+        found.extend(listed.labels.iter().filter_map(Snapshot::of_label));
+        page_token = listed.next_page_token;
+        if page_token.is_empty() {
+            return Ok(found);
+        }
+    }
+}
+
 impl Control<'_> {
-    /// Finds a snapshot.
-    pub(super) async fn find_snapshot(&self, id: &str) -> Result<Option<Snapshot>, Refusal> {
-        if !is_snapshot_id(id) {
-            return Ok(None);
-        }
-        Ok(self.snapshots(&format!("{LABELS}{id}/")).await?.into_iter().next())
-    }
-
-    /// Returns the id of the home's snapshot that belongs to a snapshot; empty if there is none.
-    pub(super) async fn find_home(&self, snapshot: &Snapshot) -> Result<String, Refusal> {
-        let prefix = format!("{HOME_LABELS}{}", snapshot.id);
-        let request = v1::ListLabelsRequest { prefix: prefix.clone(), ..v1::ListLabelsRequest::default() };
-        let listed = self.caller.snapshots().list_labels(request).await?.into_inner();
-        let found = listed.labels.iter().find(|label| label.name.strip_prefix("labels/") == Some(prefix.as_str()));
-        Ok(found.map_or_else(String::new, |label| plain_id(&label.snapshot)))
-    }
-
-    async fn snapshots(&self, prefix: &str) -> Result<Vec<Snapshot>, Refusal> {
-        let (mut found, mut page_token) = (Vec::new(), String::new());
-        loop {
-            let request =
-                v1::ListLabelsRequest { prefix: prefix.to_owned(), page_token, ..v1::ListLabelsRequest::default() };
-            let listed = self.caller.snapshots().list_labels(request).await?.into_inner();
-            found.extend(listed.labels.iter().filter_map(Snapshot::of_label));
-            page_token = listed.next_page_token;
-            if page_token.is_empty() {
-                return Ok(found);
-            }
-        }
-    }
-
     pub(super) async fn create_snapshot(&self, id: &str, body: Body) -> Answer {
         let request: SnapshotBody = read(body).await?;
         refuse_memory("memory", request.memory)?;
@@ -115,7 +117,7 @@ impl Control<'_> {
         let home = self.commit_home(&sandbox, &snapshot_id).await?;
         let revision = self.commit(&sandbox, &snapshot_id).await?;
         // A name belongs to the newest snapshot.
-        if let Some(before) = self.find_snapshot(&snapshot_id).await? {
+        if let Some(before) = find_snapshot(&self.caller, &snapshot_id).await? {
             self.delete_snapshot_labels(&before).await?;
         }
         if let Some(revision) = home {
@@ -177,20 +179,20 @@ impl Control<'_> {
         let takes = |snapshot: &&Snapshot| {
             sandbox.is_none_or(|sandbox| *sandbox == snapshot.sandbox) && name.is_none_or(|name| *name == snapshot.id)
         };
-        let found = self.snapshots(LABELS).await?;
+        let found = snapshots(&self.caller, LABELS).await?;
         page.answer(found.iter().filter(takes).map(Snapshot::shown).collect())
     }
 
     pub(super) async fn delete_snapshot(&self, id: &str) -> Answer {
         let name = id.split_once(':').map_or(id, |(name, _)| name);
         let missing = || Refusal::not_found(format!("snapshot {} was not found", id.escape_debug()));
-        let found = self.find_snapshot(name).await?.ok_or_else(missing)?;
+        let found = find_snapshot(&self.caller, name).await?.ok_or_else(missing)?;
         self.delete_snapshot_labels(&found).await?;
         no_content()
     }
 
     async fn delete_snapshot_labels(&self, snapshot: &Snapshot) -> Result<(), Refusal> {
-        if !self.find_home(snapshot).await?.is_empty() {
+        if !find_home(&self.caller, snapshot).await?.is_empty() {
             self.delete_label(&format!("labels/{HOME_LABELS}{}", snapshot.id)).await?;
         }
         self.delete_label(&snapshot.label).await

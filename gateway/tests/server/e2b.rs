@@ -1,10 +1,14 @@
 //! The listener for e2b clients: routes, keys, messages of both forms, and requests of abuse. Real clients are tested by `make e2b`.
 
+use std::time::{Duration, Instant};
+
 use http::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use crate::running::{Answer, Running, Setup};
-use crate::site::Site;
+use crate::site::{Site, WITHIN};
 
 const STREAM: &str = "application/connect+json";
 
@@ -255,6 +259,34 @@ async fn a_sandbox_is_reached_only_with_a_key_of_its_project_and_only_while_it_r
     assert_eq!(one["sandboxID"], two["sandboxID"], "{one} {two}");
     assert_eq!(site.server.e2b(Method::DELETE, &path, &key, "").await.status, 204);
     assert_eq!(site.server.e2b(Method::DELETE, &path, &key, "").await.status, 404);
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_repeated_after_a_disconnect_creates_no_second_sandbox() {
+    let mut site = Site::start_in(setup(), |_| {}).await;
+    let ids = async || {
+        let listed = site.call(Method::GET, "/sandboxes", Value::Null).await.json();
+        let items = listed["items"].as_array().cloned().unwrap_or_default();
+        items.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut stream = TcpStream::connect(site.server.e2b.unwrap()).await.unwrap();
+    let request = format!(
+        "POST /v2/sandboxes HTTP/1.1\r\nhost: localhost\r\nx-api-key: {}\r\nidempotency-key: once\r\n\
+         content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}",
+        site.key
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let began = Instant::now();
+    while ids().await.is_empty() {
+        assert!(began.elapsed() < WITHIN);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(stream);
+    let headers = [("x-api-key", site.key.as_str()), ("idempotency-key", "once")];
+    let made = site.server.e2b(Method::POST, "/v2/sandboxes", &headers, "{}").await;
+    assert_eq!(made.status, 201, "{:?}", made.bytes);
+    assert_eq!(ids().await, [made.json()["sandboxID"].as_str().unwrap()]);
     site.server.stop().await;
 }
 

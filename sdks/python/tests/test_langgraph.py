@@ -94,6 +94,38 @@ def test_a_copied_thread_goes_its_own_way(client: Amalgam, name: str) -> None:
         saver.restore_files({"configurable": {"thread_id": "none"}})
 
 
+def test_prune_keeps_checkpoints_that_are_stored_meanwhile(
+    client: Amalgam, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = AmalgamSaver(client, prefix=f"lg-{name}")
+    builder = StateGraph(Numbers)
+    builder.add_node("step", lambda state: {"numbers": [len(state["numbers"])]})
+    builder.add_edge(START, "step")
+    graph = builder.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "busy"}}
+    graph.invoke({"numbers": [5]}, config)
+    old = [found.config["configurable"]["checkpoint_id"] for found in saver.list(config)]
+    entries = saver._entries
+    stored: list[str] = []
+
+    def entries_while_the_graph_runs(thread: str, path: str, **options: Any) -> Any:
+        if path.startswith("blobs/") and not stored:
+            stored.append("")
+            graph.invoke({"numbers": [6]}, config)
+            stored[0] = graph.get_state(config).config["configurable"]["checkpoint_id"]
+        return entries(thread, path, **options)
+
+    monkeypatch.setattr(saver, "_entries", entries_while_the_graph_runs)
+    saver.prune(["busy"])
+    newest = saver.get_tuple(config)
+    assert newest is not None
+    assert [newest.config["configurable"]["checkpoint_id"]] == stored
+    assert newest.checkpoint["channel_values"]["numbers"] == [5, 1, 6, 3]
+    left = {found.config["configurable"]["checkpoint_id"] for found in saver.list(config)}
+    assert left.isdisjoint(old[1:])
+    assert {old[0], *stored} <= left
+
+
 def test_a_graph_runs_with_asyncio(server: Server, name: str) -> None:
     async def run() -> list[int]:
         with server.client() as client:

@@ -41,13 +41,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from .. import edits
 from .._sync.client import Amalgam
 from .._sync.workspace import Workspace
-from ..errors import AlreadyExistsError, NotFoundError, NotPossibleError
+from ..errors import AlreadyExistsError, NotFoundError, NotPossibleError, StaleHeadError
 from ..models import FileInfo
 
 __all__ = ["AmalgamSaver"]
 
 NAME_BYTES_MAX = 180
 EDITS_MAX = 5000
+REMOVE_TRIES_MAX = 20
 HASH_MARK = "#"
 EMPTY_TYPE = "empty"
 DELTA_COUNTERS = "counters_since_delta_snapshot"
@@ -300,12 +301,18 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
                 found.append(thread)
         return found
 
-    def _commit(self, thread: str, changes: Sequence[edits.Edit], *, create: bool = False) -> None:
+    def _commit(
+        self, thread: str, changes: Sequence[edits.Edit], *, create: bool = False, expected_head: str | None = None
+    ) -> None:
         workspace = self._workspace(thread)
         for begin in range(0, len(changes), EDITS_MAX):
             group = [*changes[begin : begin + EDITS_MAX]]
             try:
-                workspace.commit_edits(group, kind="automatic", buffered=self._buffered)
+                commit = workspace.commit_edits(
+                    group, expected_head=expected_head, kind="automatic", buffered=self._buffered
+                )
+                if expected_head is not None:
+                    expected_head = commit.id
             except NotFoundError:
                 if not create:
                     raise
@@ -315,15 +322,15 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
                 named = [edits.state("thread", thread), *group]
                 workspace.commit_edits(named, kind="automatic", buffered=self._buffered)
 
-    def _read(self, thread: str, paths: Sequence[str]) -> Sequence[bytes | None]:
+    def _read(self, thread: str, paths: Sequence[str], revision: str = "@") -> Sequence[bytes | None]:
         try:
-            return self._workspace(thread).files.read_many(paths, revision="@")
+            return self._workspace(thread).files.read_many(paths, revision=revision)
         except NotFoundError:
             return [None] * len(paths)
 
-    def _entries(self, thread: str, path: str, *, recursive: bool = False) -> Sequence[FileInfo]:
+    def _entries(self, thread: str, path: str, *, recursive: bool = False, revision: str = "@") -> Sequence[FileInfo]:
         try:
-            return [*self._workspace(thread).files.list(path, recursive=recursive, revision="@")]
+            return [*self._workspace(thread).files.list(path, recursive=recursive, revision=revision)]
         except NotFoundError:
             return []
 
@@ -344,12 +351,12 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
                 found.append(unquote(name[1:]))
         return found
 
-    def _ids(self, thread: str, ns: str) -> Sequence[str]:
-        entries = self._entries(thread, _place("checkpoints", ns))
+    def _ids(self, thread: str, ns: str, revision: str = "@") -> Sequence[str]:
+        entries = self._entries(thread, _place("checkpoints", ns), revision=revision)
         return sorted(entry.path.rpartition("/")[2] for entry in entries)
 
-    def _record(self, thread: str, ns: str, id: str) -> _Record | None:  # noqa: A002
-        data = self._read(thread, [_place("checkpoints", ns, id)])[0]
+    def _record(self, thread: str, ns: str, id: str, revision: str = "@") -> _Record | None:  # noqa: A002
+        data = self._read(thread, [_place("checkpoints", ns, id)], revision)[0]
         return self._parse(id, data) if data is not None else None
 
     def _parse(self, id: str, data: bytes) -> _Record:  # noqa: A002
@@ -413,31 +420,46 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
         """Removes checkpoints, their writes, labels and the values that no other checkpoint has."""
         if not ids:
             return
-        gone = set(ids)
-        left = [id for id in self._ids(thread, ns) if id not in gone]  # noqa: A001
-        used = set()
-        for id in left:  # noqa: A001
-            record = self._record(thread, ns, id)
-            versions = record.checkpoint.get("channel_versions", {}) if record else {}
-            used |= {_blob(ns, channel, version) for channel, version in versions.items()}
-        changes = []
-        for id in ids:  # noqa: A001
-            changes.append(edits.remove(_place("checkpoints", ns, id), missing_ok=True))
-            changes.append(edits.remove(_place("writes", ns, id), recursive=True, missing_ok=True))
-        for entry in self._entries(thread, _place("blobs", ns), recursive=True):
-            if entry.is_file and entry.path not in used:
-                changes.append(edits.remove(entry.path))
-        if left:
-            newest = self._read(thread, [_place("checkpoints", ns, max(left))])[0] or b""
-            changes.append(edits.write(_place("latest", ns), max(left).encode() + b"\n" + newest))
-        else:
-            changes.append(edits.remove(_place("latest", ns), missing_ok=True))
-        self._commit(thread, changes)
+        for attempt in range(1, REMOVE_TRIES_MAX + 1):
+            head = self._workspace(thread).refresh().head
+            try:
+                self._commit(thread, self._removal(thread, ns, ids, head), expected_head=head)
+                break
+            except StaleHeadError as error:
+                # A graph that runs has stored something meanwhile, which the removal must not touch.
+                if attempt == REMOVE_TRIES_MAX:
+                    raise NotPossibleError(
+                        f"thread {thread!r} changed during each of {attempt} attempts to remove checkpoints: "
+                        "try again when its graph does not run"
+                    ) from error
         for id in ids:  # noqa: A001
             try:
                 self.client.labels.delete(self._label(thread, ns, id))
             except NotFoundError:
                 continue
+
+    def _removal(self, thread: str, ns: str, ids: Sequence[str], head: str) -> builtins.list[edits.Edit]:
+        """Returns the edits that remove checkpoints from one snapshot of the thread."""
+        gone = set(ids)
+        left = [id for id in self._ids(thread, ns, head) if id not in gone]  # noqa: A001
+        used = set()
+        for id in left:  # noqa: A001
+            record = self._record(thread, ns, id, head)
+            versions = record.checkpoint.get("channel_versions", {}) if record else {}
+            used |= {_blob(ns, channel, version) for channel, version in versions.items()}
+        changes: builtins.list[edits.Edit] = []
+        for id in ids:  # noqa: A001
+            changes.append(edits.remove(_place("checkpoints", ns, id), missing_ok=True))
+            changes.append(edits.remove(_place("writes", ns, id), recursive=True, missing_ok=True))
+        for entry in self._entries(thread, _place("blobs", ns), recursive=True, revision=head):
+            if entry.is_file and entry.path not in used:
+                changes.append(edits.remove(entry.path))
+        if left:
+            newest = self._read(thread, [_place("checkpoints", ns, max(left))], head)[0] or b""
+            changes.append(edits.write(_place("latest", ns), max(left).encode() + b"\n" + newest))
+        else:
+            changes.append(edits.remove(_place("latest", ns), missing_ok=True))
+        return changes
 
     def _copy_into(self, source: Workspace, target_thread: str) -> None:
         files = [entry.path for entry in source.files.list("", recursive=True, revision="@") if entry.is_file]
