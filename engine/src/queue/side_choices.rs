@@ -4,9 +4,9 @@ use super::entry::{QueueEntry, Side};
 use crate::directory::entry_at;
 use crate::error::Result;
 use crate::id::RootId;
-use crate::merge::{Decision, FileMerged, FileResult, PathConflict, Undecided};
+use crate::merge::{ConflictKind, Decision, FileMerged, FileResult, PathConflict, Undecided};
 use crate::name::TreePath;
-use crate::object::Node;
+use crate::object::{Entry, Node};
 use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
@@ -73,7 +73,20 @@ pub(super) fn settle(
             Side::Theirs => Some(&theirs),
             Side::Base => base.as_ref(),
         };
-        let taken = root.map(|root| entry_at(store, root, &conflict.path)).transpose()?.flatten();
+        // A decision about the path of the item may have removed it already.
+        let Some(stat) = tree.stat(conflict.path.as_bytes())? else { continue };
+        let here = stat.entry.map(|entry| entry.node);
+        let taken = match (versions(&conflict.kind, here.as_ref()), side) {
+            (Some([version, _, _]), Side::Ours)
+            | (Some([_, version, _]), Side::Base)
+            | (Some([_, _, version]), Side::Theirs) => version,
+            (None, _) => root.map(|root| entry_at(store, root, &conflict.path)).transpose()?.flatten(),
+        };
+        // No version is absent, so the side has its version at another path.
+        if taken.is_none() && matches!(&here, Some(Node::Conflict(met)) if met.terms().iter().all(Option::is_some)) {
+            left.push(conflict);
+            continue;
+        }
         let has_links = root.is_some_and(|root| root.links.is_some());
         // Hard links below a directory would lose their other names.
         if taken.as_ref().is_some_and(|taken| matches!(taken.node, Node::Directory(_))) && has_links {
@@ -88,6 +101,16 @@ pub(super) fn settle(
         }
     }
     Ok(left)
+}
+
+/// Returns the versions of ours, the base and theirs in a conflict entry. A side that did not rename the item has it at another
+/// path. Returns `None` for a carried conflict, which has the terms of several merges, and for a unit, which tracks no renames.
+fn versions(kind: &ConflictKind, here: Option<&Node>) -> Option<[Option<Entry>; 3]> {
+    match (kind, here) {
+        (ConflictKind::Carried | ConflictKind::Unit(_), _) => None,
+        (_, Some(Node::Conflict(met))) => met.terms().to_vec().try_into().ok(),
+        _ => None,
+    }
 }
 
 /// Returns the last decision that applies to a path.

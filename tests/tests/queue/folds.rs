@@ -18,18 +18,18 @@ use amalgam_engine::{
     WorkingTree, WorkspaceName, Workspaces, entry_at,
 };
 
-struct House {
-    workspaces: Workspaces,
-    queue: Queue,
+pub(super) struct House {
+    pub(super) workspaces: Workspaces,
+    pub(super) queue: Queue,
 }
 
 /// Decides by what each test says.
 #[derive(Default)]
-struct Court {
+pub(super) struct Court {
     refused: Option<&'static str>,
-    verdict: Option<TestVerdict>,
-    tested: Mutex<Vec<String>>,
-    made: Option<std::result::Result<&'static str, &'static str>>,
+    pub(super) verdict: Option<TestVerdict>,
+    pub(super) tested: Mutex<Vec<String>>,
+    pub(super) made: Option<std::result::Result<&'static str, &'static str>>,
 }
 
 struct Texts;
@@ -69,20 +69,20 @@ impl MergePolicy for Court {
     }
 }
 
-fn name(name: &str) -> WorkspaceName {
+pub(super) fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-fn act(time: i64) -> OperationContext {
+pub(super) fn act(time: i64) -> OperationContext {
     OperationContext::new("ada", Time(time))
 }
 
-fn path(text: &str) -> TreePath {
+pub(super) fn path(text: &str) -> TreePath {
     TreePath::new(text).expect("a path")
 }
 
 impl House {
-    fn new(words: &str) -> Self {
+    pub(super) fn new(words: &str) -> Self {
         let store = Store::in_memory();
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let queue = Queue::of(&workspaces, &history);
@@ -92,7 +92,7 @@ impl House {
         house
     }
 
-    fn fork(&self, to: &str, words: &str) {
+    pub(super) fn fork(&self, to: &str, words: &str) {
         self.workspaces.fork(&name("main"), &[name(to)], &act(2)).expect("forked");
         self.write(to, words);
     }
@@ -118,20 +118,20 @@ impl House {
         self.workspaces.commit(&name(workspace), &mut tree, &Change::new(words), &act(3)).expect("committed").snapshot
     }
 
-    fn submit(&self, from: &str, wish: &QueueOptions, time: i64) -> QueueEntry {
+    pub(super) fn submit(&self, from: &str, wish: &QueueOptions, time: i64) -> QueueEntry {
         self.queue.submit(&name(from), &name("main"), wish, &act(time)).expect("in the queue")
     }
 
-    fn fold(&self) -> Vec<(String, EntryOutcome)> {
+    pub(super) fn fold(&self) -> Vec<(String, EntryOutcome)> {
         self.fold_by(&Court::default())
     }
 
-    fn fold_by(&self, court: &Court) -> Vec<(String, EntryOutcome)> {
+    pub(super) fn fold_by(&self, court: &Court) -> Vec<(String, EntryOutcome)> {
         let fold = self.queue.fold(&name("main"), court, &act(100)).expect("folded");
         fold.done.into_iter().map(|folded| (folded.entry.source.to_string(), folded.outcome)).collect()
     }
 
-    fn read(&self, path: &str) -> String {
+    pub(super) fn read(&self, path: &str) -> String {
         let tree: WorkingTree = self.workspaces.open(&name("main")).expect("open");
         match tree.exists(path).expect("a look") {
             true => String::from_utf8(tree.read(path).expect("a file")).expect("text"),
@@ -144,7 +144,7 @@ impl House {
     }
 }
 
-fn landed(fates: &[(String, EntryOutcome)]) -> Vec<bool> {
+pub(super) fn landed(fates: &[(String, EntryOutcome)]) -> Vec<bool> {
     fates.iter().map(|(_, outcome)| matches!(outcome, EntryOutcome::Landed(_))).collect()
 }
 
