@@ -478,6 +478,21 @@ fn a_test_that_fails_keeps_the_target_where_it_is() {
 }
 
 #[test]
+fn a_test_that_fails_leaves_a_target_without_a_snapshot_as_it_is() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    house.workspaces.create(&name("empty"), &NewWorkspace::default(), &act(4)).expect("created");
+    let tested = QueueOptions { test: vec!["make".to_owned()], ..QueueOptions::default() };
+    house.queue.submit(&name("x"), &name("empty"), &tested, &act(10)).expect("in the queue");
+    let failed = "it does not build".to_owned();
+    let court = Court { verdict: Some(TestVerdict::Failed(failed.clone())), ..Court::default() };
+    let fold = house.queue.fold(&name("empty"), &court, &act(100)).expect("folded");
+    assert_eq!(fold.done[0].outcome, EntryOutcome::Review(failed));
+    assert_eq!(house.workspaces.get(&name("empty")).expect("empty").head, None);
+    assert_eq!(*court.tested.lock().expect("no panic"), ["make"]);
+}
+
+#[test]
 fn a_file_that_a_command_makes_is_made_anew_or_waits_with_the_reason() {
     for (made, lock, reason) in [(Ok("anew"), "anew", None), (Err("no bwrap"), "x", Some("no bwrap"))] {
         let house = House::new("lock=1");
