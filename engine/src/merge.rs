@@ -105,6 +105,24 @@ pub struct PathConflict {
     pub places: [Option<TreePath>; 2],
 }
 
+impl PathConflict {
+    /// Returns the paths that may have conflict entries: the path of the conflict, and all paths of a unit.
+    pub(crate) fn entry_paths(&self) -> impl Iterator<Item = &TreePath> {
+        let is_unit = matches!(self.kind, ConflictKind::Unit(_));
+        let others = if is_unit { &self.others[..] } else { &[] };
+        Some(&self.path).filter(|_| self.is_entry || is_unit).into_iter().chain(others)
+    }
+
+    /// Returns the conflict at another of its paths, which has a conflict entry.
+    pub(crate) fn at_entry(mut self, path: TreePath) -> Self {
+        if path != self.path {
+            self.others.retain(|other| *other != path);
+            self.others.insert(0, std::mem::replace(&mut self.path, path));
+        }
+        Self { is_entry: true, ..self }
+    }
+}
+
 /// The kind of a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConflictKind {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::auto_resolve::{Regenerate, UncommittedMerge, count_conflicts, have_conflicts};
+use super::auto_resolve::{Regenerate, UncommittedMerge, conflict_entries, count_conflicts, have_conflicts};
 use super::base::{merge_base, write};
 use super::record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 use super::{MergeContents, MergeOptions, MergeReport, PathConflict, merge_trees};
@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
 use crate::limit::without_cancellation;
-use crate::object::{Entry, Node};
 use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, recorded, retry_while, snapshot_of};
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
@@ -394,8 +393,7 @@ impl MergeInProgress {
         let mut kept = Vec::new();
         for conflict in std::mem::take(&mut self.conflicts).into_iter().rev() {
             if conflict.is_entry {
-                let entry = self.tree.stat(conflict.path.as_bytes())?.and_then(|stat| stat.entry);
-                let is_open = matches!(entry, Some(Entry { node: Node::Conflict(_), .. }));
+                let is_open = !conflict_entries(&self.tree, &conflict)?.is_empty();
                 if !is_open || !paths.insert(conflict.path.clone()) {
                     continue;
                 }

@@ -26,10 +26,11 @@ pub(super) struct House {
 /// Decides by what each test says.
 #[derive(Default)]
 pub(super) struct Court {
-    refused: Option<&'static str>,
+    pub(super) refused: Option<&'static str>,
     pub(super) verdict: Option<TestVerdict>,
     pub(super) tested: Mutex<Vec<String>>,
     pub(super) made: Option<std::result::Result<&'static str, &'static str>>,
+    pub(super) units: Vec<Vec<TreePath>>,
 }
 
 struct Texts;
@@ -51,6 +52,14 @@ impl MergePolicy for Court {
 
     fn admit(&self, _entry: &QueueEntry, change: &amalgam_engine::Change) -> Result<Option<String>> {
         Ok(self.refused.filter(|refused| change.path.to_string() == *refused).map(|_| "not for you".to_owned()))
+    }
+
+    fn is_grouped(&self, path: &TreePath) -> bool {
+        self.units.iter().flatten().any(|unit| unit == path)
+    }
+
+    fn units(&self, _base: Option<RootId>, _ours: RootId, _theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
+        Ok(self.units.clone())
     }
 
     fn is_regenerated(&self, path: &TreePath) -> bool {
