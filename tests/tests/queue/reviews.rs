@@ -88,3 +88,28 @@ fn a_review_takes_all_files_of_a_group_from_one_side() {
         }
     }
 }
+
+#[test]
+fn a_conflicting_entry_with_the_longest_message_becomes_a_review_and_the_next_entry_lands() {
+    let house = House::new("a=1 b=1");
+    house.fork("x", "a=x");
+    house.fork("y", "a=y");
+    house.fork("z", "b=z");
+    let head = house.workspaces.get(&name("y")).expect("y").head;
+    // A control character takes six bytes as JSON.
+    let options = |length: usize| QueueOptions { message: "\u{1}".repeat(length), ..QueueOptions::default() };
+    let is_accepted = |length: &usize| {
+        let draft = house.queue.draft(&name("y"), &name("main"), head, &options(*length), &act(11));
+        draft.is_ok()
+    };
+    let lengths: Vec<usize> = (0..=16 << 10).collect();
+    let accepted = lengths.partition_point(is_accepted);
+    assert!((1..lengths.len()).contains(&accepted), "the limit is one of the note");
+    house.submit("x", &QueueOptions::default(), 10);
+    house.submit("y", &options(lengths[accepted - 1]), 11);
+    house.submit("z", &QueueOptions::default(), 12);
+    assert_eq!(landed(&house.fold()), [true, false, true]);
+    let review = house.queue.reviews(None).expect("reviews").remove(0);
+    let paths: Vec<_> = review.conflicts.iter().map(|one| one.path.clone()).collect();
+    assert_eq!((paths, review.left_out), (vec![path("a")], 0));
+}
