@@ -329,12 +329,11 @@ impl Workspaces {
         change.metadata = request.metadata.clone();
         change.metadata.insert(MERGE_RECORD_KEY.to_owned(), merge.record.to_json());
         let mut tree = merge.tree;
-        if let Some(head) = head
-            && (!merge.conflicts.is_empty() || have_conflicts(self.store(), &merge.heads)?)
-        {
+        if !merge.conflicts.is_empty() || have_conflicts(self.store(), &merge.heads)? {
             let (root, pin) = write(self.store(), &tree)?;
             merge.pins.push(pin);
-            let conflicts = count_conflicts(self.store(), head, root)?;
+            // The merge began with the tree of the first head, which is that of the target if it has one.
+            let conflicts = count_conflicts(self.store(), merge.heads[0], root)?;
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
         tree.rebase(head);
