@@ -87,22 +87,24 @@ fn describe(report: &MergeReport) -> String {
     }
 }
 
-/// Returns the groups of the rules as units of one merge: changed paths of a group in one directory belong together.
+/// Returns the groups of the rules as units of a merge of one or more sources: changed paths of a group in one directory belong
+/// together, whichever sources changed them. Each item is the base of a source, and the trees of the target and of that source.
 pub fn merge_units(
     rules: &Rules,
     store: &Store,
-    base: Option<RootId>,
-    [ours, theirs]: [RootId; 2],
+    merges: &[(Option<RootId>, [RootId; 2])],
 ) -> Result<Vec<Vec<TreePath>>> {
     let mut units: BTreeMap<(String, TreePath), Vec<TreePath>> = BTreeMap::new();
-    for side in [ours, theirs] {
-        for change in diff_roots(store, base, Some(side), DiffOptions::default())? {
-            let path = change?.path;
-            let Some((parent, _)) = path.split_last() else { continue };
-            for group in rules.groups_of(path.as_bytes()) {
-                let unit = units.entry((group.name.clone(), parent.clone())).or_default();
-                if !unit.contains(&path) {
-                    unit.push(path.clone());
+    for (base, sides) in merges {
+        for side in sides {
+            for change in diff_roots(store, *base, Some(*side), DiffOptions::default())? {
+                let path = change?.path;
+                let Some((parent, _)) = path.split_last() else { continue };
+                for group in rules.groups_of(path.as_bytes()) {
+                    let unit = units.entry((group.name.clone(), parent.clone())).or_default();
+                    if !unit.contains(&path) {
+                        unit.push(path.clone());
+                    }
                 }
             }
         }

@@ -240,8 +240,9 @@ impl Merge<'_> {
         if !self.theirs.dir_renames.is_empty() {
             self.redirected_candidates(moves, &mut candidates)?;
         }
+        let mut placed = BTreeSet::new();
         for (unit, paths) in &units {
-            self.unit_things(*unit, paths, &mut candidates)?;
+            self.unit_things(*unit, paths, &mut placed, &mut candidates)?;
         }
         Ok(candidates)
     }
@@ -288,14 +289,23 @@ impl Merge<'_> {
         units.filter(|(_, paths)| touches(&self.ours, paths) && touches(&self.theirs, paths)).collect()
     }
 
-    /// Adds all entries of a unit that either side changed, each at its path.
-    fn unit_things(&self, unit: usize, paths: &[TreePath], candidates: &mut Vec<MergeCandidate>) -> Result<()> {
+    /// Adds all entries of a unit that either side changed, each at its path. `placed` has those that earlier units added.
+    fn unit_things(
+        &self,
+        unit: usize,
+        paths: &[TreePath],
+        placed: &mut BTreeSet<TreePath>,
+        candidates: &mut Vec<MergeCandidate>,
+    ) -> Result<()> {
         let mut changed = BTreeSet::new();
         for side in [&self.ours, &self.theirs] {
             let all = side.changes.keys().chain(side.added.keys());
             changed.extend(all.filter(|path| paths.iter().any(|unit| path.below(unit).is_some())).cloned());
         }
         for path in changed {
+            if !placed.insert(path.clone()) {
+                continue;
+            }
             let (base, ours, theirs) =
                 (self.trees.base_leaf(&path)?, self.trees.our_leaf(&path)?, self.trees.their_leaf(&path)?);
             let mut candidate = MergeCandidate::new(base, ours, theirs);
