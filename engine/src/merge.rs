@@ -26,6 +26,7 @@ mod record;
 mod side;
 mod state;
 mod undecided;
+mod units;
 mod workspaces;
 
 pub use auto_resolve::{Regenerate, Regenerated};
@@ -52,6 +53,7 @@ use crate::time::Time;
 use crate::work::WorkingTree;
 use cached_tree::CachedTree;
 use side::{Side, two_sides};
+use units::Units;
 
 /// Maximum number of path groups that merge as units.
 const UNITS_MAX: usize = 1_000;
@@ -103,6 +105,24 @@ pub struct PathConflict {
     pub is_entry: bool,
     /// For an item whose path the sides disagree on: its path in ours and its path in theirs.
     pub places: [Option<TreePath>; 2],
+}
+
+impl PathConflict {
+    /// Returns the paths that may have conflict entries: the path of the conflict, and all paths of a unit.
+    pub(crate) fn entry_paths(&self) -> impl Iterator<Item = &TreePath> {
+        let is_unit = matches!(self.kind, ConflictKind::Unit(_));
+        let others = if is_unit { &self.others[..] } else { &[] };
+        Some(&self.path).filter(|_| self.is_entry || is_unit).into_iter().chain(others)
+    }
+
+    /// Returns the conflict at another of its paths, which has a conflict entry.
+    pub(crate) fn at_entry(mut self, path: TreePath) -> Self {
+        if path != self.path {
+            self.others.retain(|other| *other != path);
+            self.others.insert(0, std::mem::replace(&mut self.path, path));
+        }
+        Self { is_entry: true, ..self }
+    }
 }
 
 /// The kind of a conflict.
@@ -269,6 +289,7 @@ struct Merge<'a> {
     theirs: Side,
     /// Directories of the base that theirs moved, and that are moved as a whole in our tree.
     carried: BTreeSet<TreePath>,
+    units: Units<'a>,
     contents: &'a dyn MergeContents,
     options: &'a MergeOptions,
     conflicts: Vec<PathConflict>,
@@ -300,16 +321,15 @@ pub fn merge_trees(
     if ours_bare == theirs_bare || trees.base.as_ref().is_some_and(|base| base.bare() == theirs_bare) {
         return Ok(Outcome { tree, conflicts: Vec::new(), report: MergeReport::default() });
     }
-    let is_fixed = |path: &TreePath| {
-        let near = |unit: &TreePath| path.below(unit).is_some() || unit.below(path).is_some();
-        options.units.iter().flatten().any(near)
-    };
+    let units = Units::new(&options.units);
+    let is_fixed = |path: &TreePath| units.is_near(path);
     let ([our_side, their_side], searches) = two_sides(store, base, [ours, theirs], &options.renames, &is_fixed)?;
     let mut merge = Merge {
         trees,
         ours: our_side,
         theirs: their_side,
         carried: BTreeSet::new(),
+        units,
         contents,
         options,
         conflicts: Vec::new(),

@@ -10,7 +10,7 @@ use crate::object::codec::{Reader, Writer};
 use crate::time::Time;
 
 const REF_NAME_BYTES_MAX: usize = 512;
-const REF_NOTE_BYTES_MAX: usize = 64 << 10;
+pub(crate) const REF_NOTE_BYTES_MAX: usize = 64 << 10;
 const REF_KEEPS_MAX: usize = 16;
 const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Begins an id that has a scope. No text in UTF-8 begins so, and ids without a scope were texts.

@@ -1,7 +1,7 @@
 //! Connects the merge of trees with the merge of contents: the engine passes files that both sides changed, and the rules choose
 //! the strategy. Behind the feature `engine`, so that users that merge only bytes need no store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use amalgam_engine::merge::{ContestedFile, MergeContents, Verdict};
@@ -87,25 +87,72 @@ fn describe(report: &MergeReport) -> String {
     }
 }
 
-/// Returns the groups of the rules as units of one merge: changed paths of a group in one directory belong together.
+/// The changed paths of a group in one directory.
+#[derive(Default)]
+struct Unit {
+    paths: BTreeSet<TreePath>,
+    /// The trees that changed some of them: 0 is the target, the sources follow.
+    sides: BTreeSet<usize>,
+}
+
+/// Returns the groups of the rules as units of a merge of one or more sources: changed paths of a group in one directory belong
+/// together, whichever sources changed them. Each item is the base of a source, and the trees of the target and of that source.
+/// Leaves out units that only one tree changed, which never conflict.
 pub fn merge_units(
     rules: &Rules,
     store: &Store,
-    base: Option<RootId>,
-    [ours, theirs]: [RootId; 2],
+    merges: &[(Option<RootId>, [RootId; 2])],
 ) -> Result<Vec<Vec<TreePath>>> {
-    let mut units: BTreeMap<(String, TreePath), Vec<TreePath>> = BTreeMap::new();
-    for side in [ours, theirs] {
-        for change in diff_roots(store, base, Some(side), DiffOptions::default())? {
-            let path = change?.path;
-            let Some((parent, _)) = path.split_last() else { continue };
-            for group in rules.groups_of(path.as_bytes()) {
-                let unit = units.entry((group.name.clone(), parent.clone())).or_default();
-                if !unit.contains(&path) {
-                    unit.push(path.clone());
+    let mut units: BTreeMap<(String, TreePath), Unit> = BTreeMap::new();
+    for (at, (base, [ours, theirs])) in merges.iter().enumerate() {
+        for (side, root) in [(0, *ours), (at + 1, *theirs)] {
+            for change in diff_roots(store, *base, Some(root), DiffOptions::default())? {
+                let path = change?.path;
+                let Some((parent, _)) = path.split_last() else { continue };
+                for group in rules.groups_of(path.as_bytes()) {
+                    let unit = units.entry((group.name.clone(), parent.clone())).or_default();
+                    unit.paths.insert(path.clone());
+                    unit.sides.insert(side);
                 }
             }
         }
     }
-    Ok(units.into_values().collect())
+    let shared = units.into_values().filter(|unit| unit.sides.len() > 1);
+    Ok(shared.map(|unit| unit.paths.into_iter().collect()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::{MergeOptions, NoContents, Pin, WorkingTree, merge_trees};
+
+    use super::*;
+
+    /// Stores a tree with these files.
+    fn tree(store: &Store, files: &[String]) -> (RootId, Pin) {
+        let mut tree = WorkingTree::new(store);
+        for file in files {
+            if let Some((directory, _)) = file.rsplit_once('/') {
+                tree.create_directories(directory).expect("directories");
+            }
+            tree.write(file.as_str(), file.as_bytes()).expect("written");
+        }
+        tree.freeze().hold().expect("stored")
+    }
+
+    #[test]
+    fn only_groups_that_two_sides_changed_are_units_however_many_one_side_changed() {
+        let text = "[[group]]\npaths = [\"manifest\", \"lock\"]\n";
+        let rules = Rules::built_in().with_layer(Rules::read(text, "merge.toml").expect("rules"));
+        let store = Store::in_memory();
+        let locks: Vec<_> = (0..=1_000).map(|at| format!("d{at}/lock")).collect();
+        let (base, _base_pin) = tree(&store, &[]);
+        let (ours, _our_pin) = tree(&store, &["d7/manifest".to_owned()]);
+        let (theirs, _their_pin) = tree(&store, &locks);
+        let units = merge_units(&rules, &store, &[(Some(base), [ours, theirs])]).expect("units");
+        let path = |text: &str| TreePath::new(text).expect("a path");
+        assert_eq!(units, [[path("d7/lock"), path("d7/manifest")]]);
+        let options = MergeOptions { units, ..MergeOptions::default() };
+        let outcome = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options).expect("merged");
+        assert_eq!(outcome.conflicts.len(), 1);
+    }
 }

@@ -133,12 +133,15 @@ impl MergeRules {
         let store = &self.context.store;
         let Some(ours) = heads.target else { return Ok(options) };
         let our_root = store.snapshot(ours)?.root;
+        // The bases are pinned until the units are known.
+        let mut bases = Vec::with_capacity(heads.sources.len());
+        let mut merges = Vec::with_capacity(heads.sources.len());
         for (_, theirs) in &heads.sources {
             let base = merge_base(&self.context.history, &[ours], *theirs, contents, &options)?;
-            let their_root = store.snapshot(*theirs)?.root;
-            let units = merge_units(rules, store, base.root, [our_root, their_root])?;
-            options.units.extend(units);
+            merges.push((base.root, [our_root, store.snapshot(*theirs)?.root]));
+            bases.push(base);
         }
+        options.units = merge_units(rules, store, &merges)?;
         Ok(options)
     }
 

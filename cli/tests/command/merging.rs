@@ -52,6 +52,17 @@ fn a_lock_file_is_made_anew_by_a_merge_and_by_the_queue() {
 }
 
 #[test]
+fn a_group_of_which_two_sources_changed_different_files_is_a_conflict() {
+    let scratch = forks(
+        "mkdir .amalgam; printf '[[group]]\\npaths = [\"manifest\", \"lock\"]\\n' > .amalgam/rules.toml; \
+         echo 1 > manifest; echo 1 > lock",
+    );
+    scratch.run("cd ../ann; echo 2 > manifest; cd ../bob; echo 2 > lock");
+    let told = said(&scratch, "amalgam merge ann bob; echo $?");
+    assert!(told.contains("(unit)") && told.ends_with("\n5\n"), "{told}");
+}
+
+#[test]
 fn a_command_of_a_rule_has_no_network_and_writes_to_its_directory_alone() {
     if !can_box() {
         return;

@@ -1,6 +1,8 @@
 //! Resolves conflicts before a merge is committed: applies remembered resolutions, and regenerates files that a command produces.
 //! All other conflicts stay.
 
+use std::sync::Arc;
+
 use super::base::write;
 use super::{FileMerged, FileResult, PathConflict};
 use crate::conflict::{CONFLICTS_KEY, resolution};
@@ -44,15 +46,25 @@ impl UncommittedMerge<'_> {
     /// Applies remembered resolutions.
     pub(crate) fn replay(&mut self, store: &Store, time: Time) -> Result<()> {
         for conflict in std::mem::take(self.conflicts) {
-            let stat = self.tree.stat(conflict.path.as_bytes())?.filter(|_| conflict.is_entry);
-            let Some(Node::Conflict(met)) = stat.and_then(|stat| stat.entry).map(|entry| entry.node) else {
+            let entries = conflict_entries(self.tree, &conflict)?;
+            if entries.is_empty() {
                 self.conflicts.push(conflict);
                 continue;
-            };
-            match self.resolve(store, &conflict.path, &met, time)? {
-                true => self.decided(conflict.path, REMEMBERED, Some(met.bare())),
-                false => self.conflicts.push(conflict),
             }
+            for (path, met) in entries {
+                if self.resolve(store, &path, &met, time)? {
+                    self.decided(path, REMEMBERED, Some(met.bare()));
+                }
+            }
+            self.keep_open(conflict)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a conflict that had conflict entries, if the tree still has one of them.
+    fn keep_open(&mut self, conflict: PathConflict) -> Result<()> {
+        if let Some((path, _)) = conflict_entries(self.tree, &conflict)?.into_iter().next() {
+            self.conflicts.push(conflict.at_entry(path));
         }
         Ok(())
     }
@@ -78,8 +90,12 @@ impl UncommittedMerge<'_> {
         ours: RootId,
         maker: &dyn Regenerate,
     ) -> Result<String> {
-        let is_made = |conflict: &&PathConflict| conflict.is_entry && maker.is_regenerated(&conflict.path);
-        let paths: Vec<_> = self.conflicts.iter().filter(is_made).map(|conflict| conflict.path.clone()).collect();
+        let (mut paths, mut had_entries) = (Vec::new(), Vec::new());
+        for conflict in self.conflicts.iter() {
+            let entries = conflict_entries(self.tree, conflict)?;
+            had_entries.push(!entries.is_empty());
+            paths.extend(entries.into_iter().map(|(path, _)| path).filter(|path| maker.is_regenerated(path)));
+        }
         if paths.is_empty() {
             return Ok(String::new());
         }
@@ -95,8 +111,13 @@ impl UncommittedMerge<'_> {
             self.tree.remove_all(path.as_bytes())?;
             self.tree.write(path.as_bytes(), &bytes)?;
             self.tree.set_mode(path.as_bytes(), mode)?;
-            self.conflicts.retain(|conflict| conflict.path != path);
             self.decided(path, REGENERATE, None);
+        }
+        for (conflict, had_entries) in std::mem::take(self.conflicts).into_iter().zip(had_entries) {
+            match had_entries {
+                true => self.keep_open(conflict)?,
+                false => self.conflicts.push(conflict),
+            }
         }
         Ok(String::new())
     }
@@ -105,6 +126,18 @@ impl UncommittedMerge<'_> {
         self.files.retain(|file| file.path != path);
         self.files.push(FileMerged { path, strategy: strategy.to_owned(), result: FileResult::Merged, remembered });
     }
+}
+
+/// Returns the conflict entries that a tree has at the paths of a conflict.
+pub(super) fn conflict_entries(tree: &WorkingTree, conflict: &PathConflict) -> Result<Vec<(TreePath, Arc<Conflict>)>> {
+    let mut entries = Vec::new();
+    for path in conflict.entry_paths() {
+        let entry = tree.stat(path.as_bytes())?.and_then(|stat| stat.entry);
+        if let Some(Entry { node: Node::Conflict(met), .. }) = entry {
+            entries.push((path.clone(), met));
+        }
+    }
+    Ok(entries)
 }
 
 /// Returns the number of conflicts that the metadata of a snapshot states.

@@ -214,11 +214,9 @@ impl Merge<'_> {
     /// the changes that only our side made.
     pub(super) fn candidates(&self, moves: &[WholeMove]) -> Result<Vec<MergeCandidate>> {
         let mut candidates = Vec::new();
-        let units = self.contested_units();
-        let in_unit =
-            |path: &TreePath| units.iter().find(|(_, paths)| paths.iter().any(|unit| path.below(unit).is_some()));
+        let contested = self.contested_units();
         for (path, change) in self.theirs.changes.iter().filter(|(_, change)| !is_directory(&change.before)) {
-            if in_unit(path).is_some() {
+            if self.unit_of(path, &contested).is_some() {
                 continue;
             }
             let ours = match self.ours.path_of(path) {
@@ -229,7 +227,7 @@ impl Merge<'_> {
             candidates.push(MergeCandidate::new(Some(base), ours, change.after.clone()));
         }
         for (path, entry) in self.theirs.added.iter().filter(|(_, entry)| !is_directory(entry)) {
-            if in_unit(path).is_none() {
+            if self.unit_of(path, &contested).is_none() {
                 candidates.push(MergeCandidate::new(
                     None,
                     None,
@@ -240,9 +238,7 @@ impl Merge<'_> {
         if !self.theirs.dir_renames.is_empty() {
             self.redirected_candidates(moves, &mut candidates)?;
         }
-        for (unit, paths) in &units {
-            self.unit_things(*unit, paths, &mut candidates)?;
-        }
+        self.unit_candidates(&contested, &mut candidates)?;
         Ok(candidates)
     }
 
@@ -279,25 +275,29 @@ impl Merge<'_> {
     }
 
     /// Returns the units that both sides changed.
-    fn contested_units(&self) -> Vec<(usize, &Vec<TreePath>)> {
-        let touches = |side: &Side, paths: &[TreePath]| {
-            let mut changed = side.changes.keys().chain(side.added.keys());
-            changed.any(|path| paths.iter().any(|unit| path.below(unit).is_some()))
-        };
-        let units = self.options.units.iter().enumerate();
-        units.filter(|(_, paths)| touches(&self.ours, paths) && touches(&self.theirs, paths)).collect()
+    fn contested_units(&self) -> BTreeSet<usize> {
+        let touched = |side: &Side| self.units.touched_by(side.changes.keys().chain(side.added.keys()));
+        &touched(&self.ours) & &touched(&self.theirs)
     }
 
-    /// Adds all entries of a unit that either side changed, each at its path.
-    fn unit_things(&self, unit: usize, paths: &[TreePath], candidates: &mut Vec<MergeCandidate>) -> Result<()> {
+    /// Returns the contested unit of a path; the first, if it belongs to several.
+    fn unit_of(&self, path: &TreePath, contested: &BTreeSet<usize>) -> Option<usize> {
+        if contested.is_empty() {
+            return None;
+        }
+        self.units.of(path).filter(|unit| contested.contains(unit)).min()
+    }
+
+    /// Adds all entries of contested units that either side changed, each at its path.
+    fn unit_candidates(&self, contested: &BTreeSet<usize>, candidates: &mut Vec<MergeCandidate>) -> Result<()> {
         let mut changed = BTreeSet::new();
         for side in [&self.ours, &self.theirs] {
             let all = side.changes.keys().chain(side.added.keys());
-            changed.extend(all.filter(|path| paths.iter().any(|unit| path.below(unit).is_some())).cloned());
+            changed.extend(all.filter_map(|path| Some((self.unit_of(path, contested)?, path))));
         }
-        for path in changed {
+        for (unit, path) in changed {
             let (base, ours, theirs) =
-                (self.trees.base_leaf(&path)?, self.trees.our_leaf(&path)?, self.trees.their_leaf(&path)?);
+                (self.trees.base_leaf(path)?, self.trees.our_leaf(path)?, self.trees.their_leaf(path)?);
             let mut candidate = MergeCandidate::new(base, ours, theirs);
             candidate.unit = Some(unit);
             candidates.push(candidate);

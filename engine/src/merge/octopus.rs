@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::base::{MergeBase, merge_base, write};
 use super::side::ancestors;
+use super::units::Units;
 use super::{MergeContents, MergeOptions, merge_trees};
 use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
@@ -62,7 +63,8 @@ pub fn plan_octopus(
         let (value, max) = (sources.len() as u64, SOURCES_MAX as u64);
         return Err(Error::TooLarge { what: "sources of a merge", value, max });
     }
-    let mut planner = Planner { history, contents, options, changed: BTreeMap::new(), pairs_merged: 0 };
+    let units = Units::new(&options.units);
+    let mut planner = Planner { history, contents, options, units, changed: BTreeMap::new(), pairs_merged: 0 };
     let mut overlaps: BTreeSet<usize> = BTreeSet::new();
     let mut clashes: Vec<Vec<Clash>> = vec![Vec::new(); sources.len()];
     for (at, source) in sources.iter().enumerate() {
@@ -112,6 +114,7 @@ struct Planner<'a> {
     history: &'a History,
     contents: &'a dyn MergeContents,
     options: &'a MergeOptions,
+    units: Units<'a>,
     /// Cached paths that differ between two trees.
     changed: BTreeMap<(Option<RootId>, RootId), Rc<BTreeSet<TreePath>>>,
     pairs_merged: u64,
@@ -152,10 +155,7 @@ impl Planner<'_> {
     }
 
     fn share_a_unit(&self, ours: &BTreeSet<TreePath>, theirs: &BTreeSet<TreePath>) -> bool {
-        let touches = |paths: &BTreeSet<TreePath>, unit: &[TreePath]| {
-            paths.iter().any(|path| unit.iter().any(|above| path.below(above).is_some()))
-        };
-        self.options.units.iter().any(|unit| touches(ours, unit) && touches(theirs, unit))
+        !self.units.touched_by(ours.iter()).is_disjoint(&self.units.touched_by(theirs.iter()))
     }
 
     /// Merges overlapping sources one after another: snapshots that merge in pairs may still conflict together.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::auto_resolve::{Regenerate, UncommittedMerge, count_conflicts, have_conflicts};
+use super::auto_resolve::{Regenerate, UncommittedMerge, conflict_entries, count_conflicts, have_conflicts};
 use super::base::{merge_base, write};
 use super::record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 use super::{MergeContents, MergeOptions, MergeReport, PathConflict, merge_trees};
@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
 use crate::limit::without_cancellation;
-use crate::object::{Entry, Node};
 use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, recorded, retry_while, snapshot_of};
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
@@ -330,12 +329,11 @@ impl Workspaces {
         change.metadata = request.metadata.clone();
         change.metadata.insert(MERGE_RECORD_KEY.to_owned(), merge.record.to_json());
         let mut tree = merge.tree;
-        if let Some(head) = head
-            && (!merge.conflicts.is_empty() || have_conflicts(self.store(), &merge.heads)?)
-        {
+        if !merge.conflicts.is_empty() || have_conflicts(self.store(), &merge.heads)? {
             let (root, pin) = write(self.store(), &tree)?;
             merge.pins.push(pin);
-            let conflicts = count_conflicts(self.store(), head, root)?;
+            // The merge began with the tree of the first head, which is that of the target if it has one.
+            let conflicts = count_conflicts(self.store(), merge.heads[0], root)?;
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
         tree.rebase(head);
@@ -394,8 +392,7 @@ impl MergeInProgress {
         let mut kept = Vec::new();
         for conflict in std::mem::take(&mut self.conflicts).into_iter().rev() {
             if conflict.is_entry {
-                let entry = self.tree.stat(conflict.path.as_bytes())?.and_then(|stat| stat.entry);
-                let is_open = matches!(entry, Some(Entry { node: Node::Conflict(_), .. }));
+                let is_open = !conflict_entries(&self.tree, &conflict)?.is_empty();
                 if !is_open || !paths.insert(conflict.path.clone()) {
                     continue;
                 }

@@ -18,6 +18,8 @@ pub(super) const SEPARATOR: char = ':';
 const ID_DIGITS: usize = 12;
 /// Maximum total length of an entry's texts, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
+/// Maximum size of an entry's note, in bytes. A review adds its conflicts and its reason to it.
+const NOTE_BYTES_MAX: usize = 48 << 10;
 /// Maximum number of paths with an individual decision.
 const SIDE_CHOICES_MAX: usize = 1_000;
 
@@ -117,6 +119,10 @@ impl QueueEntry {
         });
         let value =
             RefValue { target: Some(snapshot.object()), keeps: Vec::new(), note: note.to_string().into_bytes().into() };
+        if value.note.len() > NOTE_BYTES_MAX {
+            let why = format!("message, test and decisions take more than {NOTE_BYTES_MAX} bytes as JSON");
+            return Err(Error::Invalid { what: "wish", why });
+        }
         value.check().map_err(|why| Error::Invalid { what: "wish", why: why.to_string() })?;
         Ok(Self {
             id: id(&name),

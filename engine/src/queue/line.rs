@@ -109,6 +109,9 @@ impl<'a> TargetLine<'a> {
             if !refused.is_empty() {
                 return self.put_refused_aside(entry, &[], refused);
             }
+            if let Some(put) = self.failed_test(entry, theirs, &[], &[], policy)? {
+                return Ok(put);
+            }
             (self.head, self.root) = (Some(entry.snapshot), Some(theirs));
             return Ok(Folded::new(entry, EntryOutcome::Landed(entry.snapshot), Vec::new()));
         };
@@ -354,20 +357,8 @@ impl<'a> TargetLine<'a> {
             let ours = store.snapshot(head)?.root;
             changed = diff_roots(store, Some(ours), Some(written.id), DiffOptions::default())?.count() as u64;
         }
-        if !entry.options.test.is_empty() {
-            self.session.write_all_ahead()?;
-            let _pin = store.hold(written.id)?;
-            match policy.test(entry, written.id)? {
-                TestVerdict::Passed => {}
-                TestVerdict::Failed(reason) => {
-                    let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
-                    put.files = made.files;
-                    return Ok(put);
-                }
-                TestVerdict::NotStarted(reason) => {
-                    return Ok(Folded::new(entry, EntryOutcome::Refused(reason), Vec::new()));
-                }
-            }
+        if let Some(put) = self.failed_test(entry, written.id, &start.snapshots, &made.conflicts, policy)? {
+            return Ok(Folded { files: made.files, ..put });
         }
         let mut record = MergeRecord { target: entry.target.to_string(), ..MergeRecord::default() };
         record.sources.push((entry.source.to_string(), entry.snapshot.to_string()));
@@ -403,6 +394,28 @@ impl<'a> TargetLine<'a> {
         }
         let MergedTree { files, conflicts, .. } = made;
         Ok(Folded { files, changed, ..Folded::new(entry, EntryOutcome::Landed(id), conflicts) })
+    }
+
+    /// Runs the test of an entry on a merged tree. Returns the result of the entry if it may not be merged; `None` if the test passed,
+    /// or there is none.
+    fn failed_test(
+        &mut self,
+        entry: &QueueEntry,
+        tree: RootId,
+        bases: &[SnapshotId],
+        conflicts: &[PathConflict],
+        policy: &dyn MergePolicy,
+    ) -> Result<Option<Folded>> {
+        if entry.options.test.is_empty() {
+            return Ok(None);
+        }
+        self.session.write_all_ahead()?;
+        let _pin = self.queue.store().hold(tree)?;
+        match policy.test(entry, tree)? {
+            TestVerdict::Passed => Ok(None),
+            TestVerdict::Failed(reason) => self.put_aside(entry, bases, conflicts.to_vec(), reason).map(Some),
+            TestVerdict::NotStarted(reason) => Ok(Some(Folded::new(entry, EntryOutcome::Refused(reason), Vec::new()))),
+        }
     }
 
     /// Turns an entry into a review.

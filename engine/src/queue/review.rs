@@ -10,7 +10,7 @@ use crate::id::SnapshotId;
 use crate::merge::PathConflict;
 use crate::name::TreePath;
 use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, snapshot_of};
-use crate::reference::{RefName, RefValue};
+use crate::reference::{REF_NOTE_BYTES_MAX, RefName, RefValue};
 use crate::workspace::WorkspaceName;
 
 /// Maximum total length of the paths that a review lists, in bytes.
@@ -71,14 +71,34 @@ pub(super) fn reference(
     }
     let mut reason = reason.to_owned();
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-    note["left_out"] = json!(conflicts.len() - listed.len());
-    note["conflicts"] = json!(listed);
-    note["reason"] = json!(reason);
     note["has_ours"] = json!(ours.is_some());
+    loop {
+        note["left_out"] = json!(conflicts.len() - listed.len());
+        note["conflicts"] = json!(listed);
+        note["reason"] = json!(reason);
+        if note.to_string().len() <= REF_NOTE_BYTES_MAX {
+            break;
+        }
+        if note["reason"].to_string().len() > note["conflicts"].to_string().len() {
+            reason.truncate(reason.floor_char_boundary(reason.len() / 2));
+        } else if !listed.is_empty() {
+            listed.truncate(listed.len() / 2);
+        } else if !shorten(&mut note) {
+            break;
+        }
+    }
     let keeps = ours.into_iter().chain(bases.iter().copied().take(BASES_MAX)).map(SnapshotId::object).collect();
     let value = RefValue { target: entry.value.target, keeps, note: note.to_string().into_bytes().into() };
     value.check().map_err(|why| Error::Invalid { what: "review", why: why.to_string() })?;
     Ok((name, value))
+}
+
+/// Removes what an entry can be merged without from its note, which has almost the size of a reference's note. Returns false if
+/// there is nothing left to remove.
+fn shorten(note: &mut Value) -> bool {
+    let Some(fields) = note.as_object_mut() else { return false };
+    let removed = ["message", "takes"].map(|key| fields.remove(key));
+    removed.iter().any(Option::is_some)
 }
 
 impl Queue {
@@ -166,4 +186,30 @@ fn read(entry: QueueEntry) -> Result<Review> {
     let left_out = note.get("left_out").and_then(Value::as_u64).unwrap_or_default();
     let reason = note.get("reason").and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok(Review { ours, bases, conflicts, left_out, reason, entry })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::ConflictKind;
+    use crate::time::Time;
+
+    #[test]
+    fn a_review_of_an_entry_with_the_longest_possible_note_fits_into_a_reference() {
+        let workspace = |name: &str| WorkspaceName::new(name).expect("a name");
+        let (snapshot, options) = (SnapshotId::from_bytes([1; 32]), QueueOptions::default());
+        let context = OperationContext::new("ada", Time(1));
+        let entry = QueueEntry::new(&workspace("x"), &workspace("main"), snapshot, &options, "", &context);
+        let mut entry = entry.expect("an entry");
+        let mut note: Value = serde_json::from_slice(&entry.value.note).expect("JSON");
+        note["message"] = json!("m".repeat(REF_NOTE_BYTES_MAX - entry.value.note.len()));
+        entry.value.note = note.to_string().into_bytes().into();
+        assert_eq!(entry.value.note.len(), REF_NOTE_BYTES_MAX);
+        let (path, places) = (TreePath::new("a").expect("a path"), [None, None]);
+        let conflict = PathConflict { path, kind: ConflictKind::Contents, others: Vec::new(), is_entry: true, places };
+        let reason = "\u{1}".repeat(REASON_BYTES_MAX);
+        let (name, value) = reference(&entry, Some(snapshot), &[], &[conflict], &reason).expect("it fits");
+        let review = read(QueueEntry::read(&name, &value).expect("it can be read").expect("a review")).expect("a note");
+        assert_eq!((review.entry.source, review.ours, review.left_out), (workspace("x"), Some(snapshot), 1));
+    }
 }

@@ -81,7 +81,7 @@ impl MergePolicy for ServerMergePolicy<'_> {
 
     fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> amalgam_engine::Result<Vec<Vec<TreePath>>> {
         match self.rules.has_groups() {
-            true => merge_units(&self.rules, &self.merging.context.store, base, [ours, theirs]),
+            true => merge_units(&self.rules, &self.merging.context.store, &[(base, [ours, theirs])]),
             false => Ok(Vec::new()),
         }
     }

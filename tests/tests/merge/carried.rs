@@ -294,6 +294,20 @@ fn a_unit_is_merged_as_a_whole() {
 }
 
 #[test]
+fn a_path_of_several_units_has_each_version_once() {
+    let store = Store::in_memory();
+    let [base, ours, theirs] = ["lock=1 conf/a=1", "lock=2 conf/a=1", "lock=1 conf/a=2"].map(|text| tree(&store, text));
+    let both = vec![path("lock"), path("conf")];
+    for units in [vec![both.clone(), both.clone()], vec![both, vec![path("conf/a"), path("lock")]]] {
+        let options = MergeOptions { units, ..options() };
+        let outcome = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options).expect("merged");
+        assert_eq!(kit::text(&outcome.tree), "conf/a<1|-|2> lock<2|-|1>");
+        let kinds: Vec<_> = outcome.conflicts.iter().map(|one| one.kind.clone()).collect();
+        assert_eq!(kinds, [ConflictKind::Unit(0)]);
+    }
+}
+
+#[test]
 fn trees_with_nothing_in_common_are_merged_as_additions() {
     let store = Store::in_memory();
     let [ours, theirs] = ["a=1 b=1", "b=2 c=1"].map(|text| tree(&store, text));

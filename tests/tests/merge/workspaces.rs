@@ -322,6 +322,23 @@ fn conflicts_that_are_kept_are_counted() {
 }
 
 #[test]
+fn conflicts_of_a_merge_into_a_workspace_without_a_snapshot_are_counted() {
+    let house = House::new("a=1");
+    let sources = [("one", "a=2"), ("two", "a=3")].map(|(source, word)| {
+        house.fork(source);
+        house.write(source, word);
+        name(source)
+    });
+    let empty = name("empty");
+    house.workspaces.create(&empty, &NewWorkspace::default(), &act()).expect("created");
+    let request = MergeRequest::new(&empty, &sources, &NoContents);
+    let done = house.workspaces.merge(&house.history, &request, &act()).expect("merged");
+    assert_eq!((done.how, house.text("empty").as_str()), (MergeHow::Merged, "a<2|1|3>"));
+    let snapshot = house.store.snapshot(house.head("empty")).expect("a snapshot");
+    assert_eq!(snapshot.metadata.get(CONFLICTS_KEY).map(String::as_str), Some("1"));
+}
+
+#[test]
 fn a_conflict_that_was_resolved_before_is_resolved_by_a_merge() {
     let (house, conflict) = disagreeing();
     let root = house.store.snapshot(house.write("main", "a=both")).expect("a snapshot").root;

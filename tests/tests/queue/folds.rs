@@ -18,18 +18,19 @@ use amalgam_engine::{
     WorkingTree, WorkspaceName, Workspaces, entry_at,
 };
 
-struct House {
-    workspaces: Workspaces,
-    queue: Queue,
+pub(super) struct House {
+    pub(super) workspaces: Workspaces,
+    pub(super) queue: Queue,
 }
 
 /// Decides by what each test says.
 #[derive(Default)]
-struct Court {
-    refused: Option<&'static str>,
-    verdict: Option<TestVerdict>,
-    tested: Mutex<Vec<String>>,
-    made: Option<std::result::Result<&'static str, &'static str>>,
+pub(super) struct Court {
+    pub(super) refused: Option<&'static str>,
+    pub(super) verdict: Option<TestVerdict>,
+    pub(super) tested: Mutex<Vec<String>>,
+    pub(super) made: Option<std::result::Result<&'static str, &'static str>>,
+    pub(super) units: Vec<Vec<TreePath>>,
 }
 
 struct Texts;
@@ -53,6 +54,14 @@ impl MergePolicy for Court {
         Ok(self.refused.filter(|refused| change.path.to_string() == *refused).map(|_| "not for you".to_owned()))
     }
 
+    fn is_grouped(&self, path: &TreePath) -> bool {
+        self.units.iter().flatten().any(|unit| unit == path)
+    }
+
+    fn units(&self, _base: Option<RootId>, _ours: RootId, _theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
+        Ok(self.units.clone())
+    }
+
     fn is_regenerated(&self, path: &TreePath) -> bool {
         self.made.is_some() && path.to_string() == "lock"
     }
@@ -69,20 +78,20 @@ impl MergePolicy for Court {
     }
 }
 
-fn name(name: &str) -> WorkspaceName {
+pub(super) fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-fn act(time: i64) -> OperationContext {
+pub(super) fn act(time: i64) -> OperationContext {
     OperationContext::new("ada", Time(time))
 }
 
-fn path(text: &str) -> TreePath {
+pub(super) fn path(text: &str) -> TreePath {
     TreePath::new(text).expect("a path")
 }
 
 impl House {
-    fn new(words: &str) -> Self {
+    pub(super) fn new(words: &str) -> Self {
         let store = Store::in_memory();
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let queue = Queue::of(&workspaces, &history);
@@ -92,7 +101,7 @@ impl House {
         house
     }
 
-    fn fork(&self, to: &str, words: &str) {
+    pub(super) fn fork(&self, to: &str, words: &str) {
         self.workspaces.fork(&name("main"), &[name(to)], &act(2)).expect("forked");
         self.write(to, words);
     }
@@ -118,20 +127,20 @@ impl House {
         self.workspaces.commit(&name(workspace), &mut tree, &Change::new(words), &act(3)).expect("committed").snapshot
     }
 
-    fn submit(&self, from: &str, wish: &QueueOptions, time: i64) -> QueueEntry {
+    pub(super) fn submit(&self, from: &str, wish: &QueueOptions, time: i64) -> QueueEntry {
         self.queue.submit(&name(from), &name("main"), wish, &act(time)).expect("in the queue")
     }
 
-    fn fold(&self) -> Vec<(String, EntryOutcome)> {
+    pub(super) fn fold(&self) -> Vec<(String, EntryOutcome)> {
         self.fold_by(&Court::default())
     }
 
-    fn fold_by(&self, court: &Court) -> Vec<(String, EntryOutcome)> {
+    pub(super) fn fold_by(&self, court: &Court) -> Vec<(String, EntryOutcome)> {
         let fold = self.queue.fold(&name("main"), court, &act(100)).expect("folded");
         fold.done.into_iter().map(|folded| (folded.entry.source.to_string(), folded.outcome)).collect()
     }
 
-    fn read(&self, path: &str) -> String {
+    pub(super) fn read(&self, path: &str) -> String {
         let tree: WorkingTree = self.workspaces.open(&name("main")).expect("open");
         match tree.exists(path).expect("a look") {
             true => String::from_utf8(tree.read(path).expect("a file")).expect("text"),
@@ -144,7 +153,7 @@ impl House {
     }
 }
 
-fn landed(fates: &[(String, EntryOutcome)]) -> Vec<bool> {
+pub(super) fn landed(fates: &[(String, EntryOutcome)]) -> Vec<bool> {
     fates.iter().map(|(_, outcome)| matches!(outcome, EntryOutcome::Landed(_))).collect()
 }
 
@@ -475,6 +484,21 @@ fn a_test_that_fails_keeps_the_target_where_it_is() {
     house.queue.resubmit(&review, &entry, &act(30)).expect("again");
     assert_eq!(landed(&house.fold()), [true]);
     assert_eq!(house.read("a"), "2");
+}
+
+#[test]
+fn a_test_that_fails_leaves_a_target_without_a_snapshot_as_it_is() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    house.workspaces.create(&name("empty"), &NewWorkspace::default(), &act(4)).expect("created");
+    let tested = QueueOptions { test: vec!["make".to_owned()], ..QueueOptions::default() };
+    house.queue.submit(&name("x"), &name("empty"), &tested, &act(10)).expect("in the queue");
+    let failed = "it does not build".to_owned();
+    let court = Court { verdict: Some(TestVerdict::Failed(failed.clone())), ..Court::default() };
+    let fold = house.queue.fold(&name("empty"), &court, &act(100)).expect("folded");
+    assert_eq!(fold.done[0].outcome, EntryOutcome::Review(failed));
+    assert_eq!(house.workspaces.get(&name("empty")).expect("empty").head, None);
+    assert_eq!(*court.tested.lock().expect("no panic"), ["make"]);
 }
 
 #[test]

@@ -3,4 +3,5 @@
 mod folds;
 mod kill;
 mod permitted;
+mod reviews;
 mod runs;
