@@ -65,7 +65,7 @@ mod tests {
         let units = Units::new(&all);
         let of = |text: &str| units.touched_by([path(text)].iter()).into_iter().collect::<Vec<_>>();
         assert_eq!([of("lock"), of("a/conf"), of("a/conf/x/y")], [vec![0], vec![0, 1], vec![0, 1]]);
-        assert_eq!([of("a"), of("a/confs"), of("locks")], [vec![], vec![], vec![]]);
+        assert_eq!([of("a"), of("a/confs"), of("locks")], [Vec::<usize>::new(), Vec::new(), Vec::new()]);
         assert!(["a", "a/conf", "a/conf/new", "lock"].iter().all(|text| units.is_near(&path(text))));
         assert!(units.is_near(&TreePath::root()) && !units.is_near(&path("b")));
         let none = Units::new(&[]);
