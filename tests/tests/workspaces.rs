@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use amalgam_engine::reference::{RefName, RefValue, RequestId};
-use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
+use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, Taken, with_paths_of};
 use amalgam_engine::{
     Error, ErrorKind, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath,
     WorkspaceName, Workspaces,
@@ -241,6 +241,43 @@ fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
         assert_eq!((tree.read("other").expect("read"), mtime("other")), (b"new".to_vec(), Time(20)));
         let error = workspaces.restore_paths(&name, old, &[path("nowhere")], &act).expect_err("absent");
         assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn paths_taken_as_they_were_have_the_directory_times_of_the_other_tree() {
+    over_all(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let root_of = |time: i64, text: &str| {
+            let mut tree = workspaces.open(&ws("main")).expect("open");
+            tree.set_now(Time(time));
+            tree.create_directories("d/e").expect("mkdir");
+            tree.write("d/e/f", text.as_bytes()).expect("write");
+            tree.write("d/same", b"same").expect("write");
+            for path in ["", "d", "d/e"] {
+                tree.set_mtime(path, Time(time)).expect("utimes");
+            }
+            let change = Change::new(text);
+            let done = workspaces.commit(&ws("main"), &mut tree, &change, &ada()).expect("commit");
+            store.snapshot(done.snapshot).expect("read").root
+        };
+        let (old, new) = (root_of(10, "old"), root_of(20, "new"));
+        let mut bare = workspaces.open(&ws("main")).expect("open");
+        bare.remove_all("d").expect("remove");
+        bare.set_mtime("", Time(30)).expect("utimes");
+        let (bare, _pin) = bare.freeze().hold().expect("stored");
+        let times = |tree, taken: &str| {
+            let made = with_paths_of(&store, tree, old, &[path(taken)], Taken::AsItWas).expect("taken");
+            ["", "d", "d/e", "d/e/f"].map(|path| made.stat(path).expect("stat").expect("there").mtime.0)
+        };
+        assert_eq!(times(new, "d"), [20, 10, 10, 10]);
+        assert_eq!(times(new, "d/e"), [20, 20, 10, 10], "a directory above keeps its own time");
+        assert_eq!(times(new, "d/e/f"), [20, 20, 20, 10]);
+        assert_eq!(times(bare, "d"), [30, 10, 10, 10]);
+        assert_eq!(times(bare, "d/e"), [30, 10, 10, 10], "a new directory above has the other tree's time");
+        let removed = with_paths_of(&store, new, bare, &[path("d/e")], Taken::AsItWas).expect("taken");
+        assert_eq!(["", "d"].map(|path| removed.stat(path).expect("stat").expect("there").mtime.0), [20, 20]);
     });
 }
 

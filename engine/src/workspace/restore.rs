@@ -1,5 +1,7 @@
 //! Restores an old tree, or some of its paths, as a new snapshot on top of the head. No snapshot is discarded.
 
+use std::collections::BTreeSet;
+
 use super::commit::Committed;
 use super::{Change, WorkspaceName, Workspaces};
 use crate::diff::{DiffOptions, What, diff_entries};
@@ -138,7 +140,8 @@ pub enum Taken {
     AsItWas,
 }
 
-/// Replaces a path of a tree, and everything below it, with that of another tree. `before` is the tree as stored.
+/// Replaces a path of a tree, and everything below it, with that of another tree. `before` is the tree as stored. With
+/// [`Taken::AsItWas`], existing directories above the path keep their times.
 pub(crate) fn take(
     tree: &mut WorkingTree,
     before: Option<&Root>,
@@ -153,24 +156,19 @@ pub(crate) fn take(
         return Err(Error::NotFound { path: path.clone() });
     }
     let now = tree.now();
-    if new.is_some() {
-        let mut above = TreePath::root();
-        for name in path.split_last().map(|(parent, _)| parent).unwrap_or_default().names() {
-            above = above.join(&name);
-            if !tree.exists(above.as_bytes())?
-                && let Some(entry) = entry_at(&store, after, &above)?
-            {
-                tree.put_entry(&above, &entry, now)?;
-            }
-        }
-    }
+    let above = make_parents(tree, after, path, times)?;
     let mut removed: Option<TreePath> = None;
     let exact = times == Taken::AsItWas;
+    // Directories at or below the path that get the times of the other tree: every edit sets the time of its directory.
+    let mut directories = BTreeSet::new();
     for change in diff_entries(&store, path.clone(), old, new, DiffOptions { times: exact, ..DiffOptions::default() })?
     {
         let change = change?;
         if removed.as_ref().is_some_and(|removed| change.path.below(removed).is_some()) {
             continue;
+        }
+        if change.path != *path {
+            directories.extend(change.path.split_last().map(|(parent, _)| parent));
         }
         let was_directory = change.before.as_ref().is_some_and(|entry| entry.kind() == EntryKind::Directory);
         match &change.after {
@@ -185,11 +183,51 @@ pub(crate) fn take(
                     _ => now,
                 };
                 tree.put_entry(&change.path, entry, mtime)?;
-                if was_directory && entry.kind() != EntryKind::Directory {
+                if entry.kind() == EntryKind::Directory {
+                    directories.insert(change.path);
+                } else if was_directory {
                     removed = Some(change.path);
                 }
             }
         }
     }
+    if exact {
+        for directory in directories {
+            if let Some(entry) = entry_at(&store, after, &directory)? {
+                tree.set_mtime(directory.as_bytes(), entry.mtime)?;
+            }
+        }
+        for (directory, mtime) in above {
+            tree.set_mtime(directory.as_bytes(), mtime)?;
+        }
+    }
     Ok(())
+}
+
+/// Creates the missing directories above a path as another tree has them. Returns every directory above the path with its time,
+/// as it was before this call or, for a new one, as it was created.
+fn make_parents(tree: &mut WorkingTree, after: &Root, path: &TreePath, times: Taken) -> Result<Vec<(TreePath, Time)>> {
+    let store = tree.store().clone();
+    let mut made = Vec::new();
+    let Some((parent, _)) = path.split_last() else { return Ok(made) };
+    let (mut above, mut names) = (TreePath::root(), parent.names());
+    loop {
+        let mtime = match tree.stat(above.as_bytes())? {
+            Some(found) => Some(found.mtime),
+            None => match entry_at(&store, after, &above)? {
+                Some(entry) => {
+                    let mtime = match times {
+                        Taken::At(now) => now,
+                        Taken::AsItWas => entry.mtime,
+                    };
+                    tree.put_entry(&above, &entry, mtime)?;
+                    Some(mtime)
+                }
+                None => None,
+            },
+        };
+        made.extend(mtime.map(|mtime| (above.clone(), mtime)));
+        let Some(name) = names.next() else { return Ok(made) };
+        above = above.join(&name);
+    }
 }
