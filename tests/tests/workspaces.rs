@@ -245,6 +245,35 @@ fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
 }
 
 #[test]
+fn paths_that_overlap_or_repeat_are_restored_once() {
+    over_all(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let name = ws("main");
+        let without = write(&workspaces, &name, "other", "1");
+        let as_file = write(&workspaces, &name, "a", "a file");
+        let mut tree = workspaces.open(&name).expect("open");
+        tree.remove("a").expect("remove");
+        tree.create_directories("a").expect("mkdir");
+        tree.write("a/b", b"below").expect("write");
+        let with = workspaces.commit(&name, &mut tree, &Change::new("below"), &ada()).expect("commit").snapshot;
+        for paths in [["a", "a/b"], ["a/b", "a"], ["a", "a"]] {
+            let paths = paths.map(path);
+            workspaces.restore_paths(&name, without, &paths, &ada()).expect("removed");
+            assert!(!workspaces.open(&name).expect("open").exists("a").expect("look"), "{paths:?}");
+            workspaces.restore_paths(&name, with, &paths, &ada()).expect("restored");
+            assert_eq!(text(&workspaces, &name, "a/b").as_deref(), Some("below"), "{paths:?}");
+            workspaces.restore_paths(&name, as_file, &paths, &ada()).expect("restored as a file");
+            assert_eq!(text(&workspaces, &name, "a").as_deref(), Some("a file"), "{paths:?}");
+            workspaces.restore_paths(&name, with, &paths, &ada()).expect("restored");
+            let [directory, file] = [with, as_file].map(|id| store.snapshot(id).expect("read").root);
+            let made = with_paths_of(&store, directory, file, &paths, Taken::AsItWas).expect("taken");
+            assert_eq!(made.read("a").expect("read"), b"a file", "{paths:?}");
+        }
+    });
+}
+
+#[test]
 fn paths_taken_as_they_were_have_the_directory_times_of_the_other_tree() {
     over_all(|place| {
         let store = place.store();

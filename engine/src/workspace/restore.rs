@@ -51,7 +51,7 @@ impl Workspaces {
             tree.keep(root)?;
             let before = head.map(|head| self.store.root(self.store.snapshot(head)?.root)).transpose()?;
             let after = self.store.root(root)?;
-            for path in paths {
+            for path in &outermost(paths) {
                 take(&mut tree, before.as_deref(), &after, path, Taken::At(context.time))?;
             }
             Ok(tree)
@@ -90,13 +90,22 @@ pub fn with_paths_of(
     }
     made.keep(other)?;
     let (before, after) = (store.root(tree)?, store.root(other)?);
-    for path in paths {
+    for path in &outermost(paths) {
         match take(&mut made, Some(&before), &after, path, times) {
             Ok(()) | Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(made)
+}
+
+/// Returns these paths, sorted, without those at or below another one of them.
+fn outermost(paths: &[TreePath]) -> Vec<TreePath> {
+    let mut sorted = paths.to_vec();
+    sorted.sort_unstable();
+    // In this order a path is immediately followed by those below it.
+    sorted.dedup_by(|path, last| path.below(last).is_some());
+    sorted
 }
 
 /// Returns a tree with the entries of some paths taken from another tree, without what is below them: a directory that both have
