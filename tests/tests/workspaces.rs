@@ -7,7 +7,7 @@ use amalgam_engine::reference::{RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, Taken, with_paths_of};
 use amalgam_engine::{
     Error, ErrorKind, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath,
-    WorkspaceName, Workspaces,
+    WorkspaceName, Workspaces, operation,
 };
 use amalgam_tests::harness::over_all;
 
@@ -187,6 +187,26 @@ fn a_request_is_done_once_wherever_the_head_is_by_then() {
         let second = workspaces.commit(&ws("main"), &mut again, &Change::new("1"), &act).expect("the same");
         assert_eq!((second.snapshot, second.operation), (first.snapshot, first.operation));
         assert_eq!(store.last_operation().expect("log"), operations);
+    });
+}
+
+#[test]
+fn a_retried_undo_or_redo_returns_the_operation_of_the_first_attempt() {
+    over_all(|place| {
+        let store = place.store();
+        let (workspaces, name) = (started(&store), ws("main"));
+        write(&workspaces, &name, "a", "1");
+        let by = |id: &str| ada().as_request(RequestId::new(id).expect("an id"));
+        workspaces.undo(&name, &ada()).expect("undo");
+        let redone = workspaces.redo(&name, &by("redo")).expect("redo").sequence;
+        assert_eq!(workspaces.redo(&name, &by("redo")).expect("a retry").sequence, redone);
+        let undo_the_redo = || operation::undo_operation(&store, redone, &by("undo of the redo"));
+        let undone = undo_the_redo().expect("undo").sequence;
+        assert_eq!(undo_the_redo().expect("a retry").sequence, undone);
+        let removed = workspaces.undo(&name, &by("undo of the creation")).expect("undo").sequence;
+        assert_eq!(workspaces.undo(&name, &by("undo of the creation")).expect("a retry").sequence, removed);
+        assert!(workspaces.find(&name).expect("look").is_none());
+        assert_eq!(store.last_operation().expect("log"), removed, "nothing was done twice");
     });
 }
 

@@ -147,8 +147,7 @@ impl Workspaces {
         action: &str,
     ) -> Result<Attempt> {
         let workspace = self.get(name)?;
-        let done_before =
-            context.request.as_ref().map(|request| self.store.find_request(request)).transpose()?.flatten();
+        let done_before = context.done_before(&self.store)?;
         if done_before.is_none() && workspace.head != tree.base() {
             return Err(stale(name, tree, workspace.head));
         }

@@ -108,6 +108,40 @@ async fn two_callers_with_one_id_undo_and_label_what_each_asked_for() {
 }
 
 #[tokio::test]
+async fn an_undo_and_a_redo_that_are_retried_return_the_first_operation() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    let directory = around.path().join("attached");
+    std::fs::create_dir(&directory).expect("made");
+    let attached = ada.attach(&directory, "attached").await;
+    ada.create("live", "").await.expect("made");
+    for text in ["first", "second"] {
+        std::fs::write(directory.join("file"), text).expect("written");
+        ada.commit(&attached, text, "").await.expect("committed");
+        ada.write("live", "file", text.as_bytes()).await.expect("written");
+        ada.commit_live("live", "").await.expect("committed");
+    }
+    for workspace in ["attached", "live"] {
+        let undo = v1::UndoOperationRequest {
+            target: Some(v1::undo_operation_request::Target::Workspace(format!("workspaces/{workspace}"))),
+            request_id: format!("undo-{workspace}"),
+        };
+        let first = ada.operations.undo_operation(undo.clone()).await.expect("undone").into_inner();
+        let again = ada.operations.undo_operation(undo).await.expect("a retry").into_inner();
+        assert_eq!(first, again, "{workspace}");
+        let redo = v1::RedoOperationRequest {
+            target: Some(v1::redo_operation_request::Target::Workspace(format!("workspaces/{workspace}"))),
+            request_id: format!("redo-{workspace}"),
+        };
+        let first = ada.operations.redo_operation(redo.clone()).await.expect("redone").into_inner();
+        let again = ada.operations.redo_operation(redo).await.expect("a retry").into_inner();
+        assert_eq!(first, again, "{workspace}");
+        assert!(first.operation.is_some_and(|operation| !operation.name.is_empty()), "{workspace}");
+    }
+}
+
+#[tokio::test]
 async fn an_id_that_an_older_version_recorded_is_neither_replayed_nor_done_again() {
     let around = tempfile::tempdir().expect("a directory");
     let service = open(around.path());
