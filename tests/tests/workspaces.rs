@@ -191,6 +191,25 @@ fn a_request_is_done_once_wherever_the_head_is_by_then() {
 }
 
 #[test]
+fn a_retried_commit_of_a_note_names_the_snapshot_that_got_it() {
+    over_all(|place| {
+        let store = place.store();
+        let (workspaces, name) = (started(&store), ws("main"));
+        let head = write(&workspaces, &name, "a", "1");
+        for (id, change) in [("note", Change::new("").note("good")), ("reward", Change::new("").reward(1.0))] {
+            let act = ada().as_request(RequestId::new(id).expect("an id"));
+            let mut tree = amalgam_engine::WorkingTree::open(&store, head).expect("open");
+            let first = workspaces.commit(&name, &mut tree, &change, &act).expect("commit");
+            assert_eq!((first.snapshot, first.is_new), (head, false), "{id}");
+            write(&workspaces, &name, "b", id);
+            let mut tree = workspaces.open(&name).expect("open");
+            assert_eq!(workspaces.commit(&name, &mut tree, &change, &act).expect("a retry"), first, "{id}");
+            workspaces.undo(&name, &ada()).expect("undo");
+        }
+    });
+}
+
+#[test]
 fn a_retried_undo_or_redo_returns_the_operation_of_the_first_attempt() {
     over_all(|place| {
         let store = place.store();
