@@ -6,8 +6,8 @@ use std::time::Duration;
 use amalgam_engine::reference::{RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, Taken, with_paths_of};
 use amalgam_engine::{
-    Error, ErrorKind, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath,
-    WorkspaceName, Workspaces, operation,
+    Error, ErrorKind, LivedTime, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time,
+    TreePath, WorkspaceName, Workspaces, operation,
 };
 use amalgam_tests::harness::over_all;
 
@@ -486,6 +486,27 @@ fn what_was_deleted_comes_back_and_the_error_says_how() {
     workspaces.rename(&ws("main"), &ws("other"), &ada()).expect("rename");
     workspaces.undelete(&ws("main"), &ada()).expect("undelete");
     assert_eq!(text(&workspaces, &ws("main"), "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_workspace_that_was_undeleted_and_deleted_again_is_not_forgotten_with_the_old_ones() {
+    over_all(|place| {
+        let store = place.store();
+        let (workspaces, name) = (started(&store), ws("main"));
+        write(&workspaces, &name, "a", "1");
+        workspaces.delete(&name, &ada()).expect("delete");
+        let deleted = || workspaces.deleted_before(Time(2_000), &LivedTime::default()).expect("a list");
+        let old = deleted();
+        workspaces.undelete(&name, &ada()).expect("undelete");
+        workspaces.delete(&name, &ada()).expect("delete");
+        assert_eq!(deleted()[0].0, old[0].0, "one name for both");
+        assert!(workspaces.forget_deleted(&old, &ada()).expect("skipped").is_none());
+        workspaces.undelete(&name, &ada()).expect("it is there");
+        assert_eq!(text(&workspaces, &name, "a").as_deref(), Some("1"));
+        workspaces.delete(&name, &ada()).expect("delete");
+        assert!(workspaces.forget_deleted(&deleted(), &ada()).expect("forgotten").is_some());
+        assert_eq!(workspaces.undelete(&name, &ada()).expect_err("forgotten").kind(), ErrorKind::NotFound);
+    });
 }
 
 /// 32 threads on few workspaces: the log tells one story, in which every acknowledged operation happened once, at a moment
