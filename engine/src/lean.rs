@@ -28,6 +28,8 @@ const SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 pub const CACHES_MAX: usize = 10_000;
 /// Maximum size of the omitted paths in the note of a reference, in bytes. Further paths are only counted.
 const PATHS_BYTES_MAX: usize = 32 << 10;
+/// Maximum number of lean trees that one operation removes.
+const FORGET_AT_ONCE: usize = 512;
 
 /// The tree of a snapshot without its caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,20 +262,23 @@ pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], conte
     Ok(Lean { root, left_out, left_out_more })
 }
 
-/// Removes the lean trees of these snapshots. Returns how many there were.
+/// Removes the lean trees of these snapshots. Returns how many there were. One operation removes at most 512.
 pub fn forget_lean(
     store: &Store,
     snapshots: impl IntoIterator<Item = SnapshotId>,
     context: &OperationContext,
 ) -> Result<u64> {
-    let mut steps = Vec::new();
+    let (mut steps, mut forgotten) = (Vec::new(), 0);
     for name in snapshots.into_iter().map(reference) {
         if let Some(value) = store.read_ref(&name)? {
             steps.push(Step { name, before: Some(value), after: None });
+            forgotten += 1;
+        }
+        if steps.len() == FORGET_AT_ONCE {
+            move_refs(store, context, context.draft(FORGET), std::mem::take(&mut steps))?;
         }
     }
-    let forgotten = steps.len() as u64;
-    if forgotten > 0 {
+    if !steps.is_empty() {
         move_refs(store, context, context.draft(FORGET), steps)?;
     }
     Ok(forgotten)
@@ -329,6 +334,26 @@ mod tests {
         assert_eq!(time(&after, "a/target"), time(&before, "a/target"));
         assert_eq!(forget_lean(&store, [snapshot], &context).expect("forgotten"), 1);
         assert_eq!(lean_tree(&store, snapshot).expect("read"), None);
+    }
+
+    #[test]
+    fn many_lean_trees_are_forgotten_by_several_operations() {
+        let store = Store::in_memory();
+        let context = OperationContext::new("ann", Time(7));
+        let snapshots: Vec<_> = (0..1_100_u32)
+            .map(|n| {
+                let mut id = [0; 32];
+                id[..4].copy_from_slice(&n.to_be_bytes());
+                SnapshotId::from_bytes(id)
+            })
+            .collect();
+        let value = || RefValue::noting(write_note(&[]));
+        let step = |id: &SnapshotId| Step { name: reference(*id), before: None, after: Some(value()) };
+        move_refs(&store, &context, context.draft("lean"), snapshots.iter().map(step).collect()).expect("set");
+        let before = store.last_operation().expect("log");
+        assert_eq!(forget_lean(&store, snapshots, &context).expect("forgotten"), 1_100);
+        assert_eq!(store.last_operation().expect("log"), before + 3, "at most 512 by each");
+        assert_eq!(store.list_refs(PREFIX, None, 1).expect("list"), []);
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl OperationContext {
         self
     }
 
+    /// Returns the operation that an earlier attempt of the same request recorded; `None` if there is none.
+    pub(crate) fn done_before(&self, store: &Store) -> Result<Option<Operation>> {
+        self.request.as_ref().map(|request| store.find_request(request)).transpose().map(Option::flatten)
+    }
+
     pub(crate) fn draft(&self, action: &str) -> OperationDraft {
         OperationDraft {
             actor: self.actor.clone(),

@@ -93,7 +93,7 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -
     let old = workspaces.deleted_before(at, lived)?;
     let mut without = BTreeSet::new();
     if arguments.dry_run {
-        without.extend(old);
+        without.extend(old.into_iter().map(|(name, _)| name));
     } else {
         workspaces.forget_deleted(&old, &OperationContext::new("amalgam-gc", now))?;
     }

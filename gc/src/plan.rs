@@ -42,7 +42,7 @@ pub struct PlannedSnapshot {
     pub message: String,
     /// Whether it was taken automatically.
     pub automatic: bool,
-    /// The first workspace whose history contains it; `None` if only other names, such as labels, reach it.
+    /// The first workspace, deleted ones last, whose history contains it; `None` if only other names, such as labels, reach it.
     pub workspace: Option<String>,
     /// What happens to its tree.
     pub action: PlannedAction,
@@ -143,8 +143,8 @@ pub fn last_operation_before(store: &Store, time: Time, lived: &LivedTime) -> Re
 /// `scope` marks from.
 pub fn plan(history: &History, policies: &Policies, scope: &SweepScope, at: Time, lived: &LivedTime) -> Result<Plan> {
     let mut planner = Planner::new(history, at, lived);
-    let (workspaces, others) = planner.read_names(scope)?;
-    for (workspace, head) in &workspaces {
+    let NamedHeads { workspaces, deleted, others } = planner.read_names(scope)?;
+    for (workspace, head) in workspaces.iter().chain(&deleted) {
         planner.judge_history(Some(workspace), &[*head], policies)?;
     }
     planner.judge_history(None, &others, policies)?;
@@ -167,8 +167,17 @@ struct Planner<'a> {
     judged: u64,
 }
 
-/// The head of each workspace with its name, and all other named snapshots.
-type NamedHeads = (Vec<(String, SnapshotId)>, Vec<SnapshotId>);
+/// The named snapshots of a store.
+#[derive(Default)]
+struct NamedHeads {
+    /// The name and the head of each workspace.
+    workspaces: Vec<(String, SnapshotId)>,
+    /// The name and the head of each deleted workspace. Its history is kept by the policy of the workspace, so that an undelete
+    /// brings back what the workspace had.
+    deleted: Vec<(String, SnapshotId)>,
+    /// The snapshots of all other names.
+    others: Vec<SnapshotId>,
+}
 
 impl<'a> Planner<'a> {
     fn new(history: &'a History, at: Time, lived: &'a LivedTime) -> Self {
@@ -187,7 +196,7 @@ impl<'a> Planner<'a> {
 
     fn read_names(&mut self, scope: &SweepScope) -> Result<NamedHeads> {
         let store = self.history.store();
-        let (mut workspaces, mut others, mut after) = (Vec::new(), Vec::new(), None);
+        let (mut heads, mut after) = (NamedHeads::default(), None);
         loop {
             let page = store.list_refs("", after.as_ref(), PAGE)?;
             let Some((last, _)) = page.last() else { break };
@@ -197,17 +206,16 @@ impl<'a> Planner<'a> {
                 let head = value.target.filter(|target| target.kind == ObjectKind::Snapshot);
                 let head = head.map(|target| SnapshotId::from_bytes(target.hash));
                 match head {
-                    Some(head) if kind == "workspace" => workspaces.push((rest.to_owned(), head)),
-                    other => others.extend(other),
+                    Some(head) if kind == "workspace" => heads.workspaces.push((rest.to_owned(), head)),
+                    Some(head) if kind == "deleted" => heads.deleted.push((deleted_name(rest).to_owned(), head)),
+                    other => heads.others.extend(other),
                 }
                 self.name(value, |is_target| match kind {
                     "workspace" if is_target => format!("head of {rest}"),
                     "workspace" => format!("where {rest} began"),
                     "label" => format!("label {rest}"),
                     "step" => "step of an episode".to_owned(),
-                    "deleted" => {
-                        format!("deleted workspace {}", rest.rsplit_once('@').map_or(rest, |(name, _)| name))
-                    }
+                    "deleted" => format!("deleted workspace {}", deleted_name(rest)),
                     _ => format!("reference {name}"),
                 });
             }
@@ -224,10 +232,11 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        others.sort_unstable();
-        others.dedup();
-        others.retain(|id| store.snapshot(*id).is_ok());
-        Ok((workspaces, others))
+        heads.others.sort_unstable();
+        heads.others.dedup();
+        heads.others.retain(|id| store.snapshot(*id).is_ok());
+        heads.deleted.retain(|(_, id)| store.snapshot(*id).is_ok());
+        Ok(heads)
     }
 
     /// Records why the snapshots of a reference are kept. `words` gets whether the snapshot is the target of the reference.
@@ -334,6 +343,11 @@ impl<'a> Planner<'a> {
         }
         plan
     }
+}
+
+/// Returns the workspace name in the reference of a deleted workspace, which ends with `@` and a number.
+fn deleted_name(rest: &str) -> &str {
+    rest.rsplit_once('@').map_or(rest, |(name, _)| name)
 }
 
 fn reason(part: RulePart, policy: &Policy, automatic: bool) -> String {

@@ -318,7 +318,7 @@ impl Collections {
         let (lived, now) = (self.lived(), self.context.now());
         let at = before(now, grace);
         let old = self.context.workspaces.deleted_before(at, &lived)?;
-        let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
+        let mut without: BTreeSet<RefName> = old.iter().map(|(name, _)| name.clone()).collect();
         if !how.dry_run {
             let act = self.context.act(how.actor);
             self.context.workspaces.forget_deleted(&old, &act)?;

@@ -14,7 +14,7 @@ use amalgam_engine::object::{
 use amalgam_engine::reference::{OperationDraft, RefValue};
 use amalgam_engine::{
     Commit, DiffOptions, Entry, Error, ErrorKind, History, Name, ObjectId, ObjectKind, RefMove, SnapshotId, Store,
-    StoreOptions, SweepScope, Tallies, Time, VerifyOptions, WorkingTree, diff, verify,
+    StoreOptions, SweepScope, Tallies, Time, Tombstone, VerifyOptions, WorkingTree, diff, verify,
 };
 use amalgam_gc::{CollectOptions, CollectReport, RateLimit, Stage, collect};
 use amalgam_tests::harness::collection::{World, kill_collections};
@@ -413,4 +413,30 @@ fn operations_of_the_scope_are_roots_and_what_is_left_out_is_not_deleted() {
         assert!(with(&SweepScope::default(), false).expect("a collection").freed.total().objects > 10);
         assert_eq!(assert_clean(store).unreachable, 0, "{place:?}");
     });
+}
+
+#[test]
+fn tombstones_that_are_received_while_space_is_reclaimed_do_not_end_the_collection() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path().join("store")).expect("a store");
+    commit(&store, "head/stays", 1);
+    for number in 2..6 {
+        commit(&store, "head/goes", number);
+    }
+    remove_ref(&store, "head/goes");
+    let chunk = ObjectId::of(ObjectKind::Chunk, b"purged by the sender");
+    let mut is_received = false;
+    let done = collect(&store, &CollectOptions::default(), &mut |progress| {
+        if progress.stage == Stage::Reclaim && !is_received {
+            let session = store.session();
+            session.bury(chunk, Tombstone::default()).expect("buried");
+            session.write_tombstones().expect("written");
+            is_received = true;
+        }
+        ControlFlow::Continue(())
+    });
+    let reclaimed = done.expect("a collection").reclaimed.expect("on disk");
+    assert!(is_received && reclaimed.finished && reclaimed.rows > 0, "{reclaimed:?}");
+    assert!(store.tombstone(chunk).expect("looked up").is_some());
+    assert_clean(&store);
 }

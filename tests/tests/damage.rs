@@ -345,3 +345,34 @@ fn a_store_that_cannot_be_opened_is_recovered() {
     println!("{recovered} recovered, {whole_again} whole");
     assert!(recovered > 5, "{recovered}");
 }
+
+#[test]
+fn a_database_older_than_its_mark_is_refused_until_it_is_recovered() {
+    use amalgam_engine::backend::recover;
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let (made, older) = (directory.path().join("made"), directory.path().join("older"));
+    make_store(&made, &mut Random::of(&[5]));
+    let whole = read_everything(&Store::open(&made).expect("open")).expect("read");
+    copy(&made, &older);
+    {
+        let store = Store::open(&made).expect("open");
+        let mut tree = WorkingTree::new(&store);
+        tree.write("later", b"later").expect("write");
+        tree.commit(Commit::new(&name("head/later"), "later")).expect("commit");
+    }
+    copy(&older.join("db"), &made.join("db"));
+    for openings in 0..3 {
+        let trial = directory.path().join("trial");
+        copy(&made, &trial);
+        for opening in 0..openings {
+            let error = Store::open(&trial).err().unwrap_or_else(|| panic!("opening {opening} succeeds"));
+            assert!(error.to_string().contains("amalgam verify --repair"), "{error}");
+        }
+        let done = recover(&trial).expect("recovered");
+        assert!(done.iter().any(|line| line.ends_with("the later operations are lost")), "{done:?}");
+        let found = read_everything(&Store::open(&trial).expect("open")).expect("read");
+        assert!(found == whole, "after {openings} openings");
+        assert_eq!(recover(&trial).expect("nothing to do"), Vec::<String>::new());
+    }
+}

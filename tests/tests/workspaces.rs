@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use amalgam_engine::reference::{RefName, RefValue, RequestId};
-use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
+use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, Taken, with_paths_of};
 use amalgam_engine::{
-    Error, ErrorKind, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath,
-    WorkspaceName, Workspaces,
+    Error, ErrorKind, LivedTime, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time,
+    TreePath, WorkspaceName, Workspaces, operation,
 };
 use amalgam_tests::harness::over_all;
 
@@ -191,6 +191,45 @@ fn a_request_is_done_once_wherever_the_head_is_by_then() {
 }
 
 #[test]
+fn a_retried_commit_of_a_note_names_the_snapshot_that_got_it() {
+    over_all(|place| {
+        let store = place.store();
+        let (workspaces, name) = (started(&store), ws("main"));
+        let head = write(&workspaces, &name, "a", "1");
+        for (id, change) in [("note", Change::new("").note("good")), ("reward", Change::new("").reward(1.0))] {
+            let act = ada().as_request(RequestId::new(id).expect("an id"));
+            let mut tree = amalgam_engine::WorkingTree::open(&store, head).expect("open");
+            let first = workspaces.commit(&name, &mut tree, &change, &act).expect("commit");
+            assert_eq!((first.snapshot, first.is_new), (head, false), "{id}");
+            write(&workspaces, &name, "b", id);
+            let mut tree = workspaces.open(&name).expect("open");
+            assert_eq!(workspaces.commit(&name, &mut tree, &change, &act).expect("a retry"), first, "{id}");
+            workspaces.undo(&name, &ada()).expect("undo");
+        }
+    });
+}
+
+#[test]
+fn a_retried_undo_or_redo_returns_the_operation_of_the_first_attempt() {
+    over_all(|place| {
+        let store = place.store();
+        let (workspaces, name) = (started(&store), ws("main"));
+        write(&workspaces, &name, "a", "1");
+        let by = |id: &str| ada().as_request(RequestId::new(id).expect("an id"));
+        workspaces.undo(&name, &ada()).expect("undo");
+        let redone = workspaces.redo(&name, &by("redo")).expect("redo").sequence;
+        assert_eq!(workspaces.redo(&name, &by("redo")).expect("a retry").sequence, redone);
+        let undo_the_redo = || operation::undo_operation(&store, redone, &by("undo of the redo"));
+        let undone = undo_the_redo().expect("undo").sequence;
+        assert_eq!(undo_the_redo().expect("a retry").sequence, undone);
+        let removed = workspaces.undo(&name, &by("undo of the creation")).expect("undo").sequence;
+        assert_eq!(workspaces.undo(&name, &by("undo of the creation")).expect("a retry").sequence, removed);
+        assert!(workspaces.find(&name).expect("look").is_none());
+        assert_eq!(store.last_operation().expect("log"), removed, "nothing was done twice");
+    });
+}
+
+#[test]
 fn a_whole_restore_is_a_new_snapshot_with_the_old_tree() {
     let store = Store::in_memory();
     let workspaces = started(&store);
@@ -241,6 +280,72 @@ fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
         assert_eq!((tree.read("other").expect("read"), mtime("other")), (b"new".to_vec(), Time(20)));
         let error = workspaces.restore_paths(&name, old, &[path("nowhere")], &act).expect_err("absent");
         assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn paths_that_overlap_or_repeat_are_restored_once() {
+    over_all(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let name = ws("main");
+        let without = write(&workspaces, &name, "other", "1");
+        let as_file = write(&workspaces, &name, "a", "a file");
+        let mut tree = workspaces.open(&name).expect("open");
+        tree.remove("a").expect("remove");
+        tree.create_directories("a").expect("mkdir");
+        tree.write("a/b", b"below").expect("write");
+        let with = workspaces.commit(&name, &mut tree, &Change::new("below"), &ada()).expect("commit").snapshot;
+        for paths in [["a", "a/b"], ["a/b", "a"], ["a", "a"]] {
+            let paths = paths.map(path);
+            workspaces.restore_paths(&name, without, &paths, &ada()).expect("removed");
+            assert!(!workspaces.open(&name).expect("open").exists("a").expect("look"), "{paths:?}");
+            workspaces.restore_paths(&name, with, &paths, &ada()).expect("restored");
+            assert_eq!(text(&workspaces, &name, "a/b").as_deref(), Some("below"), "{paths:?}");
+            workspaces.restore_paths(&name, as_file, &paths, &ada()).expect("restored as a file");
+            assert_eq!(text(&workspaces, &name, "a").as_deref(), Some("a file"), "{paths:?}");
+            workspaces.restore_paths(&name, with, &paths, &ada()).expect("restored");
+            let [directory, file] = [with, as_file].map(|id| store.snapshot(id).expect("read").root);
+            let made = with_paths_of(&store, directory, file, &paths, Taken::AsItWas).expect("taken");
+            assert_eq!(made.read("a").expect("read"), b"a file", "{paths:?}");
+        }
+    });
+}
+
+#[test]
+fn paths_taken_as_they_were_have_the_directory_times_of_the_other_tree() {
+    over_all(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let root_of = |time: i64, text: &str| {
+            let mut tree = workspaces.open(&ws("main")).expect("open");
+            tree.set_now(Time(time));
+            tree.create_directories("d/e").expect("mkdir");
+            tree.write("d/e/f", text.as_bytes()).expect("write");
+            tree.write("d/same", b"same").expect("write");
+            for path in ["", "d", "d/e"] {
+                tree.set_mtime(path, Time(time)).expect("utimes");
+            }
+            let change = Change::new(text);
+            let done = workspaces.commit(&ws("main"), &mut tree, &change, &ada()).expect("commit");
+            store.snapshot(done.snapshot).expect("read").root
+        };
+        let (old, new) = (root_of(10, "old"), root_of(20, "new"));
+        let mut bare = workspaces.open(&ws("main")).expect("open");
+        bare.remove_all("d").expect("remove");
+        bare.set_mtime("", Time(30)).expect("utimes");
+        let (bare, _pin) = bare.freeze().hold().expect("stored");
+        let times = |tree, taken: &str| {
+            let made = with_paths_of(&store, tree, old, &[path(taken)], Taken::AsItWas).expect("taken");
+            ["", "d", "d/e", "d/e/f"].map(|path| made.stat(path).expect("stat").expect("there").mtime.0)
+        };
+        assert_eq!(times(new, "d"), [20, 10, 10, 10]);
+        assert_eq!(times(new, "d/e"), [20, 20, 10, 10], "a directory above keeps its own time");
+        assert_eq!(times(new, "d/e/f"), [20, 20, 20, 10]);
+        assert_eq!(times(bare, "d"), [30, 10, 10, 10]);
+        assert_eq!(times(bare, "d/e"), [30, 10, 10, 10], "a new directory above has the other tree's time");
+        let removed = with_paths_of(&store, new, bare, &[path("d/e")], Taken::AsItWas).expect("taken");
+        assert_eq!(["", "d"].map(|path| removed.stat(path).expect("stat").expect("there").mtime.0), [20, 20]);
     });
 }
 
@@ -381,6 +486,27 @@ fn what_was_deleted_comes_back_and_the_error_says_how() {
     workspaces.rename(&ws("main"), &ws("other"), &ada()).expect("rename");
     workspaces.undelete(&ws("main"), &ada()).expect("undelete");
     assert_eq!(text(&workspaces, &ws("main"), "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_workspace_that_was_undeleted_and_deleted_again_is_not_forgotten_with_the_old_ones() {
+    over_all(|place| {
+        let store = place.store();
+        let (workspaces, name) = (started(&store), ws("main"));
+        write(&workspaces, &name, "a", "1");
+        workspaces.delete(&name, &ada()).expect("delete");
+        let deleted = || workspaces.deleted_before(Time(2_000), &LivedTime::default()).expect("a list");
+        let old = deleted();
+        workspaces.undelete(&name, &ada()).expect("undelete");
+        workspaces.delete(&name, &ada()).expect("delete");
+        assert_eq!(deleted()[0].0, old[0].0, "one name for both");
+        assert!(workspaces.forget_deleted(&old, &ada()).expect("skipped").is_none());
+        workspaces.undelete(&name, &ada()).expect("it is there");
+        assert_eq!(text(&workspaces, &name, "a").as_deref(), Some("1"));
+        workspaces.delete(&name, &ada()).expect("delete");
+        assert!(workspaces.forget_deleted(&deleted(), &ada()).expect("forgotten").is_some());
+        assert_eq!(workspaces.undelete(&name, &ada()).expect_err("forgotten").kind(), ErrorKind::NotFound);
+    });
 }
 
 /// 32 threads on few workspaces: the log tells one story, in which every acknowledged operation happened once, at a moment

@@ -66,7 +66,7 @@ pub struct Rocks {
     chunk_options: Options,
     directory: PathBuf,
     commits: Group<PreparedTransaction, Result<Committed>>,
-    /// Only accessed by the leader of a group; it is here because it outlives the group.
+    /// Only accessed by the leader of a group; it is here because it outlives the group. 0 until the log was read.
     next_operation: AtomicU64,
     /// The oldest operation in the log.
     first_operation: AtomicU64,
@@ -145,7 +145,7 @@ impl Rocks {
             chunk_options,
             directory: directory.to_owned(),
             commits: Group::new(),
-            next_operation: AtomicU64::new(1),
+            next_operation: AtomicU64::new(0),
             first_operation: AtomicU64::new(1),
             next_object: AtomicU64::new(0),
             next_ingest: AtomicU64::new(0),
@@ -650,7 +650,8 @@ impl Drop for Rocks {
         self.keep_reserve();
         // From here on nothing is appended to the manifest.
         self.database.cancel_all_background_work(true);
-        let last_operation = self.next_operation.load(Ordering::SeqCst) - 1;
+        // An opening that failed because of the mark leaves it, so that the next opening fails too.
+        let Some(last_operation) = self.next_operation.load(Ordering::SeqCst).checked_sub(1) else { return };
         let database_path = self.directory.join(DATABASE_DIRECTORY);
         catalogue_name(&database_path)
             .and_then(|name| Fingerprint::of(&database_path, &name))

@@ -18,8 +18,13 @@ pub(crate) const LABEL: &str = "label";
 /// Number of operations read at once when walking back through the log.
 const PAGE: u64 = 256;
 
-/// Undoes the operation that set the current value of a reference. A second call undoes the one before it, and so on.
+/// Undoes the operation that set the current value of a reference. A second call undoes the one before it, and so on. A retry
+/// with the same request id returns the operation of the first attempt.
 pub fn undo(store: &Store, name: &RefName, context: &OperationContext) -> Result<Operation> {
+    // After the first attempt, the reference has something else to undo, or nothing.
+    if let Some(done) = context.done_before(store)? {
+        return Ok(done);
+    }
     match Chain::new(store).next_undo(name)? {
         Some(target) => undo_operation(store, target, context),
         None => Err(nothing(store, "undo", name)?),
@@ -43,8 +48,12 @@ pub fn next_to_redo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
     }
 }
 
-/// Redoes the operation that was undone last and not redone since. Any other move of the reference in between prevents that.
+/// Redoes the operation that was undone last and not redone since. Any other move of the reference in between prevents that. A
+/// retry with the same request id returns the operation of the first attempt.
 pub fn redo(store: &Store, name: &RefName, context: &OperationContext) -> Result<Operation> {
+    if let Some(done) = context.done_before(store)? {
+        return Ok(done);
+    }
     match Chain::new(store).next_redo(name)? {
         Some(target) => redo_operation(store, target, context),
         None => Err(nothing(store, "redo", name)?),
@@ -52,8 +61,12 @@ pub fn redo(store: &Store, name: &RefName, context: &OperationContext) -> Result
 }
 
 /// Undoes an operation of any kind, if no reference of it has moved since, not even away and back. An undo is undone by redoing
-/// the operation that it undid, and the other way round.
+/// the operation that it undid, and the other way round. A retry with the same request id returns the operation of the first
+/// attempt.
 pub fn undo_operation(store: &Store, sequence: u64, context: &OperationContext) -> Result<Operation> {
+    if let Some(done) = context.done_before(store)? {
+        return Ok(done);
+    }
     let mut chain = Chain::new(store);
     let found = chain.operation(sequence)?;
     if let Some(reverts) = found.draft.reverts {
@@ -95,9 +108,7 @@ fn revert(
     context: &OperationContext,
     step: impl Fn(&RefChange) -> Step,
 ) -> Result<Operation> {
-    if let Some(request) = &context.request
-        && let Some(done) = store.find_request(request)?
-    {
+    if let Some(done) = context.done_before(store)? {
         return Ok(done);
     }
     let mut chain = Chain::new(store);

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::label::{LabelName, note_reference, note_value, reward_reference, reward_value};
+use super::label::{
+    LABEL_PREFIX, LabelName, NOTE_PREFIX, REWARD_PREFIX, note_reference, note_value, reward_reference, reward_value,
+};
 use super::{JournalPlace, WorkspaceName, Workspaces};
 use crate::commit::{CommitDone, CommittedTree, SnapshotDetails};
 use crate::conflict::NewResolution;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{OperationContext, Step, move_refs, recorded, snapshot_of, trying};
-use crate::reference::RefValue;
+use crate::reference::{Operation, RefChange, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
 
@@ -84,6 +86,30 @@ pub struct Committed {
     pub is_new: bool,
 }
 
+impl Committed {
+    /// Returns the result of the commit to a workspace that an operation recorded, for a retry of its request; `None` if the
+    /// operation neither moved the head of the workspace nor set a label, a note or a reward.
+    pub fn of_operation(name: &WorkspaceName, done: &Operation) -> Option<Self> {
+        let reference = name.reference();
+        let head = |value: &Option<RefValue>| value.as_ref().and_then(|value| value.target).and_then(snapshot_of);
+        let own = done.changes.iter().find(|change| change.name == reference);
+        let (snapshot, is_new) = match own.and_then(|change| Some((head(&change.after)?, head(&change.before)))) {
+            Some((after, before)) => (after, before != Some(after)),
+            None => (done.changes.iter().find_map(annotated)?, false),
+        };
+        Some(Self { snapshot, operation: Some(done.sequence), is_new })
+    }
+}
+
+/// Returns the snapshot that a change sets a label, a note or a reward of.
+fn annotated(change: &RefChange) -> Option<SnapshotId> {
+    let name = change.name.as_str();
+    if name.starts_with(LABEL_PREFIX) {
+        return change.after.as_ref()?.target.and_then(snapshot_of);
+    }
+    SnapshotId::from_hex(name.strip_prefix(NOTE_PREFIX).or_else(|| name.strip_prefix(REWARD_PREFIX))?)
+}
+
 /// One attempt of a commit.
 enum Attempt {
     Done(Committed),
@@ -147,15 +173,16 @@ impl Workspaces {
         action: &str,
     ) -> Result<Attempt> {
         let workspace = self.get(name)?;
-        let done_before =
-            context.request.as_ref().map(|request| self.store.find_request(request)).transpose()?.flatten();
+        let done_before = context.done_before(&self.store)?;
         if done_before.is_none() && workspace.head != tree.base() {
             return Err(stale(name, tree, workspace.head));
         }
-        if let (Some(done), Some(head)) = (&done_before, tree.base())
-            && done.draft.action == SET_ON_HEAD
-        {
-            return Ok(Attempt::Done(Committed { snapshot: head, operation: Some(done.sequence), is_new: false }));
+        if let Some(done) = done_before.as_ref().filter(|done| done.draft.action == SET_ON_HEAD) {
+            // Resolutions alone do not tell the snapshot.
+            let of_base = |snapshot| Committed { snapshot, operation: Some(done.sequence), is_new: false };
+            if let Some(done) = Committed::of_operation(name, done).or_else(|| tree.base().map(of_base)) {
+                return Ok(Attempt::Done(done));
+            }
         }
         let prepared = tree.freeze().prepare()?;
         // A commit that was already done is recognised below, regardless of the current head.

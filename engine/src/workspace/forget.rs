@@ -12,8 +12,9 @@ const PAGE: usize = 256;
 const FORGET_AT_ONCE: usize = 512;
 
 impl Workspaces {
-    /// Returns the references of workspaces that were deleted before this time, in lived time, and are still kept.
-    pub fn deleted_before(&self, time: Time, lived: &LivedTime) -> Result<Vec<RefName>> {
+    /// Returns the references of workspaces that were deleted before this time, in lived time, and are still kept, each with the
+    /// operation that deleted the workspace.
+    pub fn deleted_before(&self, time: Time, lived: &LivedTime) -> Result<Vec<(RefName, u64)>> {
         let mut found = Vec::new();
         let mut after = None;
         loop {
@@ -31,23 +32,27 @@ impl Workspaces {
                     Err(error) => return Err(error),
                 };
                 if lived.place(deleted) < time {
-                    found.push(name);
+                    found.push((name, moved));
                 }
             }
         }
     }
 
-    /// Forgets deleted workspaces, given by the references from [`deleted_before`](Self::deleted_before). They cannot be
-    /// restored, and the next collection deletes the objects that only they kept alive. Workspaces that were undeleted meanwhile
-    /// are skipped. One operation forgets at most 512 workspaces; returns the last operation.
-    pub fn forget_deleted(&self, names: &[RefName], context: &OperationContext) -> Result<Option<Operation>> {
+    /// Forgets deleted workspaces, given by the references and operations from [`deleted_before`](Self::deleted_before). They
+    /// cannot be restored, and the next collection deletes the objects that only they kept alive. Workspaces that were undeleted
+    /// meanwhile are skipped, also if they were deleted again. One operation forgets at most 512 workspaces; returns the last
+    /// operation.
+    pub fn forget_deleted(&self, deleted: &[(RefName, u64)], context: &OperationContext) -> Result<Option<Operation>> {
         let mut last = None;
-        for some in names.chunks(FORGET_AT_ONCE) {
+        for some in deleted.chunks(FORGET_AT_ONCE) {
             // Another caller can undelete one between the read and the transaction.
             let done = trying(|| {
                 let mut steps = Vec::new();
-                for name in some.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
-                    if let Some(value) = self.store.read_ref(name)? {
+                for (name, moved) in some.iter().filter(|(name, _)| name.as_str().starts_with(DELETED_PREFIX)) {
+                    // A second deletion can get the number of one that was undeleted, and so its name.
+                    if let Some(value) = self.store.read_ref(name)?
+                        && self.store.last_move(name)? == *moved
+                    {
                         steps.push(Step { name: name.clone(), before: Some(value), after: None });
                     }
                 }

@@ -1,5 +1,7 @@
 //! Restores an old tree, or some of its paths, as a new snapshot on top of the head. No snapshot is discarded.
 
+use std::collections::BTreeSet;
+
 use super::commit::Committed;
 use super::{Change, WorkspaceName, Workspaces};
 use crate::diff::{DiffOptions, What, diff_entries};
@@ -49,7 +51,7 @@ impl Workspaces {
             tree.keep(root)?;
             let before = head.map(|head| self.store.root(self.store.snapshot(head)?.root)).transpose()?;
             let after = self.store.root(root)?;
-            for path in paths {
+            for path in &outermost(paths) {
                 take(&mut tree, before.as_deref(), &after, path, Taken::At(context.time))?;
             }
             Ok(tree)
@@ -88,13 +90,22 @@ pub fn with_paths_of(
     }
     made.keep(other)?;
     let (before, after) = (store.root(tree)?, store.root(other)?);
-    for path in paths {
+    for path in &outermost(paths) {
         match take(&mut made, Some(&before), &after, path, times) {
             Ok(()) | Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(made)
+}
+
+/// Returns these paths, sorted, without those at or below another one of them.
+fn outermost(paths: &[TreePath]) -> Vec<TreePath> {
+    let mut sorted = paths.to_vec();
+    sorted.sort_unstable();
+    // In this order a path is immediately followed by those below it.
+    sorted.dedup_by(|path, last| path.below(last).is_some());
+    sorted
 }
 
 /// Returns a tree with the entries of some paths taken from another tree, without what is below them: a directory that both have
@@ -138,7 +149,8 @@ pub enum Taken {
     AsItWas,
 }
 
-/// Replaces a path of a tree, and everything below it, with that of another tree. `before` is the tree as stored.
+/// Replaces a path of a tree, and everything below it, with that of another tree. `before` is the tree as stored. With
+/// [`Taken::AsItWas`], existing directories above the path keep their times.
 pub(crate) fn take(
     tree: &mut WorkingTree,
     before: Option<&Root>,
@@ -153,24 +165,19 @@ pub(crate) fn take(
         return Err(Error::NotFound { path: path.clone() });
     }
     let now = tree.now();
-    if new.is_some() {
-        let mut above = TreePath::root();
-        for name in path.split_last().map(|(parent, _)| parent).unwrap_or_default().names() {
-            above = above.join(&name);
-            if !tree.exists(above.as_bytes())?
-                && let Some(entry) = entry_at(&store, after, &above)?
-            {
-                tree.put_entry(&above, &entry, now)?;
-            }
-        }
-    }
+    let above = make_parents(tree, after, path, times)?;
     let mut removed: Option<TreePath> = None;
     let exact = times == Taken::AsItWas;
+    // Directories at or below the path that get the times of the other tree: every edit sets the time of its directory.
+    let mut directories = BTreeSet::new();
     for change in diff_entries(&store, path.clone(), old, new, DiffOptions { times: exact, ..DiffOptions::default() })?
     {
         let change = change?;
         if removed.as_ref().is_some_and(|removed| change.path.below(removed).is_some()) {
             continue;
+        }
+        if change.path != *path {
+            directories.extend(change.path.split_last().map(|(parent, _)| parent));
         }
         let was_directory = change.before.as_ref().is_some_and(|entry| entry.kind() == EntryKind::Directory);
         match &change.after {
@@ -185,11 +192,51 @@ pub(crate) fn take(
                     _ => now,
                 };
                 tree.put_entry(&change.path, entry, mtime)?;
-                if was_directory && entry.kind() != EntryKind::Directory {
+                if entry.kind() == EntryKind::Directory {
+                    directories.insert(change.path);
+                } else if was_directory {
                     removed = Some(change.path);
                 }
             }
         }
     }
+    if exact {
+        for directory in directories {
+            if let Some(entry) = entry_at(&store, after, &directory)? {
+                tree.set_mtime(directory.as_bytes(), entry.mtime)?;
+            }
+        }
+        for (directory, mtime) in above {
+            tree.set_mtime(directory.as_bytes(), mtime)?;
+        }
+    }
     Ok(())
+}
+
+/// Creates the missing directories above a path as another tree has them. Returns every directory above the path with its time,
+/// as it was before this call or, for a new one, as it was created.
+fn make_parents(tree: &mut WorkingTree, after: &Root, path: &TreePath, times: Taken) -> Result<Vec<(TreePath, Time)>> {
+    let store = tree.store().clone();
+    let mut made = Vec::new();
+    let Some((parent, _)) = path.split_last() else { return Ok(made) };
+    let (mut above, mut names) = (TreePath::root(), parent.names());
+    loop {
+        let mtime = match tree.stat(above.as_bytes())? {
+            Some(found) => Some(found.mtime),
+            None => match entry_at(&store, after, &above)? {
+                Some(entry) => {
+                    let mtime = match times {
+                        Taken::At(now) => now,
+                        Taken::AsItWas => entry.mtime,
+                    };
+                    tree.put_entry(&above, &entry, mtime)?;
+                    Some(mtime)
+                }
+                None => None,
+            },
+        };
+        made.extend(mtime.map(|mtime| (above.clone(), mtime)));
+        let Some(name) = names.next() else { return Ok(made) };
+        above = above.join(&name);
+    }
 }

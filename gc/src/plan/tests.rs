@@ -116,10 +116,48 @@ fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
     let lived = LivedTime::default();
     let history = History::of(&store);
     let mut planner = Planner::new(&history, Time(1_000 * HOUR), &lived);
-    let (lines, _) = planner.read_names(&SweepScope::default()).expect("names");
-    for (workspace, head) in &lines {
+    let lines = planner.read_names(&SweepScope::default()).expect("names");
+    for (workspace, head) in &lines.workspaces {
         planner.judge_history(Some(workspace), &[*head], &Policies::default()).expect("judged");
     }
     assert_eq!(planner.found.len(), 800);
     assert!(planner.judged < 800 + 300 * 80, "{} snapshots were judged, of 300 x 500", planner.judged);
+}
+
+#[test]
+fn deleted_workspaces_keep_every_tree_that_they_kept_before() {
+    let everything = Policy { automatic: Rule::EVERYTHING, ..Policy::default() };
+    let own = Policies { workspaces: [("one".to_owned(), everything)].into(), ..Policies::default() };
+    for policies in [Policies::default(), own] {
+        let store = Store::in_memory();
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+        let names = ["one", "two"].map(|name| WorkspaceName::new(name).expect("a name"));
+        let act = |hour: i64| OperationContext::new("ann", Time(hour * HOUR));
+        for name in &names {
+            workspaces.create(name, &NewWorkspace::default(), &act(0)).expect("made");
+        }
+        for day in 1..=20_i64 {
+            for (hour, name) in (1..=6).zip(names.iter().cycle()) {
+                let now: i64 = day * 24 + hour;
+                let mut tree = workspaces.open(name).expect("open");
+                tree.write("n", &now.to_le_bytes()).expect("write");
+                let mut change = Change::new("automatic");
+                change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
+                workspaces.commit(name, &mut tree, &change, &act(now)).expect("commit");
+            }
+        }
+        let kept = || {
+            let at = Time(22 * 24 * HOUR);
+            let plan = plan(&history, &policies, &SweepScope::default(), at, &LivedTime::default()).expect("a plan");
+            let kept = plan.snapshots.iter().filter(|planned| planned.action != PlannedAction::Thin);
+            kept.map(|planned| planned.id).collect::<HashSet<_>>()
+        };
+        let before = kept();
+        assert!(before.len() >= 40, "one of each day and workspace at least, not {}", before.len());
+        for name in &names {
+            workspaces.delete(name, &act(21 * 24)).expect("deleted");
+        }
+        let after = kept();
+        assert_eq!(before.difference(&after).count(), 0, "of {} trees", before.len());
+    }
 }

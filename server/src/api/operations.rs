@@ -181,8 +181,9 @@ impl OperationService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
-            let done = match request.target {
-                Some(Target::Workspace(name)) => {
+            let done = match (service.context.done_before(&act)?, request.target) {
+                (Some(done), _) => Ok(done),
+                (None, Some(Target::Workspace(name))) => {
                     let name = workspace_id(&name)?;
                     judge_revert(service, &name, Direction::Undo)?;
                     if let Some(operation) = revert_live(service, &name, Direction::Undo, &act)? {
@@ -190,13 +191,13 @@ impl OperationService for Api {
                     }
                     service.context.workspaces.undo(&name, &act)
                 }
-                Some(Target::Operation(name)) => {
+                (None, Some(Target::Operation(name))) => {
                     let sequence = operation_sequence(&name)?;
                     judge_operation(service, sequence, Direction::Undo)?;
                     service.views.refuse_to_take_away(sequence, |change| change.before.is_none())?;
                     operation::undo_operation(&service.context.store, sequence, &act)
                 }
-                None => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
+                (None, None) => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
             let done = done?;
             service.views.apply_policy()?;
@@ -211,8 +212,9 @@ impl OperationService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
-            let done = match request.target {
-                Some(Target::Workspace(name)) => {
+            let done = match (service.context.done_before(&act)?, request.target) {
+                (Some(done), _) => Ok(done),
+                (None, Some(Target::Workspace(name))) => {
                     let name = workspace_id(&name)?;
                     judge_revert(service, &name, Direction::Redo)?;
                     if let Some(operation) = revert_live(service, &name, Direction::Redo, &act)? {
@@ -220,13 +222,13 @@ impl OperationService for Api {
                     }
                     service.context.workspaces.redo(&name, &act)
                 }
-                Some(Target::Operation(name)) => {
+                (None, Some(Target::Operation(name))) => {
                     let sequence = operation_sequence(&name)?;
                     judge_operation(service, sequence, Direction::Redo)?;
                     service.views.refuse_to_take_away(sequence, |change| change.after.is_none())?;
                     operation::redo_operation(&service.context.store, sequence, &act)
                 }
-                None => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
+                (None, None) => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
             let done = done?;
             service.views.apply_policy()?;

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::Operation;
-use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
+use amalgam_engine::workspace::{Change, Committed, LabelName, WorkspaceName};
 use amalgam_engine::{
     DiffOptions, Error as EngineError, InsightOptions, OperationContext, RootId, SnapshotId, TreePath, What,
     WorkingTree, diff_roots, insight,
@@ -92,8 +92,8 @@ impl Files {
         let act = &durable_as_asked(act, request.buffered);
         let _turn = self.commit_turn(&workspace);
         if let Some(done) = self.context.done_before(act)? {
-            let snapshot = committed_by(&done, &workspace)?;
-            return self.commit_response(request, snapshot, true);
+            let committed = committed_by(&done, &workspace)?;
+            return self.commit_response(request, committed.snapshot, committed.is_new);
         }
         self.quota.check_room()?;
         self.expect_head(&workspace, &request.expected_head)?;
@@ -205,9 +205,9 @@ impl Files {
         let change = fields.change()?;
         let act = &durable_as_asked(act, request.buffered);
         if let Some(done) = self.context.done_before(act)? {
-            let snapshot = committed_by(&done, &workspace)?;
-            let snapshot = Some(self.context.one_snapshot(snapshot)?);
-            return Ok(v1::CommitWorkspaceResponse { snapshot, changed: true, ..Default::default() });
+            let committed = committed_by(&done, &workspace)?;
+            let snapshot = Some(self.context.one_snapshot(committed.snapshot)?);
+            return Ok(v1::CommitWorkspaceResponse { snapshot, changed: committed.is_new, ..Default::default() });
         }
         let before = self.expect_head(&workspace, &request.expected_head)?;
         let (snapshot, changed, merged) = match self.directories.commit_directory_of(&workspace, change.clone(), act)? {
@@ -373,13 +373,9 @@ fn durable_as_asked(act: &OperationContext, is_buffered: bool) -> OperationConte
     if is_buffered { act.clone().buffered() } else { act.clone() }
 }
 
-/// Returns the snapshot that an operation committed to a workspace.
-fn committed_by(done: &Operation, workspace: &WorkspaceName) -> Result<SnapshotId> {
-    let reference = workspace.reference();
-    // A commit that changed no file sets labels on the head.
-    let found = done.changes.iter().find(|change| change.name == reference).or(done.changes.first());
-    let target = found.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
-    target.map(|target| SnapshotId::from_bytes(target.hash)).ok_or_else(|| {
+/// Returns the result of the commit to a workspace that an operation recorded.
+fn committed_by(done: &Operation, workspace: &WorkspaceName) -> Result<Committed> {
+    Committed::of_operation(workspace, done).ok_or_else(|| {
         Error::new(Reason::RequestReused, "the request id belongs to an operation that committed nothing")
     })
 }

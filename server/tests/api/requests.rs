@@ -108,6 +108,68 @@ async fn two_callers_with_one_id_undo_and_label_what_each_asked_for() {
 }
 
 #[tokio::test]
+async fn a_commit_of_a_note_or_a_reward_alone_that_is_retried_returns_the_first_result() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    ada.write("main", "a", b"one").await.expect("written");
+    let head = ada.commit_live("main", "").await.expect("committed").snapshot.expect("a snapshot").name;
+    let plain = || v1::CommitEditsRequest { workspace: "workspaces/main".to_owned(), ..Default::default() };
+    let note = v1::CommitEditsRequest { note: Some("good".to_owned()), request_id: "n".to_owned(), ..plain() };
+    let reward = v1::CommitEditsRequest { reward: Some(1.0), request_id: "r".to_owned(), ..plain() };
+    for request in [note, reward] {
+        let first = ada.files.commit_edits(request.clone()).await.expect("committed").into_inner();
+        let again = ada.files.commit_edits(request).await.expect("a retry").into_inner();
+        assert_eq!((again.snapshot.expect("a snapshot").name, again.changed), (head.clone(), false));
+        assert_eq!((first.snapshot.expect("a snapshot").name, first.changed), (head.clone(), false));
+    }
+    let live = v1::CommitWorkspaceRequest {
+        name: "workspaces/main".to_owned(),
+        note: Some("better".to_owned()),
+        request_id: "w".to_owned(),
+        ..Default::default()
+    };
+    let first = ada.workspaces.commit_workspace(live.clone()).await.expect("committed").into_inner();
+    let again = ada.workspaces.commit_workspace(live).await.expect("a retry").into_inner();
+    assert_eq!(first, again);
+}
+
+#[tokio::test]
+async fn an_undo_and_a_redo_that_are_retried_return_the_first_operation() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    let directory = around.path().join("attached");
+    std::fs::create_dir(&directory).expect("made");
+    let attached = ada.attach(&directory, "attached").await;
+    ada.create("live", "").await.expect("made");
+    for text in ["first", "second"] {
+        std::fs::write(directory.join("file"), text).expect("written");
+        ada.commit(&attached, text, "").await.expect("committed");
+        ada.write("live", "file", text.as_bytes()).await.expect("written");
+        ada.commit_live("live", "").await.expect("committed");
+    }
+    for workspace in ["attached", "live"] {
+        let undo = v1::UndoOperationRequest {
+            target: Some(v1::undo_operation_request::Target::Workspace(format!("workspaces/{workspace}"))),
+            request_id: format!("undo-{workspace}"),
+        };
+        let first = ada.operations.undo_operation(undo.clone()).await.expect("undone").into_inner();
+        let again = ada.operations.undo_operation(undo).await.expect("a retry").into_inner();
+        assert_eq!(first, again, "{workspace}");
+        let redo = v1::RedoOperationRequest {
+            target: Some(v1::redo_operation_request::Target::Workspace(format!("workspaces/{workspace}"))),
+            request_id: format!("redo-{workspace}"),
+        };
+        let first = ada.operations.redo_operation(redo.clone()).await.expect("redone").into_inner();
+        let again = ada.operations.redo_operation(redo).await.expect("a retry").into_inner();
+        assert_eq!(first, again, "{workspace}");
+        assert!(first.operation.is_some_and(|operation| !operation.name.is_empty()), "{workspace}");
+    }
+}
+
+#[tokio::test]
 async fn an_id_that_an_older_version_recorded_is_neither_replayed_nor_done_again() {
     let around = tempfile::tempdir().expect("a directory");
     let service = open(around.path());

@@ -13,6 +13,7 @@ use super::settings::{
     DATABASE_DIRECTORY, FAMILIES, META, OBJECT_FAMILIES, OPERATIONS, RocksOptions, database_options, families, opening,
 };
 use crate::backend::home::{self, Fingerprint, HeaderState, damaged};
+use crate::backend::rows::number;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Directory to which RocksDB moves files that it could not read.
@@ -44,19 +45,28 @@ pub fn recover(directory: &Path) -> Result<Vec<String>> {
         Err(error) if !home::is_mark_damaged(directory) => Err(error),
         _ => try_open(&database_path),
     };
-    match tried {
-        Ok(()) => {}
+    let last_operation = match tried {
+        Ok(last_operation) => last_operation,
         Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) => return Err(error),
         Err(error) => {
             let before = files_in(&database_path.join(LOST_DIRECTORY));
             DB::repair(&database_options(&RocksOptions::default()), &database_path)
                 .map_err(|source| opening(&source))?;
-            try_open(&database_path)?;
+            let last_operation = try_open(&database_path)?;
             done.push(format!("the database's catalogue was rebuilt: {error}"));
             let lost = files_in(&database_path.join(LOST_DIRECTORY));
             let tables = lost.into_iter().filter(|name| name.ends_with(".sst") && !before.contains(name));
             done.extend(tables.map(|name| format!("{name} could not be read, and lies in db/{LOST_DIRECTORY}")));
+            last_operation
         }
+    };
+    // The database may come from a copy that is older than the mark.
+    if let (Some(last), Some(mark)) = (last_operation, &mark)
+        && mark.last_operation > last
+        && !home::is_mark_damaged(directory)
+    {
+        let marked = mark.last_operation;
+        done.push(format!("the operation log ends at {last} instead of {marked}; the later operations are lost"));
     }
     // Where anything was rebuilt, the log may end earlier than when the store was closed.
     if !done.is_empty() || home::is_mark_damaged(directory) {
@@ -73,20 +83,26 @@ fn is_ours(database_path: &Path) -> bool {
 
 /// Opens the database with all its files, also those that an opening does not need: a file that cannot be opened fails every later
 /// read of it. Reads the rows that an opening reads: the last one of each family. Does not search for other damage within files: it
-/// costs rows, and a verification finds it.
-fn try_open(database_path: &Path) -> Result<()> {
+/// costs rows, and a verification finds it. Returns the number of the last operation, 0 if there is none; `None` if its key is
+/// damaged.
+fn try_open(database_path: &Path) -> Result<Option<u64>> {
     let mut settings = database_options(&RocksOptions::default());
     settings.set_max_open_files(-1);
     let families = families(&RocksOptions::default(), &Cache::new_lru_cache(1 << 20), &SharedRowFilter::default());
     let database = DB::open_cf_descriptors(&settings, database_path, families).map_err(|source| opening(&source))?;
+    let mut last_operation = Some(0);
     for name in [META, OPERATIONS].into_iter().chain(OBJECT_FAMILIES) {
         let family = database.cf_handle(name).expect("it was opened with all families");
         // All rows that an opening needs of the small family, and the last one of the others.
         let (mode, rows) = if name == META { (IteratorMode::Start, META_ROWS) } else { (IteratorMode::End, 1) };
-        let mut read = database.iterator_cf(family, mode).take(rows);
-        read.try_for_each(|row| row.map(drop)).map_err(|source| opening(&source))?;
+        for row in database.iterator_cf(family, mode).take(rows) {
+            let (key, _) = row.map_err(|source| opening(&source))?;
+            if name == OPERATIONS {
+                last_operation = number(&key, name).ok();
+            }
+        }
     }
-    Ok(())
+    Ok(last_operation)
 }
 
 fn files_in(directory: &Path) -> Vec<String> {

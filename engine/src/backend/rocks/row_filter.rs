@@ -27,7 +27,7 @@ impl SharedRowFilter {
         FilterFactory { row_filter: self.clone(), family }
     }
 
-    /// Deactivates the filter, before rows are written directly.
+    /// Deactivates the filter, before rows of objects or of the index are written directly.
     pub(super) fn clear(&self) {
         *self.0.write() = None;
     }
