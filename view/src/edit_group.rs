@@ -348,19 +348,23 @@ impl View {
         uploads: &mut [&mut Upload],
         plan: impl FnOnce(WorkingTree, &[&mut Upload]) -> Result<(Vec<TreeEdit>, T), E>,
     ) -> Result<T, E> {
+        let mut held_off = None;
         loop {
-            let fs = &mut *self.shared.fs.write();
-            fs.ensure_writable()?;
-            if !bring_uploads_along(fs, uploads)? {
-                continue;
+            {
+                let fs = &mut *self.shared.fs.write();
+                fs.ensure_writable()?;
+                if bring_uploads_along(fs, uploads)? {
+                    let now = fs.now();
+                    let (edits, done) = plan(scratch(fs, now), uploads)?;
+                    let end = fs.journal.as_ref().map_or(0, Journal::end);
+                    apply(fs, &edits, now)?;
+                    let written = fs.journal.as_ref().map_or(0, Journal::end).saturating_sub(end);
+                    self.shared.writeback.data_written(&self.shared.fs, fs, written);
+                    return Ok(done);
+                }
             }
-            let now = fs.now();
-            let (edits, done) = plan(scratch(fs, now), uploads)?;
-            let end = fs.journal.as_ref().map_or(0, Journal::end);
-            apply(fs, &edits, now)?;
-            let written = fs.journal.as_ref().map_or(0, Journal::end).saturating_sub(end);
-            self.shared.writeback.data_written(&self.shared.fs, fs, written);
-            return Ok(done);
+            // Each new journal file would begin the copy anew.
+            held_off.get_or_insert_with(|| self.shared.committer.hold_off());
         }
     }
 }
@@ -471,8 +475,10 @@ fn scratch(fs: &FileSystem, now: Time) -> WorkingTree {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-    use amalgam_engine::{OperationContext, Store};
+    use amalgam_engine::{OperationContext, RefName, Store};
 
     use super::*;
     use crate::options::ViewOptions;
@@ -488,6 +494,17 @@ mod tests {
 
     fn edit(view: &View, edits: Vec<TreeEdit>) -> Result<()> {
         view.edit_group(&mut [], |mut tree, _| {
+            edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
+            Ok((edits, ()))
+        })
+    }
+
+    /// Creates a file with uploaded data.
+    fn write_upload(view: &View, name: &str, upload: &mut Upload) -> Result<()> {
+        view.edit_group(&mut [upload], |mut tree, uploads| {
+            let create = TreeEdit::Create { path: path(name), mode: 0o644 };
+            let write = TreeEdit::WriteUpload { path: path(name), offset: 0, upload: uploads[0].clone() };
+            let edits = vec![create, write];
             edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
             Ok((edits, ()))
         })
@@ -572,21 +589,48 @@ mod tests {
         edit(&view, create("other", b"x")).expect("edited");
         view.commit(&workspaces, &name, &Change::new("one"), &act, "commit").expect("committed");
         view.upload(&mut upload, b"end").expect("uploaded");
-        let place_of = path("big");
-        view.edit_group(&mut [&mut upload], |mut tree, uploads| {
-            let upload = uploads[0].clone();
-            let edits = vec![
-                TreeEdit::Create { path: place_of.clone(), mode: 0o644 },
-                TreeEdit::WriteUpload { path: place_of.clone(), offset: 0, upload },
-            ];
-            edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
-            Ok::<_, Error>((edits, ()))
-        })
-        .expect("edited");
+        write_upload(&view, "big", &mut upload).expect("edited");
         let expected = [&first[..], b"end"].concat();
         assert_eq!(view.fork().read("big").expect("read"), expected);
         drop(view);
         let again = open(&store, place.path());
         assert_eq!(again.fork().read("big").expect("read"), expected);
+    }
+
+    #[test]
+    fn an_upload_of_an_earlier_journal_file_ends_while_checkpoints_go_on() {
+        let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+        let view = open(&store, place.path());
+        edit(&view, create("other", b"x")).expect("edited");
+        let (mut upload, piece) = (Upload::default(), vec![7; COPY_STEP_BYTES]);
+        for _ in 0..64 {
+            view.upload(&mut upload, &piece).expect("uploaded");
+        }
+        let checkpoint = |view: &View| {
+            let reference = RefName::new("view/main").expect("a name");
+            view.checkpoint(&reference, &OperationContext::new("test", Time(1))).expect("stored");
+        };
+        checkpoint(&view);
+        let is_done = Arc::new(AtomicBool::new(false));
+        let checkpoints = std::thread::spawn({
+            let (view, is_done) = (view.clone(), Arc::clone(&is_done));
+            move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    checkpoint(&view);
+                }
+            }
+        });
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let writer = view.clone();
+        // Not joined: without an end it would keep the test from failing.
+        std::thread::spawn(move || {
+            let edited = write_upload(&writer, "big", &mut upload).map_err(|error| error.to_string());
+            sender.send(edited).ok();
+        });
+        let edited = receiver.recv_timeout(std::time::Duration::from_secs(30));
+        is_done.store(true, Ordering::Relaxed);
+        checkpoints.join().expect("no panic");
+        edited.expect("it ends").expect("edited");
+        assert_eq!(view.fork().stat("big").expect("read").expect("there").size, 64 << 20);
     }
 }

@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     cookies: Mutex<CookieCache>,
     locks: LockTable,
     prefetch: Arc<Prefetch>,
-    committer: Committer,
+    pub(crate) committer: Committer,
     pub(crate) writeback: Writeback,
 }
 
