@@ -1,7 +1,8 @@
 //! Groups of edits by path, for callers that hold no inodes: planned on a fork of the tree, journaled as one record, applied all or none.
 //!
 //! Readers see the tree before the group or the tree after it. A replaced file gets a new inode, as if another file had been renamed onto
-//! it: callers that hold the old one read the old data. Edits of attributes and writes into a file keep its inode.
+//! it: callers that hold the old one read the old data. Edits of attributes and writes into a file keep its inode, and so does a file
+//! with other names that the group leaves alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -412,7 +413,7 @@ fn apply(fs: &mut FileSystem, edits: &[TreeEdit], now: Time) -> Result<()> {
     let prepared = group
         .apply(&mut after, now, range, &file)
         .map_err(Error::from)
-        .and_then(|()| tree_switch::prepare_group(fs, &after, fates));
+        .and_then(|()| tree_switch::prepare_group(fs, &after, &fates));
     match prepared {
         Ok(switch) => {
             for edit in edits {

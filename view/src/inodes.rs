@@ -236,6 +236,29 @@ impl InodeTable {
         }
     }
 
+    /// Removes a name of a file that keeps others, also if the table does not have it. `remaining` is one of the others, if the table has
+    /// none of them.
+    pub(crate) fn remove_link(&mut self, dentry: &Dentry, remaining: Option<Dentry>) {
+        let number = self.reserved.remove(dentry).unwrap_or_else(|| dentry.hashed_ino());
+        // A new file of this name gets another number.
+        self.retire_number(dentry.hashed_ino());
+        match (self.remove_dentry(dentry), remaining) {
+            (Some((ino, true)), Some(remaining)) => {
+                self.add_dentry(ino, remaining);
+                self.by_number.get_mut(&ino).expect("it was just there").is_moved = true;
+            }
+            (None, Some(remaining)) => {
+                if let Some(handles) = &mut self.handles
+                    && handles.issued_dentry(number) == Some(dentry)
+                {
+                    handles.update_dentries(number, std::slice::from_ref(&remaining));
+                    self.reserve_number(number, remaining);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Adds one more name to an inode that has one.
     pub(crate) fn add_dentry(&mut self, ino: Ino, dentry: Dentry) {
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
@@ -570,7 +593,7 @@ impl InodeTable {
     }
 
     /// Stores the current dentries of an inode in its handle.
-    fn update_handle(&mut self, ino: Ino) {
+    pub(crate) fn update_handle(&mut self, ino: Ino) {
         let Some(handles) = &mut self.handles else { return };
         if handles.issued_dentry(ino).is_none() {
             return;

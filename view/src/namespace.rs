@@ -413,7 +413,7 @@ fn evict_unused(fs: &mut FileSystem, remaining: Option<&RemainingName>) {
 }
 
 /// Returns the dentry of a path, and adds the directories above it to the inode table.
-fn dentry_of(fs: &mut FileSystem, path: &TreePath) -> Result<Dentry> {
+pub(crate) fn dentry_of(fs: &mut FileSystem, path: &TreePath) -> Result<Dentry> {
     let (above, name) = path.split_last().ok_or(Error::Invalid("the root has no name"))?;
     let mut parent = ROOT;
     let mut here = TreePath::root();
