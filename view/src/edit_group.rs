@@ -25,6 +25,8 @@ use crate::view::View;
 
 /// Data that was uploaded before a rotation of the journal is copied in steps of this size.
 const COPY_STEP_BYTES: usize = 1 << 20;
+/// Limit of parts in one recorded edit: with the longest path it is within the limit of an encoded edit.
+const EDIT_PARTS_MAX: usize = 32_768;
 
 /// An edit of a path. New entries belong to the owner of the workspace.
 #[derive(Clone)]
@@ -188,6 +190,23 @@ impl Upload {
         }
         Ok(self.parts.iter().all(|part| part.file == current))
     }
+
+    /// Adds a write of the data to a group, as one edit or several.
+    fn journal(&self, path: &TreePath, mut offset: u64, group: &mut GroupData) -> EngineResult<()> {
+        let mut rest = &self.parts[..];
+        loop {
+            let (parts, later) = rest.split_at(rest.len().min(EDIT_PARTS_MAX));
+            let of_file = |part: &UploadPart| JournalPart { offset: part.range.offset, length: part.length };
+            let parts: Vec<_> = parts.iter().map(of_file).collect();
+            let bytes: u64 = parts.iter().map(|part| part.length).sum();
+            group.push(Edit::WriteParts { path: path.clone(), offset, parts }, &[])?;
+            if later.is_empty() {
+                return Ok(());
+            }
+            offset += bytes;
+            rest = later;
+        }
+    }
 }
 
 fn append_part(fs: &mut FileSystem, data: &[u8]) -> Result<UploadPart> {
@@ -244,8 +263,8 @@ impl TreeEdit {
         }
     }
 
-    /// Returns the edit as the journal records it, with its data. Uploads are in the current journal file.
-    fn journaled(&self) -> (Edit, &[u8]) {
+    /// Adds the edit to a group, as the journal records it. Uploads are in the current journal file.
+    fn journal(&self, group: &mut GroupData) -> EngineResult<()> {
         let edit = match self {
             Self::Create { path, mode } => Edit::Create { path: path.clone(), mode: *mode, owner: None },
             Self::CreateDirectory { path, mode } => {
@@ -258,13 +277,9 @@ impl TreeEdit {
             Self::Rename { from, to, mode } => Edit::Rename { from: from.clone(), to: to.clone(), mode: *mode },
             Self::Write { path, offset, data } => {
                 let length = data.len() as u64;
-                return (Edit::Write { path: path.clone(), offset: *offset, length }, data);
+                return group.push(Edit::Write { path: path.clone(), offset: *offset, length }, data);
             }
-            Self::WriteUpload { path, offset, upload } => {
-                let part = |part: &UploadPart| JournalPart { offset: part.range.offset, length: part.length };
-                let parts = upload.parts.iter().map(part).collect();
-                Edit::WriteParts { path: path.clone(), offset: *offset, parts }
-            }
+            Self::WriteUpload { path, offset, upload } => return upload.journal(path, *offset, group),
             Self::Truncate { path, size } => Edit::Truncate { path: path.clone(), size: *size },
             Self::SetMode { path, mode } => Edit::SetMode { path: path.clone(), mode: *mode },
             Self::SetMtime { path, mtime } => Edit::SetMtime { path: path.clone(), mtime: *mtime },
@@ -277,7 +292,7 @@ impl TreeEdit {
                 Edit::TakeEntries { snapshot: *snapshot, head: *head, paths: paths.clone() }
             }
         };
-        (edit, &[])
+        group.push(edit, &[])
     }
 
     /// Refuses the edit if the permissions in the tree before it do not permit it.
@@ -396,8 +411,7 @@ fn apply(fs: &mut FileSystem, edits: &[TreeEdit], now: Time) -> Result<()> {
             let known = fates.entry(path.clone()).or_insert(fate);
             *known = (*known).max(fate);
         });
-        let (edit, data) = edit.journaled();
-        group.push(edit, data);
+        edit.journal(&mut group)?;
     }
     for (path, fate) in &fates {
         refuse_local(fs, path, *fate)?;
@@ -633,5 +647,26 @@ mod tests {
         checkpoints.join().expect("no panic");
         edited.expect("it ends").expect("edited");
         assert_eq!(view.fork().stat("big").expect("read").expect("there").size, 64 << 20);
+    }
+
+    #[test]
+    fn an_upload_of_very_many_parts_is_replayed() {
+        let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+        let view = open(&store, place.path());
+        let mut upload = Upload::default();
+        for _ in 0..80_000 {
+            view.upload(&mut upload, b"x").expect("uploaded");
+        }
+        write_upload(&view, "big", &mut upload).expect("edited");
+        drop(view);
+        assert_eq!(open(&store, place.path()).fork().read("big").expect("read"), vec![b'x'; 80_000]);
+    }
+
+    #[test]
+    fn an_edit_of_a_group_that_no_replay_could_read_is_refused() {
+        let mut group = GroupData::default();
+        let state = |bytes| Edit::SetState { key: "plan".to_owned(), value: Some("v".repeat(bytes)) };
+        group.push(state(1 << 20), &[]).expect("within the limit");
+        group.push(state(2 << 20), &[]).expect_err("too long");
     }
 }
