@@ -323,9 +323,9 @@ impl InodeTable {
     }
 
     /// Moves an inode without a name out of the tree. The table keeps it while a caller holds it, and never reuses its number.
-    pub(crate) fn detach(&mut self, ino: Ino, location: Location) {
+    pub(crate) fn detach(&mut self, ino: Ino, location: Location, now: Time) {
         self.retire_number(ino);
-        self.detach_handle(ino, &location);
+        self.detach_handle(ino, &location, now);
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
         inode.location = location;
         inode.attributes = None;
@@ -579,9 +579,9 @@ impl InodeTable {
     }
 
     /// Drops unlinked files whose handles were last used before a time.
-    pub(crate) fn expire_handles(&mut self, unused_since: Time, now: Time) {
+    pub(crate) fn expire_handles(&mut self, unused_since: Time) {
         let Some(handles) = &mut self.handles else { return };
-        for ino in handles.expire_unlinked(unused_since, now) {
+        for ino in handles.expire_unlinked(unused_since) {
             self.forget(ino, 1);
         }
     }
@@ -604,13 +604,13 @@ impl InodeTable {
     }
 
     /// Ends or keeps the handle of an inode that lost its last name.
-    fn detach_handle(&mut self, ino: Ino, location: &Location) {
+    fn detach_handle(&mut self, ino: Ino, location: &Location, now: Time) {
         let Some(handles) = &mut self.handles else { return };
         let file_bytes = match location {
             Location::Unlinked(file) => Some(file.stat().size),
             _ => None,
         };
-        let Some(effect) = handles.detach(ino, file_bytes) else { return };
+        let Some(effect) = handles.detach(ino, file_bytes, now) else { return };
         match (effect.is_kept, effect.was_held) {
             (true, false) => self.hold(ino),
             (false, true) => {

@@ -210,7 +210,7 @@ pub(crate) fn remove_directory(fs: &mut FileSystem, caller: &Caller, parent: Ino
     let now = fs.now();
     fs.edit(&Edit::RemoveDirectory { path }, now, &[])?;
     fs.inodes.remove_dentry(&dentry);
-    fs.inodes.detach(found.ino, removed_directory(found, now));
+    fs.inodes.detach(found.ino, removed_directory(found, now), now);
     fs.inodes.subdirectory_removed(parent);
     fs.names_changed(parent, now, directory.attributes.atime);
     notify_changed(fs, caller, &dentry);
@@ -273,7 +273,7 @@ pub(crate) fn rename(
                 }
                 (Some(replaced), None) => {
                     fs.inodes.remove_dentry(&target);
-                    fs.inodes.detach(replaced.ino, removed_directory(replaced, now));
+                    fs.inodes.detach(replaced.ino, removed_directory(replaced, now), now);
                 }
                 (None, _) => {}
             }
@@ -398,7 +398,7 @@ fn remaining_name(fs: &mut FileSystem, ino: Ino, path: &TreePath) -> Result<Rema
 fn remove_dentry(fs: &mut FileSystem, dentry: &Dentry, now: Time, mtime: Time, remaining: RemainingName) {
     let Some((ino, _)) = fs.inodes.remove_dentry(dentry) else { return };
     match remaining {
-        RemainingName::None(file) => return fs.inodes.detach(ino, Location::Unlinked(file)),
+        RemainingName::None(file) => return fs.inodes.detach(ino, Location::Unlinked(file), now),
         RemainingName::NotCached(other) => fs.inodes.add_dentry(ino, other),
         RemainingName::Cached => {}
     }

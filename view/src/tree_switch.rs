@@ -586,6 +586,7 @@ impl Detachment {
                 notify(Invalidation::Attributes(ino));
             }
         }
+        let now = fs.now();
         // Children before their directories.
         for ino in going.into_iter().rev() {
             let Some(location) = self.locations.remove(&ino) else { continue };
@@ -594,7 +595,7 @@ impl Detachment {
                 fs.inodes.remove_dentry(&dentry);
                 notify(Invalidation::Entry { parent: dentry.parent, name: dentry.name });
             }
-            fs.inodes.detach(ino, location);
+            fs.inodes.detach(ino, location, now);
             notify(Invalidation::Attributes(ino));
         }
     }

@@ -125,6 +125,25 @@ fn removed_files_beyond_the_bound_make_room_oldest_first() {
 }
 
 #[test]
+fn a_removed_file_that_was_not_used_since_is_newer_than_one_used_before_its_removal() {
+    let mut kit = Kit::new();
+    let root = kit.root.clone();
+    let mut files = Vec::new();
+    for name in ["used", "unused", "newest"] {
+        let file = kit.client.make(&root, name).expect("made");
+        let size = sattr3 { size: set_size3::Some(100 << 20), ..sattr3::default() };
+        kit.client.set(&file, size).expect("grown");
+        kit.client.remove(&root, name).expect("removed");
+        if name == "used" {
+            kit.client.attributes(&file).expect("kept");
+        }
+        files.push(file);
+    }
+    let is_there: Vec<bool> = files.iter().map(|file| kit.client.attributes(file).is_ok()).collect();
+    assert_eq!(is_there, [false, true, true]);
+}
+
+#[test]
 fn the_handle_of_a_file_outlives_the_name_that_it_was_issued_for() {
     for look_first in [true, false] {
         let mut kit = Kit::new();
