@@ -650,6 +650,19 @@ mod tests {
     }
 
     #[test]
+    fn renames_leave_no_inode_that_nobody_holds() {
+        let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+        let view = open(&store, place.path());
+        for name in ["a", "x"] {
+            edit(&view, create(name, b"one")).expect("edited");
+        }
+        for (from, to, mode) in [("a", "b", RenameMode::Replace), ("b", "x", RenameMode::Exchange)] {
+            edit(&view, vec![TreeEdit::Rename { from: path(from), to: path(to), mode }]).expect("renamed");
+            assert_eq!(view.inodes(), 1, "of the root");
+        }
+    }
+
+    #[test]
     fn an_upload_of_very_many_parts_is_replayed() {
         let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
         let view = open(&store, place.path());

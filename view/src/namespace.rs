@@ -287,6 +287,10 @@ pub(crate) fn rename(
     for dentry in [&source, &target] {
         notify_changed(fs, caller, dentry);
     }
+    // A caller that renames by path holds neither of them.
+    for found in [Some(moved), replaced].into_iter().flatten() {
+        fs.inodes.evict_if_unheld(found.ino);
+    }
     Ok(())
 }
 
