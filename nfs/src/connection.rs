@@ -64,6 +64,7 @@ impl Connection {
         let (receive, send) = stream.into_split();
         let sender = Sender { stream: Arc::new(Mutex::new(send)), connection: self.clone() };
         let slots = Arc::new(Semaphore::new(SLOW_CALLS_MAX));
+        let send_timeout = self.timeouts.send;
         let served = Session {
             connection: self,
             receive,
@@ -78,9 +79,11 @@ impl Connection {
         }
         .run()
         .await;
-        // Wait for the replies of calls in progress.
-        if matches!(served, Closed::ByPeer) {
-            slots.acquire_many(SLOW_CALLS_MAX as u32).await.ok();
+        // Wait for the replies of calls in progress, which count as part of the connection.
+        let idle = slots.acquire_many(SLOW_CALLS_MAX as u32);
+        match served {
+            Closed::ByPeer => drop(idle.await),
+            Closed::ByServer => drop(timeout(send_timeout, idle).await),
         }
     }
 }
@@ -101,6 +104,23 @@ impl Sender {
             _ => {
                 // The receiving half then reads the end of the stream.
                 stream.shutdown().await.ok();
+                Err(Closed::ByServer)
+            }
+        }
+    }
+
+    /// Reserves memory for a long reply. The caller holds no other memory, so tasks cannot deadlock.
+    async fn reserve(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Closed> {
+        if bytes < UNIT_BYTES {
+            return Ok(None);
+        }
+        let units = bytes.div_ceil(UNIT_BYTES) as u32;
+        let memory = Arc::clone(&self.connection.memory);
+        match timeout(self.connection.timeouts.send, memory.acquire_many_owned(units)).await {
+            Ok(Ok(counted)) => Ok(Some(counted)),
+            _ => {
+                // The receiving half then reads the end of the stream.
+                self.stream.lock().await.shutdown().await.ok();
                 Err(Closed::ByServer)
             }
         }
@@ -249,32 +269,33 @@ impl Session {
 
     /// Starts a slow call. Waits if the connection has too many of them.
     async fn begin(&mut self, slow: SlowCall) -> Result<(), Closed> {
+        // Only a call that is not executed yet needs its record.
+        let memory = self.memory.clone().filter(|_| matches!(slow, SlowCall::Wait(_)));
         let slot = match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(slot) => slot,
             Err(_) => {
                 self.flush().await?;
+                // The calls in progress may wait for memory.
+                self.memory = None;
                 Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Closed::ByServer)?
             }
         };
-        let (sender, memory) = (self.sender.clone(), self.memory.clone());
+        let sender = self.sender.clone();
         tokio::spawn(async move {
-            let connection = sender.connection.clone();
-            if let Some(reply) = slow.finish(&connection).await {
-                let units = reply.len().div_ceil(UNIT_BYTES) as u32;
-                // Release the memory of the record before reserving memory for the reply.
+            if let Some(CountedReply { bytes, memory }) = slow.finish(&sender, memory).await {
+                sender.send(&bytes).await.ok();
                 drop(memory);
-                let counted = if reply.len() >= UNIT_BYTES {
-                    timeout(connection.timeouts.send, connection.memory.acquire_many(units)).await.ok()
-                } else {
-                    None
-                };
-                sender.send(&reply).await.ok();
-                drop(counted);
             }
             drop(slot);
         });
         Ok(())
     }
+}
+
+/// A reply with the memory reserved for it.
+struct CountedReply {
+    bytes: Vec<u8>,
+    memory: Option<OwnedSemaphorePermit>,
 }
 
 /// A slow call.
@@ -285,38 +306,47 @@ enum SlowCall {
 }
 
 impl SlowCall {
-    /// Returns the reply, or `None` if there is none to send.
-    async fn finish(self, connection: &Connection) -> Option<Vec<u8>> {
-        match self {
-            Self::Answer(answer, pending) => {
-                let reply = finish(answer).await?;
-                connection.dispatcher.settle(pending.as_ref(), &reply);
-                Some(reply)
-            }
-            Self::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),
+    /// Returns the reply, or `None` if there is none to send. `memory` is that of the record.
+    async fn finish(self, sender: &Sender, memory: Option<Arc<OwnedSemaphorePermit>>) -> Option<CountedReply> {
+        let connection = &sender.connection;
+        let outcome = match self {
+            Self::Answer(answer, pending) => Outcome::Answer(answer, pending),
+            Self::Replay(answer) => Outcome::Replay(answer),
             Self::Wait(record) => {
                 let (dispatcher, peer) = (Arc::clone(&connection.dispatcher), connection.peer);
-                let outcome = tokio::task::spawn_blocking(move || dispatcher.answer(peer, &record, Blocking::Allowed))
-                    .await
-                    .ok()?;
-                match outcome {
-                    Outcome::Answer(answer, pending) => {
-                        let reply = finish(answer).await?;
-                        connection.dispatcher.settle(pending.as_ref(), &reply);
-                        Some(reply)
-                    }
-                    Outcome::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),
-                    Outcome::Wait | Outcome::CutOff => None,
-                }
+                tokio::task::spawn_blocking(move || dispatcher.answer(peer, &record, Blocking::Allowed)).await.ok()?
             }
+        };
+        // Release the memory of the record before reserving memory for the reply.
+        drop(memory);
+        match outcome {
+            Outcome::Answer(answer, pending) => {
+                let reply = finish(answer, sender).await?;
+                connection.dispatcher.settle(pending.as_ref(), &reply.bytes);
+                Some(reply)
+            }
+            // Cached replies are short.
+            Outcome::Replay(answer) => {
+                reply_cache::wait(answer).await.map(|reply| CountedReply { bytes: reply.to_vec(), memory: None })
+            }
+            Outcome::Wait | Outcome::CutOff => None,
         }
     }
 }
 
-async fn finish(answer: Answer) -> Option<Vec<u8>> {
-    match answer {
-        Answer::Now(reply) => Some(reply),
-        Answer::Synced { done, failed, syncer } => Some(if syncer.sync().await { done } else { failed }),
-        Answer::Later(work) => tokio::task::spawn_blocking(work).await.ok(),
-    }
+async fn finish(answer: Answer, sender: &Sender) -> Option<CountedReply> {
+    let bytes = match answer {
+        Answer::Now(reply) => reply,
+        Answer::Synced { done, failed, syncer } => match syncer.sync().await {
+            true => done,
+            false => failed,
+        },
+        Answer::Later { reply_bytes_max, work } => {
+            let memory = sender.reserve(reply_bytes_max).await.ok()?;
+            let bytes = tokio::task::spawn_blocking(work).await.ok()?;
+            return Some(CountedReply { bytes, memory });
+        }
+    };
+    let memory = sender.reserve(bytes.len()).await.ok()?;
+    Some(CountedReply { bytes, memory })
 }

@@ -202,9 +202,9 @@ impl Exports {
         all
     }
 
-    /// Returns whether there is an export with this number.
-    pub fn contains(&self, number: u64) -> bool {
-        self.by_number.read().contains_key(&number)
+    /// Returns whether a path is exported.
+    pub fn contains(&self, path: &str) -> bool {
+        self.by_number.read().values().any(|export| export.spec.path == path)
     }
 
     pub(crate) fn by_number(&self, number: u64) -> Option<Arc<Export>> {

@@ -48,7 +48,7 @@ impl OfflineServer {
             };
             let reply = match answer {
                 Answer::Now(reply) | Answer::Synced { done: reply, .. } => reply,
-                Answer::Later(work) => work(),
+                Answer::Later { work, .. } => work(),
             };
             self.dispatcher.settle(pending.as_ref(), &reply);
             replies.push(reply);

@@ -42,8 +42,8 @@ pub(crate) enum Answer {
     Now(Vec<u8>),
     /// With `done` after a successful sync, or with `failed`.
     Synced { done: Vec<u8>, failed: Vec<u8>, syncer: Arc<Syncer> },
-    /// With the result of a blocking closure.
-    Later(Box<dyn FnOnce() -> Vec<u8> + Send>),
+    /// With the result of a blocking closure, which is at most so long.
+    Later { reply_bytes_max: usize, work: Box<dyn FnOnce() -> Vec<u8> + Send> },
 }
 
 /// A failure without procedure-specific data.

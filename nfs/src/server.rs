@@ -121,7 +121,7 @@ impl Server {
         rustix::rand::getrandom(&mut verifier[..], rustix::rand::GetRandomFlags::empty())?;
         let cache = match &options.reply_log {
             Some(path) => {
-                let (log, found) = ReplyLog::open(path, (options.clock)())?;
+                let (log, found) = ReplyLog::open(path, (options.clock)(), boot_id().as_deref())?;
                 ReplyCache::with_log(log, found)
             }
             None => ReplyCache::default(),
@@ -211,6 +211,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end(Duration::from_millis(100));
     }
+}
+
+/// Returns the id of this boot of the machine, if the kernel tells it.
+fn boot_id() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
 }
 
 /// Binds an address.

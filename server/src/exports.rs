@@ -101,7 +101,7 @@ impl Exports {
         let known = listener.opened_table();
         let mut problems = Vec::new();
         for (number, record) in &records {
-            if known.as_ref().is_some_and(|table| table.contains(*number)) {
+            if known.as_ref().is_some_and(|table| table.contains(&record.path)) {
                 continue;
             }
             let added = self.serve(listener, *number, record);

@@ -6,7 +6,7 @@ use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, 
 use amalgam_engine::{
     Commit, CommittedTree, Expect, OperationContext, RefName, RootId, SnapshotId, TreePath, WorkingTree,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tracing::debug;
 
 use crate::attributes::Kind;
@@ -58,6 +58,11 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
+    /// Keeps commits and checkpoints from beginning a new journal file. The caller must not hold the view's lock.
+    pub(crate) fn hold_off(&self) -> MutexGuard<'_, ()> {
+        self.freezing.lock()
+    }
+
     /// Commits the current state. Writers continue meanwhile; their edits are not part of the commit.
     pub(crate) fn commit(&self, fs: &RwLock<FileSystem>, request: &CommitRequest<'_>) -> Result<Committed> {
         let CommitRequest { workspaces, name, change, act, action, conflict_files } = *request;

@@ -1,7 +1,8 @@
 //! Groups of edits by path, for callers that hold no inodes: planned on a fork of the tree, journaled as one record, applied all or none.
 //!
 //! Readers see the tree before the group or the tree after it. A replaced file gets a new inode, as if another file had been renamed onto
-//! it: callers that hold the old one read the old data. Edits of attributes and writes into a file keep its inode.
+//! it: callers that hold the old one read the old data. Edits of attributes and writes into a file keep its inode, and so does a file
+//! with other names that the group leaves alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use crate::view::View;
 
 /// Data that was uploaded before a rotation of the journal is copied in steps of this size.
 const COPY_STEP_BYTES: usize = 1 << 20;
+/// Limit of parts in one recorded edit: with the longest path it is within the limit of an encoded edit.
+const EDIT_PARTS_MAX: usize = 32_768;
 
 /// An edit of a path. New entries belong to the owner of the workspace.
 #[derive(Clone)]
@@ -187,6 +190,23 @@ impl Upload {
         }
         Ok(self.parts.iter().all(|part| part.file == current))
     }
+
+    /// Adds a write of the data to a group, as one edit or several.
+    fn journal(&self, path: &TreePath, mut offset: u64, group: &mut GroupData) -> EngineResult<()> {
+        let mut rest = &self.parts[..];
+        loop {
+            let (parts, later) = rest.split_at(rest.len().min(EDIT_PARTS_MAX));
+            let of_file = |part: &UploadPart| JournalPart { offset: part.range.offset, length: part.length };
+            let parts: Vec<_> = parts.iter().map(of_file).collect();
+            let bytes: u64 = parts.iter().map(|part| part.length).sum();
+            group.push(Edit::WriteParts { path: path.clone(), offset, parts }, &[])?;
+            if later.is_empty() {
+                return Ok(());
+            }
+            offset += bytes;
+            rest = later;
+        }
+    }
 }
 
 fn append_part(fs: &mut FileSystem, data: &[u8]) -> Result<UploadPart> {
@@ -243,8 +263,8 @@ impl TreeEdit {
         }
     }
 
-    /// Returns the edit as the journal records it, with its data. Uploads are in the current journal file.
-    fn journaled(&self) -> (Edit, &[u8]) {
+    /// Adds the edit to a group, as the journal records it. Uploads are in the current journal file.
+    fn journal(&self, group: &mut GroupData) -> EngineResult<()> {
         let edit = match self {
             Self::Create { path, mode } => Edit::Create { path: path.clone(), mode: *mode, owner: None },
             Self::CreateDirectory { path, mode } => {
@@ -257,13 +277,9 @@ impl TreeEdit {
             Self::Rename { from, to, mode } => Edit::Rename { from: from.clone(), to: to.clone(), mode: *mode },
             Self::Write { path, offset, data } => {
                 let length = data.len() as u64;
-                return (Edit::Write { path: path.clone(), offset: *offset, length }, data);
+                return group.push(Edit::Write { path: path.clone(), offset: *offset, length }, data);
             }
-            Self::WriteUpload { path, offset, upload } => {
-                let part = |part: &UploadPart| JournalPart { offset: part.range.offset, length: part.length };
-                let parts = upload.parts.iter().map(part).collect();
-                Edit::WriteParts { path: path.clone(), offset: *offset, parts }
-            }
+            Self::WriteUpload { path, offset, upload } => return upload.journal(path, *offset, group),
             Self::Truncate { path, size } => Edit::Truncate { path: path.clone(), size: *size },
             Self::SetMode { path, mode } => Edit::SetMode { path: path.clone(), mode: *mode },
             Self::SetMtime { path, mtime } => Edit::SetMtime { path: path.clone(), mtime: *mtime },
@@ -276,7 +292,7 @@ impl TreeEdit {
                 Edit::TakeEntries { snapshot: *snapshot, head: *head, paths: paths.clone() }
             }
         };
-        (edit, &[])
+        group.push(edit, &[])
     }
 
     /// Refuses the edit if the permissions in the tree before it do not permit it.
@@ -348,19 +364,23 @@ impl View {
         uploads: &mut [&mut Upload],
         plan: impl FnOnce(WorkingTree, &[&mut Upload]) -> Result<(Vec<TreeEdit>, T), E>,
     ) -> Result<T, E> {
+        let mut held_off = None;
         loop {
-            let fs = &mut *self.shared.fs.write();
-            fs.ensure_writable()?;
-            if !bring_uploads_along(fs, uploads)? {
-                continue;
+            {
+                let fs = &mut *self.shared.fs.write();
+                fs.ensure_writable()?;
+                if bring_uploads_along(fs, uploads)? {
+                    let now = fs.now();
+                    let (edits, done) = plan(scratch(fs, now), uploads)?;
+                    let end = fs.journal.as_ref().map_or(0, Journal::end);
+                    apply(fs, &edits, now)?;
+                    let written = fs.journal.as_ref().map_or(0, Journal::end).saturating_sub(end);
+                    self.shared.writeback.data_written(&self.shared.fs, fs, written);
+                    return Ok(done);
+                }
             }
-            let now = fs.now();
-            let (edits, done) = plan(scratch(fs, now), uploads)?;
-            let end = fs.journal.as_ref().map_or(0, Journal::end);
-            apply(fs, &edits, now)?;
-            let written = fs.journal.as_ref().map_or(0, Journal::end).saturating_sub(end);
-            self.shared.writeback.data_written(&self.shared.fs, fs, written);
-            return Ok(done);
+            // Each new journal file would begin the copy anew.
+            held_off.get_or_insert_with(|| self.shared.committer.hold_off());
         }
     }
 }
@@ -391,8 +411,7 @@ fn apply(fs: &mut FileSystem, edits: &[TreeEdit], now: Time) -> Result<()> {
             let known = fates.entry(path.clone()).or_insert(fate);
             *known = (*known).max(fate);
         });
-        let (edit, data) = edit.journaled();
-        group.push(edit, data);
+        edit.journal(&mut group)?;
     }
     for (path, fate) in &fates {
         refuse_local(fs, path, *fate)?;
@@ -408,7 +427,7 @@ fn apply(fs: &mut FileSystem, edits: &[TreeEdit], now: Time) -> Result<()> {
     let prepared = group
         .apply(&mut after, now, range, &file)
         .map_err(Error::from)
-        .and_then(|()| tree_switch::prepare_group(fs, &after, fates));
+        .and_then(|()| tree_switch::prepare_group(fs, &after, &fates));
     match prepared {
         Ok(switch) => {
             for edit in edits {
@@ -471,8 +490,10 @@ fn scratch(fs: &FileSystem, now: Time) -> WorkingTree {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-    use amalgam_engine::{OperationContext, Store};
+    use amalgam_engine::{OperationContext, RefName, Store};
 
     use super::*;
     use crate::options::ViewOptions;
@@ -488,6 +509,17 @@ mod tests {
 
     fn edit(view: &View, edits: Vec<TreeEdit>) -> Result<()> {
         view.edit_group(&mut [], |mut tree, _| {
+            edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
+            Ok((edits, ()))
+        })
+    }
+
+    /// Creates a file with uploaded data.
+    fn write_upload(view: &View, name: &str, upload: &mut Upload) -> Result<()> {
+        view.edit_group(&mut [upload], |mut tree, uploads| {
+            let create = TreeEdit::Create { path: path(name), mode: 0o644 };
+            let write = TreeEdit::WriteUpload { path: path(name), offset: 0, upload: uploads[0].clone() };
+            let edits = vec![create, write];
             edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
             Ok((edits, ()))
         })
@@ -572,21 +604,82 @@ mod tests {
         edit(&view, create("other", b"x")).expect("edited");
         view.commit(&workspaces, &name, &Change::new("one"), &act, "commit").expect("committed");
         view.upload(&mut upload, b"end").expect("uploaded");
-        let place_of = path("big");
-        view.edit_group(&mut [&mut upload], |mut tree, uploads| {
-            let upload = uploads[0].clone();
-            let edits = vec![
-                TreeEdit::Create { path: place_of.clone(), mode: 0o644 },
-                TreeEdit::WriteUpload { path: place_of.clone(), offset: 0, upload },
-            ];
-            edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
-            Ok::<_, Error>((edits, ()))
-        })
-        .expect("edited");
+        write_upload(&view, "big", &mut upload).expect("edited");
         let expected = [&first[..], b"end"].concat();
         assert_eq!(view.fork().read("big").expect("read"), expected);
         drop(view);
         let again = open(&store, place.path());
         assert_eq!(again.fork().read("big").expect("read"), expected);
+    }
+
+    #[test]
+    fn an_upload_of_an_earlier_journal_file_ends_while_checkpoints_go_on() {
+        let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+        let view = open(&store, place.path());
+        edit(&view, create("other", b"x")).expect("edited");
+        let (mut upload, piece) = (Upload::default(), vec![7; COPY_STEP_BYTES]);
+        for _ in 0..64 {
+            view.upload(&mut upload, &piece).expect("uploaded");
+        }
+        let checkpoint = |view: &View| {
+            let reference = RefName::new("view/main").expect("a name");
+            view.checkpoint(&reference, &OperationContext::new("test", Time(1))).expect("stored");
+        };
+        checkpoint(&view);
+        let is_done = Arc::new(AtomicBool::new(false));
+        let checkpoints = std::thread::spawn({
+            let (view, is_done) = (view.clone(), Arc::clone(&is_done));
+            move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    checkpoint(&view);
+                }
+            }
+        });
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let writer = view.clone();
+        // Not joined: without an end it would keep the test from failing.
+        std::thread::spawn(move || {
+            let edited = write_upload(&writer, "big", &mut upload).map_err(|error| error.to_string());
+            sender.send(edited).ok();
+        });
+        let edited = receiver.recv_timeout(std::time::Duration::from_secs(30));
+        is_done.store(true, Ordering::Relaxed);
+        checkpoints.join().expect("no panic");
+        edited.expect("it ends").expect("edited");
+        assert_eq!(view.fork().stat("big").expect("read").expect("there").size, 64 << 20);
+    }
+
+    #[test]
+    fn renames_leave_no_inode_that_nobody_holds() {
+        let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+        let view = open(&store, place.path());
+        for name in ["a", "x"] {
+            edit(&view, create(name, b"one")).expect("edited");
+        }
+        for (from, to, mode) in [("a", "b", RenameMode::Replace), ("b", "x", RenameMode::Exchange)] {
+            edit(&view, vec![TreeEdit::Rename { from: path(from), to: path(to), mode }]).expect("renamed");
+            assert_eq!(view.inodes(), 1, "of the root");
+        }
+    }
+
+    #[test]
+    fn an_upload_of_very_many_parts_is_replayed() {
+        let (store, place) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+        let view = open(&store, place.path());
+        let mut upload = Upload::default();
+        for _ in 0..80_000 {
+            view.upload(&mut upload, b"x").expect("uploaded");
+        }
+        write_upload(&view, "big", &mut upload).expect("edited");
+        drop(view);
+        assert_eq!(open(&store, place.path()).fork().read("big").expect("read"), vec![b'x'; 80_000]);
+    }
+
+    #[test]
+    fn an_edit_of_a_group_that_no_replay_could_read_is_refused() {
+        let mut group = GroupData::default();
+        let state = |bytes| Edit::SetState { key: "plan".to_owned(), value: Some("v".repeat(bytes)) };
+        group.push(state(1 << 20), &[]).expect("within the limit");
+        group.push(state(2 << 20), &[]).expect_err("too long");
     }
 }

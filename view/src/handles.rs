@@ -78,7 +78,7 @@ struct Issued {
 struct Unlinked {
     generation: u64,
     bytes: u64,
-    /// Time of the last use of the handle; 0 until the first expiry pass.
+    /// Time of the removal, or of the last use of the handle since.
     used: AtomicI64,
 }
 
@@ -187,9 +187,8 @@ impl HandleTable {
     /// Issues a handle for an unlinked file. Returns its generation and the files that are dropped for it; `None` if the file is too large.
     pub(crate) fn issue_unlinked(&mut self, ino: Ino, bytes: u64, now: Time) -> Option<(u64, Vec<Ino>)> {
         let generation = self.new_generation();
-        let evicted = self.keep_unlinked(ino, generation, bytes);
-        self.unlinked.get(&ino)?.used.store(now.0, Relaxed);
-        Some((generation, evicted))
+        let evicted = self.keep_unlinked(ino, generation, bytes, now);
+        self.unlinked.contains_key(&ino).then_some((generation, evicted))
     }
 
     /// Stores the current dentries of an inode, which has at least one.
@@ -202,11 +201,12 @@ impl HandleTable {
     }
 
     /// Handles the removal of the last name of an inode. The handle of a file (`file_bytes`) remains for a while, that of a directory ends.
-    pub(crate) fn detach(&mut self, ino: Ino, file_bytes: Option<u64>) -> Option<DetachEffect> {
+    pub(crate) fn detach(&mut self, ino: Ino, file_bytes: Option<u64>, now: Time) -> Option<DetachEffect> {
         let issued = self.remove(ino)?;
         self.flush();
         let was_held = self.held.remove(&ino).is_some();
-        let evicted = file_bytes.map_or_else(Vec::new, |bytes| self.keep_unlinked(ino, issued.generation, bytes));
+        let keep = |bytes| self.keep_unlinked(ino, issued.generation, bytes, now);
+        let evicted = file_bytes.map_or_else(Vec::new, keep);
         Some(DetachEffect { is_kept: self.unlinked.contains_key(&ino), was_held, evicted })
     }
 
@@ -245,15 +245,9 @@ impl HandleTable {
     }
 
     /// Drops unlinked files whose handles were last used before a time, and returns them.
-    pub(crate) fn expire_unlinked(&mut self, unused_since: Time, now: Time) -> Vec<Ino> {
-        let mut expired = Vec::new();
-        for (ino, unlinked) in &self.unlinked {
-            match unlinked.used.load(Relaxed) {
-                0 => unlinked.used.store(now.0, Relaxed),
-                used if used < unused_since.0 => expired.push(*ino),
-                _ => {}
-            }
-        }
+    pub(crate) fn expire_unlinked(&mut self, unused_since: Time) -> Vec<Ino> {
+        let unused = self.unlinked.iter().filter(|(_, unlinked)| unlinked.used.load(Relaxed) < unused_since.0);
+        let expired: Vec<_> = unused.map(|(ino, _)| *ino).collect();
         expired.iter().for_each(|ino| self.drop_unlinked(*ino));
         expired
     }
@@ -318,7 +312,7 @@ impl HandleTable {
     }
 
     /// Keeps an unlinked file within the byte limit. Returns the files that are dropped for it.
-    fn keep_unlinked(&mut self, ino: Ino, generation: u64, bytes: u64) -> Vec<Ino> {
+    fn keep_unlinked(&mut self, ino: Ino, generation: u64, bytes: u64, now: Time) -> Vec<Ino> {
         let mut evicted = Vec::new();
         if bytes > UNLINKED_BYTES_MAX {
             return evicted;
@@ -330,7 +324,7 @@ impl HandleTable {
             evicted.push(oldest);
         }
         self.unlinked_bytes += bytes;
-        self.unlinked.insert(ino, Unlinked { generation, bytes, used: AtomicI64::new(0) });
+        self.unlinked.insert(ino, Unlinked { generation, bytes, used: AtomicI64::new(now.0) });
         evicted
     }
 

@@ -236,6 +236,29 @@ impl InodeTable {
         }
     }
 
+    /// Removes a name of a file that keeps others, also if the table does not have it. `remaining` is one of the others, if the table has
+    /// none of them.
+    pub(crate) fn remove_link(&mut self, dentry: &Dentry, remaining: Option<Dentry>) {
+        let number = self.reserved.remove(dentry).unwrap_or_else(|| dentry.hashed_ino());
+        // A new file of this name gets another number.
+        self.retire_number(dentry.hashed_ino());
+        match (self.remove_dentry(dentry), remaining) {
+            (Some((ino, true)), Some(remaining)) => {
+                self.add_dentry(ino, remaining);
+                self.by_number.get_mut(&ino).expect("it was just there").is_moved = true;
+            }
+            (None, Some(remaining)) => {
+                if let Some(handles) = &mut self.handles
+                    && handles.issued_dentry(number) == Some(dentry)
+                {
+                    handles.update_dentries(number, std::slice::from_ref(&remaining));
+                    self.reserve_number(number, remaining);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Adds one more name to an inode that has one.
     pub(crate) fn add_dentry(&mut self, ino: Ino, dentry: Dentry) {
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
@@ -300,9 +323,9 @@ impl InodeTable {
     }
 
     /// Moves an inode without a name out of the tree. The table keeps it while a caller holds it, and never reuses its number.
-    pub(crate) fn detach(&mut self, ino: Ino, location: Location) {
+    pub(crate) fn detach(&mut self, ino: Ino, location: Location, now: Time) {
         self.retire_number(ino);
-        self.detach_handle(ino, &location);
+        self.detach_handle(ino, &location, now);
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
         inode.location = location;
         inode.attributes = None;
@@ -556,9 +579,9 @@ impl InodeTable {
     }
 
     /// Drops unlinked files whose handles were last used before a time.
-    pub(crate) fn expire_handles(&mut self, unused_since: Time, now: Time) {
+    pub(crate) fn expire_handles(&mut self, unused_since: Time) {
         let Some(handles) = &mut self.handles else { return };
-        for ino in handles.expire_unlinked(unused_since, now) {
+        for ino in handles.expire_unlinked(unused_since) {
             self.forget(ino, 1);
         }
     }
@@ -570,7 +593,7 @@ impl InodeTable {
     }
 
     /// Stores the current dentries of an inode in its handle.
-    fn update_handle(&mut self, ino: Ino) {
+    pub(crate) fn update_handle(&mut self, ino: Ino) {
         let Some(handles) = &mut self.handles else { return };
         if handles.issued_dentry(ino).is_none() {
             return;
@@ -581,13 +604,13 @@ impl InodeTable {
     }
 
     /// Ends or keeps the handle of an inode that lost its last name.
-    fn detach_handle(&mut self, ino: Ino, location: &Location) {
+    fn detach_handle(&mut self, ino: Ino, location: &Location, now: Time) {
         let Some(handles) = &mut self.handles else { return };
         let file_bytes = match location {
             Location::Unlinked(file) => Some(file.stat().size),
             _ => None,
         };
-        let Some(effect) = handles.detach(ino, file_bytes) else { return };
+        let Some(effect) = handles.detach(ino, file_bytes, now) else { return };
         match (effect.is_kept, effect.was_held) {
             (true, false) => self.hold(ino),
             (false, true) => {

@@ -210,7 +210,7 @@ pub(crate) fn remove_directory(fs: &mut FileSystem, caller: &Caller, parent: Ino
     let now = fs.now();
     fs.edit(&Edit::RemoveDirectory { path }, now, &[])?;
     fs.inodes.remove_dentry(&dentry);
-    fs.inodes.detach(found.ino, removed_directory(found, now));
+    fs.inodes.detach(found.ino, removed_directory(found, now), now);
     fs.inodes.subdirectory_removed(parent);
     fs.names_changed(parent, now, directory.attributes.atime);
     notify_changed(fs, caller, &dentry);
@@ -273,7 +273,7 @@ pub(crate) fn rename(
                 }
                 (Some(replaced), None) => {
                     fs.inodes.remove_dentry(&target);
-                    fs.inodes.detach(replaced.ino, removed_directory(replaced, now));
+                    fs.inodes.detach(replaced.ino, removed_directory(replaced, now), now);
                 }
                 (None, _) => {}
             }
@@ -286,6 +286,10 @@ pub(crate) fn rename(
     }
     for dentry in [&source, &target] {
         notify_changed(fs, caller, dentry);
+    }
+    // A caller that renames by path holds neither of them.
+    for found in [Some(moved), replaced].into_iter().flatten() {
+        fs.inodes.evict_if_unheld(found.ino);
     }
     Ok(())
 }
@@ -398,7 +402,7 @@ fn remaining_name(fs: &mut FileSystem, ino: Ino, path: &TreePath) -> Result<Rema
 fn remove_dentry(fs: &mut FileSystem, dentry: &Dentry, now: Time, mtime: Time, remaining: RemainingName) {
     let Some((ino, _)) = fs.inodes.remove_dentry(dentry) else { return };
     match remaining {
-        RemainingName::None(file) => return fs.inodes.detach(ino, Location::Unlinked(file)),
+        RemainingName::None(file) => return fs.inodes.detach(ino, Location::Unlinked(file), now),
         RemainingName::NotCached(other) => fs.inodes.add_dentry(ino, other),
         RemainingName::Cached => {}
     }
@@ -413,7 +417,7 @@ fn evict_unused(fs: &mut FileSystem, remaining: Option<&RemainingName>) {
 }
 
 /// Returns the dentry of a path, and adds the directories above it to the inode table.
-fn dentry_of(fs: &mut FileSystem, path: &TreePath) -> Result<Dentry> {
+pub(crate) fn dentry_of(fs: &mut FileSystem, path: &TreePath) -> Result<Dentry> {
     let (above, name) = path.split_last().ok_or(Error::Invalid("the root has no name"))?;
     let mut parent = ROOT;
     let mut here = TreePath::root();

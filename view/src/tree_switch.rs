@@ -19,6 +19,7 @@ use crate::file_system::{FileSystem, StateVersion};
 use crate::inodes::Location;
 use crate::invalidation::Invalidation;
 use crate::local_entries::{LocalEntries, LocalEntry};
+use crate::namespace;
 
 /// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,77 +144,173 @@ pub(crate) enum InodeFate {
     Taken,
     /// The inode at the path and all below it are detached.
     Replaced,
+    /// The inode loses this name, and stays under other names of the file.
+    Unnamed,
 }
 
 /// The prepared changes of the inode table for the tree after a group of edits.
+#[derive(Default)]
 pub(crate) struct GroupSwitch {
-    /// The fate of each path, and whether the path existed before.
-    changes: Vec<(TreePath, InodeFate, bool)>,
+    changes: Vec<GroupChange>,
     detachment: Detachment,
+}
+
+/// The prepared change of the inode table at a path.
+struct GroupChange {
+    path: TreePath,
+    fate: InodeFate,
+    /// Whether the path existed before.
+    existed: bool,
+    /// The inode of a hard link that is in the table under other names only.
+    linked: Option<Ino>,
+    /// A name that the file keeps, if none of those is in the table.
+    remaining: Option<Dentry>,
 }
 
 /// Computes the changes of the inode table for a group of edits.
 pub(crate) fn prepare_group(
-    fs: &FileSystem,
+    fs: &mut FileSystem,
     after: &WorkingTree,
-    fates: BTreeMap<TreePath, InodeFate>,
+    fates: &BTreeMap<TreePath, InodeFate>,
 ) -> Result<GroupSwitch> {
-    let (mut detachment, mut changes) = (Detachment::default(), Vec::with_capacity(fates.len()));
-    for (path, mut fate) in fates {
-        let existed = fs.tree.exists(&path)?;
-        if let Some(ino) = fs.inodes.ino_of(&path) {
+    let mut switch = GroupSwitch::default();
+    for (path, fate) in fates {
+        match switch.change_at(fs, after, (path, *fate), fates) {
+            Ok(change) => switch.changes.push(change),
+            Err(error) => {
+                evict_unused(fs, switch.changes.iter().filter_map(|change| change.remaining.as_ref()));
+                return Err(error);
+            }
+        }
+    }
+    Ok(switch)
+}
+
+/// Evicts the directories of names that were prepared and are not in the table.
+fn evict_unused<'a>(fs: &mut FileSystem, remaining: impl IntoIterator<Item = &'a Dentry>) {
+    for dentry in remaining {
+        fs.inodes.evict_if_unheld(dentry.parent);
+    }
+}
+
+/// Returns whether a group of edits may put another entry at a path.
+fn may_be_replaced(fates: &BTreeMap<TreePath, InodeFate>, path: &TreePath) -> bool {
+    let mut above = std::iter::successors(path.split_last(), |(above, _)| above.split_last());
+    fates.get(path).is_some_and(|fate| *fate != InodeFate::Kept)
+        || above.any(|(above, _)| fates.get(&above) == Some(&InodeFate::Replaced))
+}
+
+impl GroupSwitch {
+    /// Computes the change at a path.
+    fn change_at(
+        &mut self,
+        fs: &mut FileSystem,
+        after: &WorkingTree,
+        (path, fate): (&TreePath, InodeFate),
+        fates: &BTreeMap<TreePath, InodeFate>,
+    ) -> Result<GroupChange> {
+        let (stat, ino) = (fs.tree.stat(path)?, fs.inodes.ino_of(path));
+        let existed = stat.is_some();
+        let mut change = GroupChange { path: path.clone(), fate, existed, linked: None, remaining: None };
+        if stat.is_some_and(|stat| stat.kind != Kind::Directory && stat.links > 1)
+            && change.prepare_link(fs, after, ino, fates)?
+        {
+            return Ok(change);
+        }
+        if let Some(ino) = ino {
             let kind = fs.inodes.get(ino)?.kind;
             // A conflict that is shown as a file is replaced by that file.
             let may_stay = match fate {
                 InodeFate::Kept => true,
                 InodeFate::Taken => kind == Kind::Directory,
-                InodeFate::Replaced => false,
+                InodeFate::Replaced | InodeFate::Unnamed => false,
             };
-            let is_kept = may_stay && after.stat(&path)?.is_some_and(|stat| stat.kind == kind);
-            fate = if is_kept { InodeFate::Kept } else { InodeFate::Replaced };
+            let is_kept = may_stay && after.stat(path)?.is_some_and(|stat| stat.kind == kind);
+            change.fate = if is_kept { InodeFate::Kept } else { InodeFate::Replaced };
             if ino != ROOT && !is_kept {
-                detachment.prepare(fs, ino, None)?;
+                self.detachment.prepare(fs, ino, None)?;
             }
         } else if fate == InodeFate::Taken {
-            fate = InodeFate::Replaced;
+            change.fate = InodeFate::Replaced;
         }
-        changes.push((path, fate, existed));
+        Ok(change)
     }
-    Ok(GroupSwitch { changes, detachment })
-}
 
-impl GroupSwitch {
     /// Switches to the tree after the group, and notifies all watchers.
     pub(crate) fn finish(mut self, fs: &mut FileSystem, after: WorkingTree) {
         let watchers = Arc::clone(&fs.watchers);
-        let mut directories = BTreeSet::new();
-        for (path, fate, existed) in self.changes {
+        let (mut directories, mut prepared) = (BTreeSet::new(), Vec::new());
+        for GroupChange { path, fate, existed, linked, remaining } in self.changes {
             let ino = fs.inodes.ino_of(&path);
-            match (ino, fate) {
-                (Some(ino), InodeFate::Kept) => {
+            match (ino.or(linked), fate) {
+                (Some(ino), InodeFate::Kept | InodeFate::Unnamed) => {
                     fs.inodes.set_times(ino, Default::default());
                     fs.inodes.invalidate(ino);
                     watchers.notify_all(&Invalidation::Contents(ino));
                 }
-                (Some(ino), InodeFate::Replaced) if ino != ROOT => self.detachment.apply(fs, ino),
+                (Some(found), InodeFate::Replaced) if ino.is_some() && found != ROOT => {
+                    self.detachment.apply(fs, found);
+                }
                 _ => {}
             }
-            let Some((above, name)) = path.split_last().filter(|_| fate == InodeFate::Replaced) else { continue };
+            if let (Some(linked), InodeFate::Unnamed) = (linked, fate) {
+                // Its handle may be known by the removed name.
+                fs.inodes.update_handle(linked);
+            }
+            prepared.extend(remaining.clone());
+            let Some((above, name)) = path.split_last().filter(|_| fate != InodeFate::Kept) else { continue };
             let Some(parent) = fs.inodes.ino_of(&above) else { continue };
             let dentry = Dentry { parent, name: name.clone() };
             match (ino, existed) {
+                _ if fate == InodeFate::Unnamed => fs.inodes.remove_link(&dentry, remaining),
                 (Some(_), _) => {}
+                // The number may be that of the inode under another name, which has a change of its own.
+                (None, true) if linked.is_some() => fs.inodes.remove_link(&dentry, None),
                 (None, true) => fs.inodes.retire(&dentry),
                 (None, false) => fs.inodes.retire_handle_at(&dentry),
             }
             watchers.notify_all(&Invalidation::Entry { parent, name });
             directories.insert(parent);
         }
+        evict_unused(fs, &prepared);
         fs.tree = after;
         for ino in directories {
             fs.inodes.invalidate_directory(ino);
             watchers.notify_all(&Invalidation::Contents(ino));
         }
+    }
+}
+
+impl GroupChange {
+    /// Prepares the change of a hard link, whose inode is `ino` if the table has this name. Returns whether the file keeps other names.
+    fn prepare_link(
+        &mut self,
+        fs: &mut FileSystem,
+        after: &WorkingTree,
+        ino: Option<Ino>,
+        fates: &BTreeMap<TreePath, InodeFate>,
+    ) -> Result<bool> {
+        let mut others = fs.tree.names_of(&self.path)?;
+        others.retain(|other| *other != self.path);
+        let file = ino.or_else(|| others.iter().find_map(|other| fs.inodes.ino_of(other)));
+        self.linked = file.filter(|_| ino.is_none());
+        let mut kept = Vec::with_capacity(others.len());
+        for other in others {
+            if !may_be_replaced(fates, &other) && after.exists(&other)? {
+                kept.push(other);
+            }
+        }
+        let Some(first) = kept.first() else { return Ok(false) };
+        if after.exists(&self.path)? && after.names_of(&self.path)?.iter().any(|name| kept.contains(name)) {
+            self.fate = InodeFate::Kept;
+            return Ok(true);
+        }
+        self.fate = InodeFate::Unnamed;
+        let is_cached = file.is_some() && kept.iter().any(|other| fs.inodes.ino_of(other) == file);
+        if !is_cached && (file.is_some() || fs.inodes.handles().is_some()) {
+            self.remaining = Some(namespace::dentry_of(fs, first)?);
+        }
+        Ok(true)
     }
 }
 
@@ -489,6 +586,7 @@ impl Detachment {
                 notify(Invalidation::Attributes(ino));
             }
         }
+        let now = fs.now();
         // Children before their directories.
         for ino in going.into_iter().rev() {
             let Some(location) = self.locations.remove(&ino) else { continue };
@@ -497,7 +595,7 @@ impl Detachment {
                 fs.inodes.remove_dentry(&dentry);
                 notify(Invalidation::Entry { parent: dentry.parent, name: dentry.name });
             }
-            fs.inodes.detach(ino, location);
+            fs.inodes.detach(ino, location, now);
             notify(Invalidation::Attributes(ino));
         }
     }

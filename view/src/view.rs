@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     cookies: Mutex<CookieCache>,
     locks: LockTable,
     prefetch: Arc<Prefetch>,
-    committer: Committer,
+    pub(crate) committer: Committer,
     pub(crate) writeback: Writeback,
 }
 
@@ -640,8 +640,7 @@ impl View {
 
     /// Drops unlinked files whose handles were last used before a time.
     pub fn expire_handles(&self, unused_since: Time) {
-        let now = self.now();
-        self.shared.fs.write().inodes.expire_handles(unused_since, now);
+        self.shared.fs.write().inodes.expire_handles(unused_since);
     }
 
     /// Syncs the handle table if it changed.

@@ -15,6 +15,8 @@ use crate::xdr::{Malformed, Reader};
 
 const SET_ID: u32 = 0o6000;
 const ROOT_USER: u32 = 0;
+/// Limit of the bytes of a READ reply beside the data.
+const READ_HEAD_BYTES: usize = 256;
 
 pub(super) fn read_link(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
     from.end()?;
@@ -51,7 +53,8 @@ pub(super) fn read(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer
         }
         ReadOutcome::Pending(rest) => {
             let view = view.clone();
-            Ok(Answer::Later(Box::new(move || match rest.finish() {
+            let data_bytes_max = u64::from(count).min(found.size.saturating_sub(offset)) as usize;
+            let work = move || match rest.finish() {
                 Ok(bytes) => {
                     let attributes = view.attributes(ino).unwrap_or(found);
                     read_reply(xid, fsid, &attributes, offset, &bytes)
@@ -61,7 +64,8 @@ pub(super) fn read(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer
                     let result: READ3res<'_> = Nfs3Result::Err((status(&error), READ3resfail { file_attributes }));
                     rpc::reply(xid, &result)
                 }
-            })))
+            };
+            Ok(Answer::Later { reply_bytes_max: data_bytes_max + READ_HEAD_BYTES, work: Box::new(work) })
         }
     }
 }

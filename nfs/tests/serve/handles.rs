@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use amalgam_engine::Time;
-use amalgam_view::ROOT;
+use amalgam_engine::{Time, TreePath, WorkingTree};
+use amalgam_view::{ROOT, TreeEdit, Upload};
 use nfs3_types::nfs3::*;
 
 use crate::kit::{Ask as _, Kit, now};
@@ -122,6 +122,54 @@ fn removed_files_beyond_the_bound_make_room_oldest_first() {
     kit.client.set(&file, size(300 << 20)).expect("grown");
     kit.client.remove(&root, "huge").expect("removed");
     assert_eq!(kit.client.attributes(&file).expect_err("too large to keep"), nfsstat3::NFS3ERR_STALE);
+}
+
+#[test]
+fn a_removed_file_that_was_not_used_since_is_newer_than_one_used_before_its_removal() {
+    let mut kit = Kit::new();
+    let root = kit.root.clone();
+    let mut files = Vec::new();
+    for name in ["used", "unused", "newest"] {
+        let file = kit.client.make(&root, name).expect("made");
+        let size = sattr3 { size: set_size3::Some(100 << 20), ..sattr3::default() };
+        kit.client.set(&file, size).expect("grown");
+        kit.client.remove(&root, name).expect("removed");
+        if name == "used" {
+            kit.client.attributes(&file).expect("kept");
+        }
+        files.push(file);
+    }
+    let is_there: Vec<bool> = files.iter().map(|file| kit.client.attributes(file).is_ok()).collect();
+    assert_eq!(is_there, [false, true, true]);
+}
+
+#[test]
+fn the_handle_of_a_file_outlives_the_name_that_it_was_issued_for() {
+    for look_first in [true, false] {
+        let mut kit = Kit::new();
+        let root = kit.root.clone();
+        let file = kit.client.make(&root, "a").expect("made");
+        let (view, caller) = (kit.home.view.clone(), kit.elsewhere());
+        let ino = view.lookup(&caller, ROOT, b"a").expect("found").ino;
+        view.link(&caller, ino, ROOT, b"b").expect("linked");
+        drop(view);
+        kit = kit.restart(false);
+        if look_first {
+            assert_eq!(kit.client.look(&root, "b").expect("found"), file);
+        }
+        let edit = TreeEdit::Remove { path: TreePath::new("a").expect("a path") };
+        let plan = |mut tree: WorkingTree, _: &[&mut Upload]| {
+            edit.apply(&mut tree)?;
+            Ok::<_, amalgam_view::Error>((vec![edit.clone()], ()))
+        };
+        kit.home.view.edit_group(&mut [], plan).expect("removed");
+        assert_eq!(kit.client.attributes(&file).expect("it has another name").nlink, 1);
+        kit = kit.restart(false);
+        assert_eq!(kit.client.attributes(&file).expect("it has another name").nlink, 1);
+        assert_eq!(kit.client.look(&root, "b").expect("found"), file);
+        let new = kit.client.make(&root, "a").expect("made");
+        assert_ne!(new, file);
+    }
 }
 
 #[test]

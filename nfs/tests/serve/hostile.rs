@@ -9,6 +9,7 @@ use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Void;
 
 use crate::kit::{Ask as _, Kit, at, options, spec};
+use crate::load::resident_bytes;
 
 /// Sends bytes, and says whether the server closed the connection without a word.
 fn is_cut_off(kit: &Kit, bytes: &[u8]) -> bool {
@@ -184,6 +185,39 @@ fn clients_that_dawdle_are_cut_off_and_others_are_served() {
     std::thread::sleep(Duration::from_millis(2_500));
     let late: std::io::Result<Reply<Void>> = kit.client.nfs(NFS_PROGRAM::NFSPROC3_NULL, &Void);
     assert!(late.is_err(), "an idle connection was closed");
+}
+
+#[test]
+fn replies_from_the_store_that_nobody_reads_stay_within_the_memory_limit() {
+    let mut options = options();
+    options.memory_bytes_max = 2 << 20;
+    let mut kit = Kit::with(spec(), &options);
+    let root = kit.root.clone();
+    let file = kit.client.make(&root, "f").expect("made");
+    for number in 0..8 {
+        kit.client.put(&file, number << 20, &vec![7; 1 << 20], stable_how::UNSTABLE).expect("written");
+    }
+    kit.home.commit();
+    let before = resident_bytes();
+    let greedy: Vec<Client> = (0..16)
+        .map(|_| {
+            let mut client = kit.connect();
+            let arguments = READ3args { file: file.clone(), offset: 0, count: 1 << 20 };
+            let ask = client.record(PROGRAM, VERSION, 6, &arguments).expect("packed");
+            client.send(&ask.repeat(64)).expect("sent");
+            client
+        })
+        .collect();
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut most = before;
+    while Instant::now() < until {
+        kit.client.attributes(&file).expect("others are answered");
+        most = most.max(resident_bytes());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // They ask for 1 GiB; other tests run in this process.
+    assert!(most - before < 200 << 20, "{} MiB", (most - before) >> 20);
+    drop(greedy);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nfs3_types::nfs3::*;
 
 use crate::kit::{Ask as _, Kit, OWNER, PATH, options, spec};
 
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("the kernel says");
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * 4_096

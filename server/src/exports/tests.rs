@@ -65,3 +65,20 @@ fn the_view_of_an_idle_export_is_closed_and_opened_again() {
     assert!(service.nfs_statistics().is_none());
     service.views.end_mounting();
 }
+
+#[test]
+fn exports_that_are_served_are_no_problem_when_they_are_resumed() {
+    let around = tempfile::tempdir().expect("a directory");
+    let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+    let name = amalgam_engine::workspace::WorkspaceName::new("work").expect("a name");
+    let new = amalgam_engine::workspace::NewWorkspace::default();
+    service.context.workspaces.create(&name, &new, &service.context.act("test")).expect("created");
+    service.exports.resume();
+    let request = v1::CreateExportRequest { workspace: "workspaces/work".to_owned(), ..Default::default() };
+    service.exports.create(&request).expect("exported");
+    service.exports.resume();
+    let listed = service.exports.list().expect("listed");
+    assert_eq!((listed.exports.len(), listed.problems), (1, Vec::new()));
+    service.exports.end();
+    service.views.end_mounting();
+}

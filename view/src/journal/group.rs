@@ -19,16 +19,20 @@ pub(crate) struct GroupData {
 }
 
 impl GroupData {
-    /// Adds an edit with its data.
-    pub(crate) fn push(&mut self, edit: Edit, data: &[u8]) {
+    /// Adds an edit with its data. Refuses an edit that a replay would not read; then the group cannot be used.
+    pub(crate) fn push(&mut self, edit: Edit, data: &[u8]) -> Result<()> {
         debug_assert_eq!(edit.data_bytes(), data.len() as u64, "an edit says how many bytes follow it");
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         edit.encode(&mut self.bytes);
-        let length = (self.bytes.len() - at - 4) as u32;
-        self.bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
+        let length = self.bytes.len() - at - 4;
+        if length > EDIT_BYTES_MAX {
+            return Err(EngineError::TooLarge { what: "an edit", value: length as u64, max: EDIT_BYTES_MAX as u64 });
+        }
+        self.bytes[at..at + 4].copy_from_slice(&(length as u32).to_le_bytes());
         self.edits.push((edit, self.bytes.len() as u64));
         self.bytes.extend_from_slice(data);
+        Ok(())
     }
 
     /// Returns the record's edit and its data. One edit alone is recorded as itself, so that a removal finds room on a full disk.

@@ -2,12 +2,12 @@
 //!
 //! A kernel reads 128 KiB at a time: one or two chunks and a part of a third. A file that is read sequentially is therefore read in
 //! windows, each once, and worker threads prefetch the next windows. A window belongs to a content, which never changes, so it is
-//! never invalidated.
+//! never invalidated. The worker threads also drop the windows of a view in which no file was read sequentially for some time.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use amalgam_engine::object::Content;
 use amalgam_engine::work::LooseFile;
@@ -29,8 +29,16 @@ const PREFETCH_WINDOWS: u64 = 24;
 const WORKERS: usize = 12;
 /// How long a reader waits for a window in flight.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long windows are kept after the last sequential read of their view. Shorter than this, a slow reader would have the same windows
+/// fetched again and again.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// Time between two searches for idle views, while any has windows.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Smaller files are not prefetched.
 const FILE_BYTES_MIN: u64 = 2 * WINDOW_BYTES;
+
+/// The window caches that may have windows. May be locked while a cache is locked, not the other way round.
+static CACHES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// The window cache of a view.
 #[derive(Default)]
@@ -57,6 +65,10 @@ struct State {
     readers: VecDeque<(Ino, u64)>,
     /// Newest last. `None` for a window in flight.
     windows: VecDeque<(Key, Option<Bytes>)>,
+    /// Time of the last sequential read.
+    last_read: Option<Instant>,
+    /// Whether the cache is in [`CACHES`].
+    is_registered: bool,
 }
 
 /// Identifies a window of a content.
@@ -130,9 +142,12 @@ impl FilePrefetch {
     pub(crate) fn read(&self, ino: Ino, file: &LooseFile, offset: u64, length: usize) -> Result<Option<Bytes>> {
         let Some((content, size)) = Self::content_of(file) else { return Ok(None) };
         let end = offset.saturating_add(length as u64).min(size);
-        if !self.shared.state.lock().is_sequential(ino, offset, end) || offset >= end {
+        let mut state = self.shared.state.lock();
+        if !state.is_sequential(ino, offset, end) || offset >= end {
             return Ok(None);
         }
+        state.last_read = Some(Instant::now());
+        drop(state);
         let mut pieces = Vec::new();
         let mut at = offset;
         while at < end {
@@ -183,6 +198,11 @@ impl FilePrefetch {
         if state.window(key).is_some() {
             return;
         }
+        // Before the job, so that the worker that takes it looks for idle caches.
+        if !state.is_registered {
+            state.is_registered = true;
+            CACHES.lock().push(Arc::downgrade(&self.shared));
+        }
         let job = Job { shared: Arc::clone(&self.shared), file: file.clone(), key };
         if QUEUE.get_or_init(spawn_workers).try_send(job).is_ok() {
             state.put(key, None);
@@ -201,19 +221,69 @@ impl Shared {
         self.fetched.notify_all();
         Ok(read?)
     }
+
+    /// Drops the windows if nothing was read sequentially for some time. Returns whether the cache stays registered.
+    fn drop_if_idle(&self, now: Instant) -> bool {
+        let state = &mut *self.state.lock();
+        let is_idle = state.last_read.is_none_or(|last| now.saturating_duration_since(last) > IDLE_MAX);
+        // A reader may wait for a window in flight.
+        if is_idle && state.windows.iter().all(|(_, bytes)| bytes.is_some()) {
+            state.windows = VecDeque::new();
+        }
+        state.is_registered = !state.windows.is_empty();
+        state.is_registered
+    }
+}
+
+/// Drops the windows of idle caches.
+fn drop_idle_windows() {
+    // The list is not locked while a cache is.
+    let mut caches = std::mem::take(&mut *CACHES.lock());
+    let now = Instant::now();
+    caches.retain(|cache| cache.upgrade().is_some_and(|shared| shared.drop_if_idle(now)));
+    CACHES.lock().append(&mut caches);
+}
+
+/// The receiving end of the queue, which one worker at a time waits for.
+struct JobQueue {
+    receiver: Receiver<Job>,
+    /// When idle windows were last dropped.
+    cleaned: Instant,
+}
+
+impl JobQueue {
+    /// Waits for a job, and drops the windows of idle caches meanwhile. Returns `None` when the queue is closed.
+    fn next_job(&mut self) -> Option<Job> {
+        loop {
+            if CACHES.lock().is_empty() {
+                return self.receiver.recv().ok();
+            }
+            let rest = IDLE_CHECK_INTERVAL.saturating_sub(self.cleaned.elapsed());
+            if rest.is_zero() {
+                drop_idle_windows();
+                self.cleaned = Instant::now();
+                continue;
+            }
+            match self.receiver.recv_timeout(rest) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
 }
 
 /// Starts the worker threads.
 fn spawn_workers() -> SyncSender<Job> {
     let (sender, receiver) = sync_channel::<Job>(PREFETCH_WINDOWS as usize);
-    let receiver = Arc::new(Mutex::new(receiver));
+    let queue = Arc::new(Mutex::new(JobQueue { receiver, cleaned: Instant::now() }));
     for _ in 0..WORKERS {
-        let receiver = Arc::clone(&receiver);
+        let queue = Arc::clone(&queue);
         let fetch = move || {
             loop {
                 // The lock is released before the window is fetched.
-                let next = receiver.lock().recv();
-                let Ok(Job { shared, file, key }) = next else { return };
+                let next = queue.lock().next_job();
+                let Some(Job { shared, file, key }) = next else { return };
                 // The next reader of the window gets the error.
                 shared.load(&file, key).ok();
             }
@@ -244,5 +314,44 @@ mod tests {
         assert_eq!(there(&state), [2, 3, 4, 5], "a piece just before may still be asked for");
         state.drop_passed(content, size, size);
         assert_eq!(there(&state), [5], "what is on its way is waited for");
+    }
+
+    #[test]
+    fn windows_are_dropped_when_nothing_was_read_for_some_time() {
+        let (shared, now) = (Arc::new(Shared::default()), Instant::now());
+        let key = |window| Key { content: Content::Hole, window };
+        {
+            let mut state = shared.state.lock();
+            for window in 0..4 {
+                state.put(key(window), (window != 3).then(|| Bytes::from_static(b"bytes")));
+            }
+            state.last_read = Some(now);
+        }
+        let there = || shared.state.lock().windows.len();
+        assert!(shared.drop_if_idle(now + IDLE_MAX));
+        assert_eq!(there(), 4, "it was just read");
+        let later = now + 2 * IDLE_MAX;
+        assert!(shared.drop_if_idle(later));
+        assert_eq!(there(), 4, "a reader may wait for what is on its way");
+        shared.state.lock().put(key(3), Some(Bytes::from_static(b"bytes")));
+        assert!(!shared.drop_if_idle(later), "no window is left");
+        assert_eq!(there(), 0);
+    }
+
+    #[test]
+    fn workers_drop_the_windows_of_idle_caches() {
+        let shared = Arc::new(Shared::default());
+        let key = Key { content: Content::Hole, window: 0 };
+        shared.state.lock().put(key, Some(Bytes::from_static(b"bytes")));
+        shared.state.lock().is_registered = true;
+        CACHES.lock().push(Arc::downgrade(&shared));
+        let workers = spawn_workers();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !shared.state.lock().windows.is_empty() {
+            assert!(Instant::now() < until, "nothing was read");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(workers);
+        assert!(!shared.state.lock().is_registered);
     }
 }

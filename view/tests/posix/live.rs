@@ -166,6 +166,78 @@ fn a_hard_link_that_goes_leaves_the_file_to_its_other_names() {
     assert_eq!(kit.read_path("a"), b"TWO");
 }
 
+fn edit(kit: &Kit, edits: Vec<TreeEdit>) {
+    let plan = |mut tree: WorkingTree, _: &[&mut Upload]| {
+        edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
+        Ok::<_, amalgam_view::Error>((edits, ()))
+    };
+    kit.view.edit_group(&mut [], plan).expect("edited");
+}
+
+fn path(text: &str) -> TreePath {
+    TreePath::new(text).expect("a path")
+}
+
+#[test]
+fn a_hard_link_that_a_group_removes_leaves_the_file_to_its_other_names() {
+    for is_cached in [true, false] {
+        let kit = Kit::new();
+        kit.directory("d");
+        kit.link(kit.file("a", b"one"), "d/b");
+        kit.commit();
+        let kit = kit.close_and_reopen();
+        let ino = kit.ino("a");
+        if is_cached {
+            assert_eq!(kit.ino("d/b"), ino);
+        }
+        edit(&kit, vec![TreeEdit::Remove { path: path("a") }]);
+        assert_eq!(kit.look("a"), None);
+        assert_eq!(kit.attributes(ino).links, 1);
+        kit.write(ino, 0, b"ONE");
+        assert_eq!(kit.read_path("d/b"), b"ONE", "whoever holds it writes to the file of that name");
+        assert_eq!(kit.ino("d/b"), ino);
+        // All names in one group: nothing is left of it but what is held.
+        kit.link(ino, "c");
+        edit(&kit, vec![TreeEdit::Remove { path: path("d/b") }, TreeEdit::Remove { path: path("c") }]);
+        kit.write(ino, 0, b"two");
+        assert_eq!((kit.look("c"), kit.look("d/b"), kit.read(ino)), (None, None, b"two".to_vec()));
+    }
+}
+
+#[test]
+fn a_hard_link_whose_name_a_group_gives_to_another_file_is_no_part_of_that_file() {
+    let kit = Kit::new();
+    let ino = kit.file("a", b"one");
+    kit.link(ino, "b");
+    edit(&kit, vec![TreeEdit::Remove { path: path("a") }, TreeEdit::Create { path: path("a"), mode: 0o644 }]);
+    assert_eq!((kit.read_path("a"), kit.read_path("b")), (Vec::new(), b"one".to_vec()));
+    assert_ne!(kit.ino("a"), ino);
+    assert_eq!(kit.ino("b"), ino);
+    kit.link(ino, "c");
+    let again = [TreeEdit::Remove { path: path("c") }, TreeEdit::Create { path: path("c"), mode: 0o644 }];
+    edit(&kit, [TreeEdit::Remove { path: path("b") }].into_iter().chain(again).collect());
+    kit.write(ino, 0, b"ONE");
+    assert_eq!((kit.read_path("c"), kit.read(ino)), (Vec::new(), b"ONE".to_vec()));
+}
+
+#[test]
+fn a_group_that_writes_through_a_hard_link_is_seen_through_the_others() {
+    let kit = Kit::new();
+    kit.link(kit.file("a", b"one"), "b");
+    kit.commit();
+    let kit = kit.close_and_reopen();
+    let b = kit.ino("b");
+    assert_eq!(kit.attributes(b).size, 3);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&told);
+    kit.view.watch(Arc::new(move |notice| hears.lock().expect("no panic").push(notice)));
+    let write = TreeEdit::Write { path: path("a"), offset: 0, data: b"longer".to_vec().into() };
+    edit(&kit, vec![TreeEdit::Truncate { path: path("a"), size: 0 }, write]);
+    assert_eq!(kit.attributes(b).size, 6);
+    assert!(told.lock().expect("no panic").contains(&Invalidation::Contents(b)));
+    assert_eq!((kit.ino("a"), kit.read(b)), (b, b"longer".to_vec()));
+}
+
 #[test]
 fn a_directory_that_is_gone_is_empty_for_whoever_is_in_it() {
     let kit = Kit::new();
