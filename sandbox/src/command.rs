@@ -260,7 +260,7 @@ impl Command {
         loop {
             let left = {
                 let state = self.state.lock();
-                let first_kept = (state.output.end() + bytes as u64).saturating_sub(KEPT_BYTES_MAX as u64);
+                let first_kept = state.output.first_kept_after(bytes);
                 let behind = state.readers.values().filter(|reader| reader.offset < first_kept);
                 behind.filter_map(|reader| READER_PATIENCE.checked_sub(reader.moved.elapsed())).max()
             };
