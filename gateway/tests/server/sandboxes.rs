@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _};
 use tonic::Request;
 
+use crate::hostile_sandbox::agents_of;
 use crate::running::now;
 use crate::site::{Site, WITHIN};
 
@@ -418,6 +419,36 @@ async fn a_sandbox_whose_end_failed_is_marked_and_can_be_deleted_later() {
     let deleted = call(Method::DELETE, &path, "").await;
     assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
     assert!(site.server.catalog.sandbox(ID).await.unwrap().is_none());
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_that_is_deleted_while_it_starts_leaves_no_processes_and_no_mounts() {
+    let mut site = Site::start().await;
+    assert_eq!(site.call(Method::POST, "/workspaces", json!({"workspaceId": "main"})).await.status, 200);
+    let body = json!({"template": "host", "workspace": "workspaces/main"});
+    for _ in 0..10 {
+        let create = site.call(Method::POST, "/sandboxes", body.clone());
+        let delete = async {
+            let began = Instant::now();
+            loop {
+                let listed = site.call(Method::GET, "/sandboxes", Value::Null).await.json();
+                if let Some(id) = listed["items"][0]["id"].as_str() {
+                    let path = format!("/sandboxes/{id}?keep_workspace=true");
+                    return (id.to_owned(), site.call(Method::DELETE, &path, Value::Null).await);
+                }
+                assert!(began.elapsed() < WITHIN, "{listed}");
+            }
+        };
+        let (created, (id, deleted)) = tokio::join!(create, delete);
+        assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
+        assert_eq!(agents_of(&id), Vec::<String>::new(), "{:?}", created.bytes);
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&id), "{mounts}");
+        assert_eq!(site.call(Method::GET, &format!("/sandboxes/{id}"), Value::Null).await.status, 404);
+    }
+    let id = site.create(body).await;
+    assert_eq!(site.run(&id, "echo runs").await["stdout"], "runs\n");
     site.server.stop().await;
 }
 
