@@ -169,13 +169,17 @@ fn feed(
     let (send, mut receive) = mpsc::unbounded_channel::<Bytes>();
     tokio::spawn(async move {
         let mut bytes = first.len() as u64;
+        let tell =
+            |bytes| outbox.push(Payload::InputConsumed(InputConsumed { command_id: command_id.clone(), bytes }), 0);
         // A command that does not read its input closes the pipe. Input for it is dropped, and counts as read.
         let mut is_closed = stdin.write_all(&first).await.is_err();
+        if !first.is_empty() {
+            tell(bytes);
+        }
         while let Some(data) = receive.recv().await {
             is_closed = is_closed || stdin.write_all(&data).await.is_err();
             bytes += data.len() as u64;
-            let consumed = InputConsumed { command_id: command_id.clone(), bytes };
-            outbox.push(Payload::InputConsumed(consumed), 0);
+            tell(bytes);
         }
     });
     is_open.then_some(send)

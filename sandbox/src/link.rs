@@ -270,16 +270,22 @@ impl Link {
         state.order.iter().filter_map(|id| state.commands.get(id).cloned()).collect()
     }
 
-    /// Sends standard input to a command. Waits while the command has much unread input.
+    /// Sends standard input to a command. Waits while the command has much unread input, unless this is the end of the input.
     ///
     /// # Errors
     /// There is no such command, or the agent is not connected.
     pub async fn write_stdin(&self, id: &str, data: Bytes, is_end: bool) -> Result<()> {
         let command = self.command(id)?;
-        command.count_input(data.len());
+        let bytes = data.len();
+        command.count_input(bytes);
         let input = wire::CommandInput { command_id: command.id.clone(), data, end: is_end };
-        self.send(Order::CommandInput(input)).await?;
-        command.room_for_input().await;
+        if let Err(error) = self.send(Order::CommandInput(input)).await {
+            command.uncount_input(bytes);
+            return Err(error);
+        }
+        if !is_end {
+            command.room_for_input().await;
+        }
         Ok(())
     }
 
@@ -448,6 +454,8 @@ impl Link {
                 state.order.push(id.clone());
             }
         }
+        // Input that was on its way to the earlier connection may be lost, and is not waited for.
+        state.commands.values().for_each(|command| command.forget_unread_input());
         let is_missing =
             |command: &&Arc<Command>| command.end().is_none() && !register.running_commands.contains(&command.id);
         let missing: Vec<_> = state.commands.values().filter(is_missing).cloned().collect();

@@ -99,6 +99,44 @@ async fn output_is_streamed_and_read_again_from_an_offset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn input_after_much_input_with_the_start_is_taken_while_the_command_runs() {
+    const BYTES: usize = 2 << 20;
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    let mut client = SandboxServiceClient::new(site.server.channel().await);
+    // The first command reads what came with its start; the second one reads nothing, and its writer says that no more comes.
+    let commands =
+        [(format!("head -c {BYTES} > /dev/null; sleep 60"), &["x", ""][..]), ("sleep 60".to_owned(), &[""][..])];
+    for (command, inputs) in commands {
+        let mut request = Request::new(v1::StreamCommandRequest {
+            sandbox_id: id.clone(),
+            command: command.clone(),
+            stdin: vec![b'i'; BYTES].into(),
+            stdin_open: true,
+            ..v1::StreamCommandRequest::default()
+        });
+        request.metadata_mut().insert("x-api-key", site.key.parse().unwrap());
+        let mut stream = client.stream_command(request).await.unwrap().into_inner();
+        let command_id = stream.message().await.unwrap().unwrap().command_id;
+        for data in inputs {
+            let mut request = Request::new(v1::WriteCommandRequest {
+                sandbox_id: id.clone(),
+                command_id: command_id.clone(),
+                data: data.as_bytes().to_vec().into(),
+                end: data.is_empty(),
+            });
+            request.metadata_mut().insert("x-api-key", site.key.parse().unwrap());
+            let written = tokio::time::timeout(Duration::from_secs(5), client.write_command(request)).await;
+            assert!(matches!(written, Ok(Ok(_))), "{command}: {written:?}");
+        }
+        let all = site.call(Method::GET, &format!("/sandboxes/{id}/process"), Value::Null).await.json();
+        let found = all["commands"].as_array().unwrap().iter().find(|one| one["commandId"] == command_id.as_str());
+        assert!(found.is_some_and(|one| one["running"] == true), "{all}");
+    }
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminal_takes_input_and_a_size() {
     let mut site = Site::start().await;
     let id = site.create(json!({"template": "host"})).await;
