@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use amalgam_sandbox::agent_v1::connect_request::Payload;
 use amalgam_sandbox::agent_v1::{CommandInput, CommandOutput, InputConsumed, OutputType, RunCommandRequest};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -169,13 +169,17 @@ fn feed(
     let (send, mut receive) = mpsc::unbounded_channel::<Bytes>();
     tokio::spawn(async move {
         let mut bytes = first.len() as u64;
+        let tell =
+            |bytes| outbox.push(Payload::InputConsumed(InputConsumed { command_id: command_id.clone(), bytes }), 0);
         // A command that does not read its input closes the pipe. Input for it is dropped, and counts as read.
         let mut is_closed = stdin.write_all(&first).await.is_err();
+        if !first.is_empty() {
+            tell(bytes);
+        }
         while let Some(data) = receive.recv().await {
             is_closed = is_closed || stdin.write_all(&data).await.is_err();
             bytes += data.len() as u64;
-            let consumed = InputConsumed { command_id: command_id.clone(), bytes };
-            outbox.push(Payload::InputConsumed(consumed), 0);
+            tell(bytes);
         }
     });
     is_open.then_some(send)
@@ -242,12 +246,13 @@ impl Forward {
 
 /// Reads a pipe to its end.
 async fn pump(output: Arc<Forward>, mut from: pipe::Receiver, kind: OutputType) {
+    let mut block = vec![0; READ_BYTES];
     loop {
         output.outbox.room().await;
-        let mut block = BytesMut::with_capacity(READ_BYTES);
-        match from.read_buf(&mut block).await {
+        match from.read(&mut block).await {
             Ok(0) | Err(_) => return,
-            Ok(_) => output.forward(kind, block.freeze()),
+            // A copy, so that a message of a few bytes does not keep the whole buffer.
+            Ok(read) => output.forward(kind, Bytes::copy_from_slice(&block[..read])),
         }
     }
 }

@@ -9,6 +9,8 @@ use tokio::sync::Notify;
 
 /// Limit on unacknowledged bytes until the server sends its own.
 const BYTES_MAX_DEFAULT: usize = 1 << 20;
+/// Approximate memory that a message takes beside its bytes of output.
+const MESSAGE_BYTES: usize = 256;
 
 /// Output that the server may not have yet.
 pub(crate) struct Outbox {
@@ -24,7 +26,9 @@ struct State {
     last: u64,
     /// The number of the last output that was given to the present connection.
     sent: u64,
+    /// Messages with the bytes that each counts.
     waiting: VecDeque<(ConnectRequest, usize)>,
+    /// The sum of the bytes of all messages.
     bytes: usize,
     bytes_max: usize,
 }
@@ -57,8 +61,9 @@ impl Outbox {
         state.bytes >= state.bytes_max
     }
 
-    /// Adds a message that holds `bytes` bytes of output.
+    /// Adds a message that holds `bytes` bytes of output. The message itself counts, too, so that many small ones have a limit.
     pub(crate) fn push(&self, payload: Payload, bytes: usize) {
+        let bytes = bytes + MESSAGE_BYTES;
         let mut state = self.state.lock();
         state.last += 1;
         let message = ConnectRequest { sandbox_id: String::new(), payload: Some(payload), sequence: state.last };
@@ -125,7 +130,7 @@ mod tests {
             assert_eq!(outbox.next().await.sequence, sequence);
         }
         outbox.acknowledge(1);
-        outbox.rewind(2, 25);
+        outbox.rewind(2, 25 + 2 * MESSAGE_BYTES);
         assert_eq!(outbox.next().await.sequence, 3);
         assert!(!outbox.is_full());
         outbox.push(Payload::Heartbeat(Heartbeat::default()), 10);
@@ -134,5 +139,16 @@ mod tests {
         assert_eq!(outbox.next().await.sequence, 5);
         outbox.acknowledge(5);
         outbox.room().await;
+    }
+    #[tokio::test]
+    async fn many_small_messages_fill_the_outbox() {
+        let outbox = Outbox::default();
+        outbox.rewind(0, 4 << 20);
+        for _ in 0..20_000 {
+            outbox.push(Payload::Heartbeat(Heartbeat::default()), 1);
+        }
+        assert!(outbox.is_full());
+        outbox.acknowledge(20_000);
+        assert!(!outbox.is_full());
     }
 }

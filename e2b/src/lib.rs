@@ -36,6 +36,7 @@ use http::{Method as Verb, Request, Response};
 use tonic::body::Body;
 
 pub use calls::Calls;
+pub use notes::is_paused;
 use refusal::Refusal;
 use state::State;
 pub use user_port::UserPort;

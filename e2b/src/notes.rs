@@ -77,6 +77,11 @@ impl Notes {
     }
 }
 
+/// Returns whether an e2b client created a sandbox, and can connect to it although it does not run.
+pub fn is_paused(sandbox: &v1::Sandbox) -> bool {
+    sandbox.metadata.contains_key(TEMPLATE) && Notes::of(sandbox).state(sandbox) == Some("paused")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +117,10 @@ mod tests {
         assert_eq!(pauses.state(&sandbox("stopping", "expired; kept")), Some("paused"));
         assert_eq!(pauses.state(&sandbox("stopping", "deleted")), None);
         assert!(!pauses.is_resumed_by_traffic(&expired));
+        // Only sandboxes of e2b clients are paused for them.
+        assert!(!is_paused(&sandbox("stopped", "paused; kept")));
+        let of_client = v1::Sandbox { metadata: pauses.into_metadata().expect("metadata"), ..expired };
+        assert!(is_paused(&of_client));
+        assert!(!is_paused(&v1::Sandbox { state: "error".to_owned(), ..of_client }));
     }
 }

@@ -343,6 +343,25 @@ impl Sandboxes {
         Ok(())
     }
 
+    /// Ends what a failed start has left of a sandbox that another call deletes or has deleted: that call may have ended the sandbox
+    /// before its processes and mounts were there. Does nothing for a sandbox that is stopped.
+    async fn end_unrecorded(&self, record: &SandboxRecord) {
+        let is_living = self.inner.living.lock().contains_key(&record.id);
+        let found = self.inner.catalog.sandbox(&record.id).await;
+        if !is_living && matches!(&found, Ok(Some(found)) if found.state == SandboxState::Stopped) {
+            return;
+        }
+        if let Err(status) = self.end(record, "not started").await {
+            warn!(sandbox = record.id, %status, "a sandbox that was deleted while it started was not ended");
+        }
+        if matches!(found, Ok(None))
+            && let Ok(directory) = self.directory(&record.id)
+        {
+            // As in a deletion, a failure leaves only files of no use.
+            let _ = tokio::task::spawn_blocking(move || remove_files(&directory)).await;
+        }
+    }
+
     /// Marks a sandbox whose end failed as failed. Its processes have ended, so it does not count against the limits.
     async fn mark_not_ended(&self, record: &SandboxRecord, status: &Status) {
         let why = format!("not ended: {}", status.message());

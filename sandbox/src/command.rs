@@ -260,7 +260,7 @@ impl Command {
         loop {
             let left = {
                 let state = self.state.lock();
-                let first_kept = (state.output.end() + bytes as u64).saturating_sub(KEPT_BYTES_MAX as u64);
+                let first_kept = state.output.first_kept_after(bytes);
                 let behind = state.readers.values().filter(|reader| reader.offset < first_kept);
                 behind.filter_map(|reader| READER_PATIENCE.checked_sub(reader.moved.elapsed())).max()
             };
@@ -284,6 +284,22 @@ impl Command {
     /// Counts standard input that is sent to the agent.
     pub(crate) fn count_input(&self, bytes: usize) {
         self.state.lock().input_sent += bytes as u64;
+    }
+
+    /// Takes back a count of standard input that was not sent.
+    pub(crate) fn uncount_input(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.input_sent = state.input_sent.saturating_sub(bytes as u64).max(state.input_read);
+        drop(state);
+        self.changes.send_replace(());
+    }
+
+    /// Counts all standard input that was sent as read.
+    pub(crate) fn forget_unread_input(&self) {
+        let mut state = self.state.lock();
+        state.input_sent = state.input_read;
+        drop(state);
+        self.changes.send_replace(());
     }
 
     /// Records how many bytes of standard input the command has read in total.
@@ -395,6 +411,26 @@ mod tests {
         }
         assert_eq!(bytes, 40 * MESSAGE_BYTES);
         feeding.await.expect("fed");
+    }
+
+    #[tokio::test]
+    async fn a_writer_does_not_wait_for_input_that_was_not_sent_or_is_lost() {
+        let within = |command: Arc<Command>| async move {
+            tokio::time::timeout(Duration::from_millis(50), command.room_for_input()).await.is_ok()
+        };
+        let (command, much) = (command(), 2 * usize::try_from(INPUT_BYTES_MAX).expect("small"));
+        command.count_input(much);
+        assert!(!within(Arc::clone(&command)).await);
+        command.uncount_input(much);
+        assert!(within(Arc::clone(&command)).await);
+        command.count_input(much);
+        command.input_was_read(10);
+        assert!(!within(Arc::clone(&command)).await);
+        command.forget_unread_input();
+        assert!(within(Arc::clone(&command)).await);
+        // The call that sent lost input fails late: what was read stays counted.
+        command.uncount_input(much);
+        assert!(within(command).await);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@
 mod container;
 mod image;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ use crate::error::{Result, SandboxError};
 use crate::limits::{Enforced, Limits, Means};
 use crate::process;
 use crate::propagation;
-use crate::runtime::{MountAccess, MountPlace, Runtime, StartSpec, Started, Template};
+use crate::runtime::{MountAccess, MountPlace, Resource, Runtime, StartSpec, Started, Template};
 use container::{Common, SANDBOX_LABEL, SERVER_LABEL};
 
 /// How long the engine may take to answer a call. It is slow while many containers start.
@@ -337,30 +337,38 @@ impl Runtime for DockerRuntime {
         with_hint(&said, self.agent_hint())
     }
 
-    async fn sweep(&self, known: &HashSet<String>) {
+    async fn resources(&self) -> Vec<Resource> {
         if !self.has_leftovers.swap(false, Ordering::Relaxed) {
-            return;
+            return Vec::new();
         }
         let (Ok(docker), Ok(server)) = (self.engine().await, self.server_id()) else {
-            self.has_leftovers.store(true, Ordering::Relaxed);
-            return;
+            self.keep_resources();
+            return Vec::new();
         };
         let filter = HashMap::from([("label", vec![format!("{SERVER_LABEL}={server}")])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filter).build();
         let own = docker.list_containers(Some(options)).await.unwrap_or_else(|error| {
             warn!(%error, "containers of ended sandboxes were not looked for");
-            self.has_leftovers.store(true, Ordering::Relaxed);
+            self.keep_resources();
             Vec::new()
         });
-        for container in own {
-            let labels = container.labels.unwrap_or_default();
-            let sandbox = labels.get(SANDBOX_LABEL).map(String::as_str).unwrap_or_default();
-            let Some(id) = container.id.filter(|_| !known.contains(sandbox)) else { continue };
-            info!(sandbox, container = id, "the container of an unknown sandbox is removed");
-            if !self.remove(&id).await {
-                self.has_leftovers.store(true, Ordering::Relaxed);
-            }
+        let named = own.into_iter().filter_map(|container| {
+            let sandbox = container.labels.unwrap_or_default().remove(SANDBOX_LABEL).unwrap_or_default();
+            Some(Resource { sandbox, name: container.id? })
+        });
+        named.collect()
+    }
+
+    async fn remove_resource(&self, resource: &Resource) {
+        let Resource { sandbox, name } = resource;
+        info!(sandbox, container = name, "the container of an unknown sandbox is removed");
+        if !self.remove(name).await {
+            self.keep_resources();
         }
+    }
+
+    fn keep_resources(&self) {
+        self.has_leftovers.store(true, Ordering::Relaxed);
     }
 
     fn carries_mounts(&self, directory: &Path) -> bool {
@@ -503,7 +511,7 @@ mod tests {
         let error = runtime.probe().await.expect_err("no engine").to_string();
         assert!(error.contains("docker.sock does not answer"), "{error}");
         assert!(runtime.templates().await.is_empty());
-        runtime.sweep(&HashSet::new()).await;
+        assert!(runtime.resources().await.is_empty());
         assert!(runtime.has_leftovers.load(Ordering::Relaxed), "tried again later");
     }
 }

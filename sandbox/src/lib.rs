@@ -44,7 +44,7 @@ pub use link::{Link, LinkOptions, LinkStream, OnOutgoing, PROXY_PORT, Usage};
 pub use local::{HOST_TEMPLATE, LocalOptions, LocalRuntime};
 pub use output::{Chunk, Part, Stream};
 pub use runtime::{
-    MountAccess, MountPlace, Network, Progress, Runtime, StartSpec, Started, TEMPORARY_DIRECTORY, Template,
+    MountAccess, MountPlace, Network, Progress, Resource, Runtime, StartSpec, Started, TEMPORARY_DIRECTORY, Template,
 };
 pub use secret::{Secret, SecretHash};
 pub use state::SandboxState;

@@ -5,6 +5,8 @@ mod outgoing;
 mod ports;
 mod registration;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,7 +40,7 @@ pub use stream::LinkStream;
 /// How long a connection may take to register.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a call waits for an agent that is not connected.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 /// Limit on simultaneous connections of the agent. It has one, and two while it reconnects.
 const CONNECTIONS_MAX: usize = 4;
 /// Limit on messages that wait for the agent.
@@ -52,9 +54,12 @@ const TERMINALS_MAX: usize = 5;
 /// Size limit of each of the two files with the output of a command.
 const SPOOL_BYTES: u64 = 8 << 20;
 /// Delay after which a command that the agent does not name when it registers counts as lost.
-const MISSING_AFTER: Duration = Duration::from_secs(15);
+const MISSING_AFTER: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 15_000 });
 /// Limit on bytes of output that the server has not acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: i32 = 4 << 20;
+
+/// The queue of messages to a connected agent.
+type Orders = mpsc::Sender<Result<wire::ConnectResponse, Status>>;
 
 /// The port of the proxy in a sandbox that has one.
 pub const PROXY_PORT: u16 = 3128;
@@ -137,7 +142,7 @@ struct Agent {
     connection: u64,
     /// Whether it carries connections to ports.
     has_ports: bool,
-    orders: mpsc::Sender<Result<wire::ConnectResponse, Status>>,
+    orders: Orders,
 }
 
 impl Link {
@@ -211,22 +216,26 @@ impl Link {
     /// # Errors
     /// The agent is not connected, or too many commands run.
     pub async fn start_command(&self, spec: CommandSpec) -> Result<Arc<Command>> {
+        self.wait_for_agent().await?;
         let id = new_id("cmd")?;
         let started_ms = (self.inner.options.now_ms)();
-        let command = Command::begin(&self.inner.spool, id.clone(), spec.command.clone(), started_ms);
-        let command = Arc::new(command.map_err(SandboxError::io("the output of a command"))?);
-        {
+        let (command, orders) = {
             let mut state = self.inner.state.lock();
+            // Under one lock with the insertion: the next registration finds no command that was not yet sent.
+            let orders = state.orders()?;
             let running = state.commands.values().filter(|command| command.end().is_none()).count();
             if running >= RUNNING_COMMANDS_MAX {
                 return Err(SandboxError::TooManyCommands(running));
             }
+            let command = Command::begin(&self.inner.spool, id.clone(), spec.command.clone(), started_ms);
+            let command = Arc::new(command.map_err(SandboxError::io("the output of a command"))?);
             state.commands.insert(id.clone(), Arc::clone(&command));
             state.order.push(id.clone());
             for id in state.forget_old_commands() {
                 self.inner.spool.remove(&id);
             }
-        }
+            (command, orders)
+        };
         let order = wire::RunCommandRequest {
             command_id: id.clone(),
             command: spec.command,
@@ -239,8 +248,9 @@ impl Link {
             secrets: spec.secrets.0,
         };
         command.count_input(order.stdin.len());
-        if let Err(error) = self.send(Order::RunCommand(order)).await {
+        if let Err(error) = send_to(&orders, Order::RunCommand(order)).await {
             self.inner.state.lock().forget_command(&id);
+            self.inner.spool.remove(&id);
             return Err(error);
         }
         Ok(command)
@@ -261,16 +271,22 @@ impl Link {
         state.order.iter().filter_map(|id| state.commands.get(id).cloned()).collect()
     }
 
-    /// Sends standard input to a command. Waits while the command has much unread input.
+    /// Sends standard input to a command. Waits while the command has much unread input, unless this is the end of the input.
     ///
     /// # Errors
     /// There is no such command, or the agent is not connected.
     pub async fn write_stdin(&self, id: &str, data: Bytes, is_end: bool) -> Result<()> {
         let command = self.command(id)?;
-        command.count_input(data.len());
+        let bytes = data.len();
+        command.count_input(bytes);
         let input = wire::CommandInput { command_id: command.id.clone(), data, end: is_end };
-        self.send(Order::CommandInput(input)).await?;
-        command.room_for_input().await;
+        if let Err(error) = self.send(Order::CommandInput(input)).await {
+            command.uncount_input(bytes);
+            return Err(error);
+        }
+        if !is_end {
+            command.room_for_input().await;
+        }
         Ok(())
     }
 
@@ -298,11 +314,11 @@ impl Link {
         envs: std::collections::HashMap<String, String>,
         secrets: Secrets,
     ) -> Result<Arc<Terminal>> {
+        self.wait_for_agent().await?;
         let id = new_id("pty")?;
-        let terminal = Terminal::begin(&self.inner.spool, id.clone());
-        let terminal = Arc::new(terminal.map_err(SandboxError::io("the output of a terminal"))?);
-        {
+        let (terminal, orders) = {
             let mut state = self.inner.state.lock();
+            let orders = state.orders()?;
             let open = state.terminals.values().filter(|terminal| terminal.end().is_none()).count();
             if open >= TERMINALS_MAX {
                 return Err(SandboxError::TooManyTerminals(open));
@@ -314,13 +330,17 @@ impl Link {
                 }
                 is_open
             });
+            let terminal = Terminal::begin(&self.inner.spool, id.clone());
+            let terminal = Arc::new(terminal.map_err(SandboxError::io("the output of a terminal"))?);
             state.terminals.insert(id.clone(), Arc::clone(&terminal));
-        }
+            (terminal, orders)
+        };
         let (cols, rows) = (i32::from(size.cols), i32::from(size.rows));
         let order =
             wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, args, cwd, envs, secrets: secrets.0 };
-        if let Err(error) = self.send(Order::CreatePty(order)).await {
+        if let Err(error) = send_to(&orders, Order::CreatePty(order)).await {
             self.inner.state.lock().terminals.remove(&id);
+            self.inner.spool.remove(&id);
             return Err(error);
         }
         Ok(terminal)
@@ -360,9 +380,7 @@ impl Link {
     /// Nothing listens at the port, the sandbox has too many connections, or the agent is not connected or too old.
     pub async fn dial_port(&self, port: u16) -> Result<LinkStream> {
         let dialled = self.inner.ports.expect()?;
-        if tokio::time::timeout(CONNECT_WITHIN, self.connected()).await.is_err() {
-            return Err(SandboxError::NotConnected);
-        }
+        self.wait_for_agent().await?;
         if !self.inner.state.lock().agent.as_ref().is_some_and(|agent| agent.has_ports) {
             return Err(SandboxError::NoPorts);
         }
@@ -399,23 +417,21 @@ impl Link {
         let _ = std::fs::remove_file(&self.inner.options.socket);
     }
 
+    /// Waits for a moment until the agent is connected.
+    async fn wait_for_agent(&self) -> Result<()> {
+        let waited = tokio::time::timeout(CONNECT_WITHIN, self.connected()).await;
+        waited.map_err(|_| SandboxError::NotConnected)
+    }
+
     /// Sends a message to the agent. Waits for a moment if it is not connected.
     async fn send(&self, payload: Order) -> Result<()> {
-        if tokio::time::timeout(CONNECT_WITHIN, self.connected()).await.is_err() {
-            return Err(SandboxError::NotConnected);
-        }
-        let orders = self.inner.state.lock().agent.as_ref().map(|agent| agent.orders.clone());
-        let orders = orders.ok_or(SandboxError::NotConnected)?;
-        let message = wire::ConnectResponse { payload: Some(payload) };
-        orders.send(Ok(message)).await.map_err(|_| SandboxError::NotConnected)
+        self.wait_for_agent().await?;
+        let orders = self.inner.state.lock().orders()?;
+        send_to(&orders, payload).await
     }
 
     /// Checks the first message of a connection. Returns the number of the connection.
-    fn register(
-        &self,
-        first: &wire::ConnectRequest,
-        orders: &mpsc::Sender<Result<wire::ConnectResponse, Status>>,
-    ) -> Result<u64, Status> {
+    fn register(&self, first: &wire::ConnectRequest, orders: &Orders) -> Result<u64, Status> {
         let Some(Payload::Register(register)) = &first.payload else {
             return Err(Status::unauthenticated("the first message registers"));
         };
@@ -443,6 +459,8 @@ impl Link {
                 state.order.push(id.clone());
             }
         }
+        // Input that was on its way to the earlier connection may be lost, and is not waited for.
+        state.commands.values().for_each(|command| command.forget_unread_input());
         let is_missing =
             |command: &&Arc<Command>| command.end().is_none() && !register.running_commands.contains(&command.id);
         let missing: Vec<_> = state.commands.values().filter(is_missing).cloned().collect();
@@ -568,6 +586,11 @@ impl Link {
 }
 
 impl State {
+    /// Returns the queue of messages to the agent. Fails if it is not connected.
+    fn orders(&self) -> Result<Orders> {
+        self.agent.as_ref().map(|agent| agent.orders.clone()).ok_or(SandboxError::NotConnected)
+    }
+
     /// Takes over the commands and terminals of an earlier server.
     fn restore(&mut self, spool: &Spool) -> std::io::Result<()> {
         let mut found = spool.load()?;
@@ -633,58 +656,15 @@ impl AgentService for Link {
     }
 }
 
+/// Sends a message to the agent of a connection. Fails if the connection has ended.
+async fn send_to(orders: &Orders, payload: Order) -> Result<()> {
+    let message = wire::ConnectResponse { payload: Some(payload) };
+    orders.send(Ok(message)).await.map_err(|_| SandboxError::NotConnected)
+}
+
 /// Makes a random id: a prefix and 80 random bits.
 pub(crate) fn new_id(prefix: &str) -> Result<String> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|error| SandboxError::io("random numbers")(std::io::Error::other(error)))?;
     Ok(format!("{prefix}-{}", data_encoding::BASE32_NOPAD.encode(&random).to_ascii_lowercase()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn another_sandbox_and_a_replayed_secret_do_not_register() {
-        let directory = tempfile::tempdir().expect("made");
-        let secret = Secret::generate().expect("random");
-        let saved = Arc::new(Mutex::new(Vec::new()));
-        let save = Arc::clone(&saved);
-        let link = Link::listen(LinkOptions {
-            sandbox_id: "sbx-one".to_owned(),
-            socket: directory.path().join("agent.sock"),
-            owner: None,
-            credential: secret.hash(),
-            save_credential: Box::new(move |credential| save.lock().push(credential)),
-            heartbeat: Duration::from_secs(30),
-            orphaned_after: Duration::from_secs(60),
-            spool: directory.path().join("output"),
-            on_outgoing: None,
-            now_ms: || 0,
-        })
-        .expect("listens");
-        let (orders, mut told) = mpsc::channel(4);
-        let register = |outer: &str, inner: &str, secret: &str| {
-            let (sandbox_id, secret) = (inner.to_owned(), secret.to_owned());
-            let request = wire::RegisterRequest { sandbox_id, secret, ..wire::RegisterRequest::default() };
-            let payload = Some(Payload::Register(request));
-            let sandbox_id = outer.to_owned();
-            link.register(&wire::ConnectRequest { sandbox_id, payload, ..wire::ConnectRequest::default() }, &orders)
-        };
-        for (outer, inner) in [("sbx-two", "sbx-two"), ("sbx-two", "sbx-one"), ("sbx-one", "sbx-two"), ("", "")] {
-            assert!(register(outer, inner, secret.reveal()).is_err(), "{outer} {inner}");
-        }
-        assert!(register("sbx-one", "sbx-one", "guessed").is_err());
-        assert!(!link.is_connected() && told.try_recv().is_err());
-        assert!(register("sbx-one", "sbx-one", secret.reveal()).is_ok());
-        let first = told.try_recv().expect("an answer").expect("good");
-        let Some(Order::RegisterResponse(response)) = first.payload else { panic!("{first:?}") };
-        assert!(saved.lock().is_empty(), "the agent may not have the next secret");
-        // The agent used its next secret, so it has it: the first one is worth nothing.
-        assert!(register("sbx-one", "sbx-one", &response.resume_token).is_ok());
-        assert_eq!(*saved.lock(), [SecretHash::of(&response.resume_token)], "the next server admits the agent");
-        assert!(register("sbx-one", "sbx-one", secret.reveal()).is_err());
-        link.close("the test ends");
-        assert!(register("sbx-one", "sbx-one", &response.resume_token).is_err());
-    }
 }

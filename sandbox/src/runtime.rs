@@ -1,6 +1,5 @@
 //! The interface of runtimes, which start and end sandboxes.
 
-use std::collections::HashSet;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -61,8 +60,17 @@ pub trait Runtime: Send + Sync {
     /// Returns the last log lines of the agent of a sandbox that did not start. `files` is the directory of the runtime.
     async fn last_words(&self, handle: &str, files: &Path) -> String;
 
-    /// Removes what the runtime still holds for sandboxes of this server that are not among the known ones.
-    async fn sweep(&self, _known: &HashSet<String>) {}
+    /// Lists the resources that the runtime holds for sandboxes of this server, if resources of ended sandboxes may be among them.
+    async fn resources(&self) -> Vec<Resource> {
+        Vec::new()
+    }
+
+    /// Removes a resource. If that fails, the next call of [`Runtime::resources`] lists it again.
+    async fn remove_resource(&self, _resource: &Resource) {}
+
+    /// Lets the next call of [`Runtime::resources`] list all resources again, because the listed ones were not compared with the
+    /// sandboxes.
+    fn keep_resources(&self) {}
 
     /// Returns whether mounts below a directory reach sandboxes that already run. If they do, a sandbox outlives its server: the
     /// next server mounts the workspace again.
@@ -206,6 +214,15 @@ pub struct Started {
     pub handle: String,
     /// What enforces its limits.
     pub enforced: Vec<Enforced>,
+}
+
+/// Something that a runtime holds for a sandbox, such as a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// The id of the sandbox.
+    pub sandbox: String,
+    /// The name of the resource in the runtime.
+    pub name: String,
 }
 
 /// What sandboxes can be started from.

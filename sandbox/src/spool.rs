@@ -74,10 +74,10 @@ impl Spool {
         self.directory.join(format!("{id}.{part}"))
     }
 
-    /// Begins the output of a command or terminal.
+    /// Begins the output of a command or terminal. Leaves no files if that fails.
     pub(crate) fn begin(&self, id: &str, description: &[u8]) -> io::Result<SpoolWriter> {
-        fs::write(self.path(id, "start"), description)?;
-        self.go_on(id)
+        let begun = fs::write(self.path(id, "start"), description).and_then(|()| self.go_on(id));
+        begun.inspect_err(|_| self.remove(id))
     }
 
     /// Goes on with output that an earlier server began.
@@ -95,7 +95,8 @@ impl Spool {
         }
     }
 
-    /// Reads the output of all commands and terminals that an earlier server has left.
+    /// Reads the output of all commands and terminals that an earlier server has left. Removes frames that are cut, so that further
+    /// output follows the last whole frame.
     pub(crate) fn load(&self) -> io::Result<Vec<Spooled>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -104,7 +105,10 @@ impl Spool {
             let description = fs::read(self.path(id, "start"))?;
             let mut frames = Vec::new();
             for part in ["old", "new"] {
-                read_frames(&self.path(id, part), &mut frames)?;
+                let path = self.path(id, part);
+                if let Some(end) = read_frames(&path, &mut frames)? {
+                    File::options().write(true).open(&path)?.set_len(end)?;
+                }
             }
             found.push(Spooled { id: id.to_owned(), description, frames });
         }
@@ -138,15 +142,16 @@ impl SpoolWriter {
     }
 }
 
-/// Reads the frames of a file, up to one that is cut.
-fn read_frames(path: &Path, frames: &mut Vec<Frame>) -> io::Result<()> {
+/// Reads the frames of a file, up to one that is cut. Returns the end of the last whole frame if bytes follow it.
+fn read_frames(path: &Path, frames: &mut Vec<Frame>) -> io::Result<Option<u64>> {
     let mut bytes = Vec::new();
     match File::open(path) {
         Ok(mut file) => file.read_to_end(&mut bytes)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut rest = Bytes::from(bytes);
+    let (file_bytes, mut end) = (rest.len(), 0);
     while rest.len() >= HEAD_BYTES {
         let head = rest.split_to(HEAD_BYTES);
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
@@ -163,8 +168,9 @@ fn read_frames(path: &Path, frames: &mut Vec<Frame>) -> io::Result<()> {
             _ => break,
         };
         frames.push(Frame { sequence, content });
+        end = file_bytes - rest.len();
     }
-    Ok(())
+    Ok((end < file_bytes).then_some(end as u64))
 }
 
 #[cfg(test)]
@@ -197,6 +203,12 @@ mod tests {
         let bytes = fs::read(&newer).expect("read");
         fs::write(&newer, &bytes[..bytes.len() - 1]).expect("cut");
         assert_eq!(spool.load().expect("read")[0].frames.last().map(|frame| frame.sequence), Some(9));
+        // Further output follows the whole frames, so that the server after the next one reads it.
+        let next = output(10, 100, "0123456789");
+        spool.go_on("cmd-1").expect("goes on").write(&next).expect("written");
+        let found = spool.load().expect("read");
+        let kept = &found[0].frames;
+        assert_eq!(kept[kept.len() - 2..], [frames[9].clone(), next]);
         spool.remove("cmd-1");
         assert!(spool.load().expect("read").is_empty());
     }

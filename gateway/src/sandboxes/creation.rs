@@ -268,6 +268,7 @@ impl Sandboxes {
                 let keep = if super::owns_workspace(&record) { Keep::Nothing } else { Keep::WorkspaceAndHome };
                 if let Err(error) = self.delete(&owner.project, &record.id, keep).await {
                     warn!(sandbox = record.id, %error, "the rest of a sandbox was not removed");
+                    self.end_unrecorded(&record).await;
                 }
                 Err(status)
             }
@@ -412,6 +413,8 @@ impl Sandboxes {
         let ready = tokio::select! {
             ready = tokio::time::timeout(READY_WITHIN, link.connected()) => ready.is_ok(),
             () = runtime.ended(&started.handle) => false,
+            // A deletion may have removed the socket that the agent dials.
+            () = self.left_start(&record.id) => return Err(super::lifecycle::cancelled()),
         };
         // The secret is valid once, and was used.
         let _ = std::fs::remove_file(directory.join(LINK).join("secret"));
@@ -430,7 +433,9 @@ impl Sandboxes {
                 return Err(sandbox_status(&SandboxError::NotStarted(message)));
             }
         }
-        catalog.set_sandbox_state(&record.id, SandboxState::Running, "", self.now()).await?;
+        if !catalog.set_sandbox_state(&record.id, SandboxState::Running, "", self.now()).await? {
+            return Err(super::lifecycle::cancelled());
+        }
         self.spawn_watch(record, started.handle);
         let (sandboxes, id) = (self.clone(), record.id.clone());
         tokio::spawn(async move { sandboxes.announce_agent(id, link).await });

@@ -19,10 +19,17 @@ const METADATA_MAX: usize = 64;
 const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Minimum interval of the checks for expired sandboxes.
 const EXPIRY_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Interval of the checks whether a sandbox was deleted while it starts.
+const START_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const PAUSED: &str = "paused; the workspace was committed and kept";
 
 fn invalid(why: impl Into<String>) -> Status {
     Failure::new(Reason::Invalid, why).into_status()
+}
+
+/// Returns the status of a start during which the sandbox was deleted or stopped.
+pub(super) fn cancelled() -> Status {
+    Failure::new(Reason::Cancelled, "the sandbox was deleted or stopped while it started").into_status()
 }
 
 /// Checks the number and the size of the metadata of a sandbox.
@@ -48,6 +55,18 @@ impl Sandboxes {
             return Err(Failure::new(Reason::SandboxLimit, message).into_status());
         }
         Ok(others)
+    }
+
+    /// Completes when a sandbox that was starting is in another state or has no record any more.
+    pub(super) async fn left_start(&self, id: &str) {
+        loop {
+            tokio::time::sleep(START_CHECK_INTERVAL).await;
+            match self.inner.catalog.sandbox(id).await {
+                Ok(found) if found.as_ref().is_none_or(|record| record.state != SandboxState::Starting) => return,
+                // A catalog that does not answer says nothing about the sandbox.
+                _ => {}
+            }
+        }
     }
 
     /// Returns the time until the next check for expired sandboxes, at most `interval`.
@@ -125,6 +144,7 @@ impl Sandboxes {
             if let Err(error) = self.stop(&record, &format!("not started again: {}", status.message())).await {
                 warn!(sandbox = record.id, %error, "a sandbox that did not start again was not ended");
             }
+            self.end_unrecorded(&record).await;
             return Err(status);
         }
         info!(sandbox = record.id, "sandbox runs again");

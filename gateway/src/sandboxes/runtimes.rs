@@ -1,5 +1,6 @@
 //! The runtimes of the server, and which one starts a sandbox.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -126,12 +127,24 @@ impl Sandboxes {
     /// Lets the runtimes remove their resources of sandboxes that are not alive in the catalog.
     pub(super) async fn sweep_runtimes(&self) {
         let Ok(parts) = self.parts() else { return };
-        let known = match self.inner.catalog.living_sandboxes().await {
-            Ok(known) => known.into_iter().map(|record| record.id).collect(),
-            Err(error) => return warn!(%error, "the living sandboxes are not known"),
-        };
         for slot in &parts.runtimes {
-            slot.runtime.sweep(&known).await;
+            let runtime = &slot.runtime;
+            // Listed before the records are read: a sandbox that is created meanwhile is not in the list, or has its record.
+            let resources = runtime.resources().await;
+            if resources.is_empty() {
+                continue;
+            }
+            let living: HashSet<String> = match self.inner.catalog.living_sandboxes().await {
+                Ok(living) => living.into_iter().map(|record| record.id).collect(),
+                Err(error) => {
+                    warn!(%error, "the living sandboxes are not known");
+                    runtime.keep_resources();
+                    continue;
+                }
+            };
+            for resource in resources.iter().filter(|resource| !living.contains(&resource.sandbox)) {
+                runtime.remove_resource(resource).await;
+            }
         }
     }
 }

@@ -10,7 +10,9 @@ use tracing::warn;
 
 use super::home::Keep;
 use super::lifecycle::PAUSED;
+use super::messages::sandbox_message;
 use super::{Sandboxes, creation, events};
+use crate::catalog::SandboxRecord;
 use crate::project::ProjectName;
 
 /// The numbers of resources that a sweep removed.
@@ -51,10 +53,15 @@ impl Sandboxes {
             }
         }
         let ended = self.inner.catalog.ended_sandboxes().await?;
-        // A paused sandbox can still be resumed.
-        for record in ended.into_iter().filter(|record| record.reason != PAUSED) {
+        for record in ended.into_iter().filter(|record| !is_paused(record)) {
             let directory = self.directory(&record.id)?;
             let bytes = tokio::task::spawn_blocking(move || bytes_below(&directory)).await.unwrap_or(0);
+            // Held until the record is deleted, so that no call resumes the sandbox. One may have done so since the list was read.
+            let _turn = parts.reserving.lock().await;
+            let Some(record) = self.inner.catalog.sandbox(&record.id).await? else { continue };
+            if record.state.is_alive() || is_paused(&record) {
+                continue;
+            }
             match self.delete(&record.project, &record.id, Keep::WorkspaceAndHome).await {
                 Ok(()) => (swept.sandboxes, swept.bytes) = (swept.sandboxes + 1, swept.bytes + bytes),
                 Err(status) => warn!(sandbox = record.id, %status, "a sandbox that has ended was not forgotten"),
@@ -81,6 +88,11 @@ impl Sandboxes {
         self.sweep_homes().await?;
         Ok(swept)
     }
+}
+
+/// Returns whether a sandbox was paused by a call, or is paused for e2b clients: it can be resumed.
+fn is_paused(record: &SandboxRecord) -> bool {
+    record.reason == PAUSED || amalgam_e2b::is_paused(&sandbox_message(record))
 }
 
 /// Logs that a directory was not removed, and returns the status for the caller.

@@ -1,18 +1,31 @@
 //! Sandboxes in containers of a real Docker engine, which `make integration` starts. The image is made of a busybox of this machine.
+//! One test has an engine of its own, which only answers.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
-use amalgam_gateway::{DockerSettings, RuntimeChoice, WebhookOptions};
-use http::Method;
+use amalgam_engine::Time;
+use amalgam_gateway::{
+    Catalog, DockerSettings, ProjectName, RuntimeChoice, SandboxOptions, SandboxRecord, WebhookOptions,
+};
+use amalgam_sandbox::{SandboxState, SecretHash};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
 
 use crate::checkouts::{assert_life_in_a_checkout, by_checkout};
 use crate::receiver::Receiver;
-use crate::running::Setup;
-use crate::site::{Site, agent};
+use crate::running::{Running, Setup, now};
+use crate::site::{Site, WITHIN, agent};
 use crate::terminals::{read_until, send, type_in};
 
 /// The environment variable with the socket of the engine.
@@ -357,4 +370,108 @@ async fn docker_sandbox_shows_a_read_only_workspace_that_cannot_be_written() {
     assert_eq!(site.run(&id, "cat file").await["stdout"], "text\n");
     assert_ne!(site.run(&id, "echo more > file").await["exitCode"], 0);
     site.server.stop().await;
+}
+
+/// The sandbox whose record is written while [`Containers`] are listed.
+const NEW: &str = "sbx-new";
+
+/// The answers of an engine with two containers: one of a sandbox that is being created, one of a sandbox without a record.
+#[derive(Default)]
+struct Containers {
+    /// Set when the containers can be listed.
+    catalog: OnceLock<Catalog>,
+    /// The paths of the containers that were removed.
+    removed: Mutex<Vec<String>>,
+}
+
+impl Containers {
+    /// Answers the calls to a socket.
+    fn serve(self: &Arc<Self>, listener: UnixListener) -> JoinSet<()> {
+        let mut task = JoinSet::new();
+        let containers = Arc::clone(self);
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let containers = Arc::clone(&containers);
+                connections.spawn(async move {
+                    let service = service_fn(|request| answer(Arc::clone(&containers), request));
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        task
+    }
+
+    async fn list(&self) -> (StatusCode, Value) {
+        let Some(catalog) = self.catalog.get() else {
+            return (StatusCode::INTERNAL_SERVER_ERROR, json!({"message": "not yet"}));
+        };
+        let record = SandboxRecord {
+            id: NEW.to_owned(),
+            project: ProjectName::new("default").unwrap(),
+            name: String::new(),
+            state: SandboxState::Starting,
+            reason: String::new(),
+            template: IMAGE.to_owned(),
+            runtime: "docker".to_owned(),
+            handle: String::new(),
+            workspace: "workspaces/main".to_owned(),
+            key_id: String::new(),
+            agent: "ann".to_owned(),
+            credential: SecretHash::from_hex(""),
+            config: json!({}),
+            created: now(),
+            expires: Time(now().0 + 3_600_000_000_000),
+        };
+        catalog.add_sandbox(&record).await.unwrap();
+        let container = |id: &str, sandbox: &str| json!({"Id": id, "Labels": {"dev.amalgam.sandbox": sandbox}});
+        (StatusCode::OK, json!([container("new", NEW), container("gone", "sbx-gone")]))
+    }
+}
+
+async fn answer(containers: Arc<Containers>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (status, body) = match method {
+        Method::DELETE => {
+            containers.removed.lock().unwrap().push(path);
+            (StatusCode::NO_CONTENT, Value::Null)
+        }
+        _ if path.ends_with("/version") => (StatusCode::OK, json!({"ApiVersion": "1.45"})),
+        _ if path.ends_with("/containers/json") => containers.list().await,
+        _ => (StatusCode::NOT_FOUND, json!({"message": "not found"})),
+    };
+    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", "application/json".parse().unwrap());
+    Ok(response)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_container_of_a_sandbox_that_is_created_while_containers_are_listed_stays() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("docker.sock");
+    let containers = Arc::new(Containers::default());
+    let _task = containers.serve(UnixListener::bind(&socket).unwrap());
+    let mut server = Running::with_sandboxes(|home| {
+        let settings = DockerSettings { socket, network: None, pulls: false };
+        SandboxOptions {
+            runtimes: vec![RuntimeChoice::Docker(settings)],
+            expiry_interval: Duration::from_millis(100),
+            ..SandboxOptions::new(home.join("sandboxes"), scratch.path().join("agent"))
+        }
+    })
+    .await;
+    assert!(containers.catalog.set(server.catalog.clone()).is_ok());
+    let removed = || containers.removed.lock().unwrap().clone();
+    let began = Instant::now();
+    while !removed().iter().any(|path| path.ends_with("/gone")) {
+        assert!(began.elapsed() < WITHIN, "{:?}", removed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(removed().len(), 1, "{:?}", removed());
+    server.stop().await;
 }

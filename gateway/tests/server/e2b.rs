@@ -290,6 +290,33 @@ async fn a_request_repeated_after_a_disconnect_creates_no_second_sandbox() {
     site.server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_keeps_sandboxes_that_a_time_out_paused_and_forgets_those_that_it_ended() {
+    let mut site = Site::start_in(setup(), |options| options.expiry_interval = Duration::from_millis(100)).await;
+    let admin = site.server.key("admin", &[], false).await;
+    let key = [("x-api-key", site.key.as_str())];
+    let create = async |body: Value| {
+        let made = site.server.e2b(Method::POST, "/v2/sandboxes", &key, body.to_string()).await;
+        assert_eq!(made.status, 201, "{:?}", made.bytes);
+        made.json()["sandboxID"].as_str().unwrap().to_owned()
+    };
+    let paused = create(json!({"templateID": "base", "timeout": 1, "autoPause": true})).await;
+    let ended = create(json!({"templateID": "base", "timeout": 1})).await;
+    for id in [&paused, &ended] {
+        site.reach(id, "stopped").await;
+    }
+    let collected = site.server.rest(Method::POST, "/api/v1/gc", &[("x-api-key", admin.as_str())], "{}").await;
+    assert_eq!(collected.status, 200, "{:?}", collected.bytes);
+    let connect = async |id: &str| {
+        site.server.e2b(Method::POST, &format!("/v2/sandboxes/{id}/connect"), &key, "{\"timeout\": 60}").await
+    };
+    let resumed = connect(&paused).await;
+    assert_eq!(resumed.status, 201, "{:?}", resumed.bytes);
+    assert_eq!(connect(&ended).await.status, 404);
+    assert_eq!(site.call(Method::GET, &format!("/sandboxes/{ended}"), Value::Null).await.status, 404);
+    site.server.stop().await;
+}
+
 /// The query of a signed URL, as e2b clients make it.
 fn signed(path: &str, operation: &str, user: &str, token: &str, expiration: Option<i64>) -> String {
     use sha2::Digest as _;

@@ -340,13 +340,18 @@ async fn a_sandbox_that_exhausts_its_memory_is_contained_and_another_one_is_undi
 
 /// The process of the agent of a sandbox, on the host.
 fn agent_of(sandbox: &str) -> String {
+    agents_of(sandbox).pop().expect("an agent")
+}
+
+/// The processes on this machine that are agents of a sandbox.
+pub fn agents_of(sandbox: &str) -> Vec<String> {
     let variable = format!("SANDBOX_ID={sandbox}");
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
-    let mut found = processes.filter(|pid| {
+    let agents = processes.filter(|pid| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let is_agent = std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "agent");
         is_agent && environ.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
     });
-    found.next().expect("an agent")
+    agents.collect()
 }

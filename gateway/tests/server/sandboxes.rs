@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _};
 use tonic::Request;
 
+use crate::hostile_sandbox::agents_of;
 use crate::running::now;
 use crate::site::{Site, WITHIN};
 
@@ -94,6 +95,44 @@ async fn output_is_streamed_and_read_again_from_an_offset() {
     assert_eq!((text.as_str(), &lines.last().unwrap()["type"]), ("n\u{fffd}", &"exit".into()));
     let commands = site.call(Method::GET, &format!("/sandboxes/{id}/process"), Value::Null).await.json();
     assert_eq!(commands["commands"].as_array().unwrap().len(), 2, "{commands}");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn input_after_much_input_with_the_start_is_taken_while_the_command_runs() {
+    const BYTES: usize = 2 << 20;
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    let mut client = SandboxServiceClient::new(site.server.channel().await);
+    // The first command reads what came with its start; the second one reads nothing, and its writer says that no more comes.
+    let commands =
+        [(format!("head -c {BYTES} > /dev/null; sleep 60"), &["x", ""][..]), ("sleep 60".to_owned(), &[""][..])];
+    for (command, inputs) in commands {
+        let mut request = Request::new(v1::StreamCommandRequest {
+            sandbox_id: id.clone(),
+            command: command.clone(),
+            stdin: vec![b'i'; BYTES].into(),
+            stdin_open: true,
+            ..v1::StreamCommandRequest::default()
+        });
+        request.metadata_mut().insert("x-api-key", site.key.parse().unwrap());
+        let mut stream = client.stream_command(request).await.unwrap().into_inner();
+        let command_id = stream.message().await.unwrap().unwrap().command_id;
+        for data in inputs {
+            let mut request = Request::new(v1::WriteCommandRequest {
+                sandbox_id: id.clone(),
+                command_id: command_id.clone(),
+                data: data.as_bytes().to_vec().into(),
+                end: data.is_empty(),
+            });
+            request.metadata_mut().insert("x-api-key", site.key.parse().unwrap());
+            let written = tokio::time::timeout(Duration::from_secs(5), client.write_command(request)).await;
+            assert!(matches!(written, Ok(Ok(_))), "{command}: {written:?}");
+        }
+        let all = site.call(Method::GET, &format!("/sandboxes/{id}/process"), Value::Null).await.json();
+        let found = all["commands"].as_array().unwrap().iter().find(|one| one["commandId"] == command_id.as_str());
+        assert!(found.is_some_and(|one| one["running"] == true), "{all}");
+    }
     site.server.stop().await;
 }
 
@@ -418,6 +457,36 @@ async fn a_sandbox_whose_end_failed_is_marked_and_can_be_deleted_later() {
     let deleted = call(Method::DELETE, &path, "").await;
     assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
     assert!(site.server.catalog.sandbox(ID).await.unwrap().is_none());
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_that_is_deleted_while_it_starts_leaves_no_processes_and_no_mounts() {
+    let mut site = Site::start().await;
+    assert_eq!(site.call(Method::POST, "/workspaces", json!({"workspaceId": "main"})).await.status, 200);
+    let body = json!({"template": "host", "workspace": "workspaces/main"});
+    for _ in 0..10 {
+        let create = site.call(Method::POST, "/sandboxes", body.clone());
+        let delete = async {
+            let began = Instant::now();
+            loop {
+                let listed = site.call(Method::GET, "/sandboxes", Value::Null).await.json();
+                if let Some(id) = listed["items"][0]["id"].as_str() {
+                    let path = format!("/sandboxes/{id}?keep_workspace=true");
+                    return (id.to_owned(), site.call(Method::DELETE, &path, Value::Null).await);
+                }
+                assert!(began.elapsed() < WITHIN, "{listed}");
+            }
+        };
+        let (created, (id, deleted)) = tokio::join!(create, delete);
+        assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
+        assert_eq!(agents_of(&id), Vec::<String>::new(), "{:?}", created.bytes);
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&id), "{mounts}");
+        assert_eq!(site.call(Method::GET, &format!("/sandboxes/{id}"), Value::Null).await.status, 404);
+    }
+    let id = site.create(body).await;
+    assert_eq!(site.run(&id, "echo runs").await["stdout"], "runs\n");
     site.server.stop().await;
 }
 
