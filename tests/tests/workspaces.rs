@@ -150,7 +150,7 @@ fn labels_notes_and_rewards_come_with_the_commit_or_later() {
         let mut tree = workspaces.open(&ws("main")).expect("open");
         tree.write("a", b"1").expect("write");
         let before = store.last_operation().expect("log");
-        let change = Change::new("all at once").label(v1.clone()).note("well done").reward(0.5);
+        let change = Change::new("all at once").label(v1.clone()).label(v1.clone()).note("well done").reward(0.5);
         let done = workspaces.commit(&ws("main"), &mut tree, &change, &ada()).expect("commit");
         assert_eq!(store.last_operation().expect("log"), before + 1, "one operation");
         assert_eq!(labels.find(&v1).expect("find"), Some(done.snapshot));

@@ -1,6 +1,6 @@
 //! Commits to a workspace: adds a snapshot of a tree on top of its head.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::label::{
     LABEL_PREFIX, LabelName, NOTE_PREFIX, REWARD_PREFIX, note_reference, note_value, reward_reference, reward_value,
@@ -233,8 +233,10 @@ impl Workspaces {
     /// Returns the references to set in the transaction of a commit: labels, note, reward and resolutions. They may
     /// exist already.
     fn extra_refs(&self, snapshot: SnapshotId, change: &Change) -> Result<Vec<Step>> {
+        // A label may be listed twice, and a transaction sets each reference once.
+        let labels: BTreeSet<_> = change.labels.iter().collect();
         let mut extra_refs: Vec<_> =
-            change.labels.iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();
+            labels.into_iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();
         if let Some(note) = &change.note {
             extra_refs.push((note_reference(snapshot), note_value(note)?));
         }
