@@ -219,9 +219,7 @@ impl Link {
         self.wait_for_agent().await?;
         let id = new_id("cmd")?;
         let started_ms = (self.inner.options.now_ms)();
-        let command = Command::begin(&self.inner.spool, id.clone(), spec.command.clone(), started_ms);
-        let command = Arc::new(command.map_err(SandboxError::io("the output of a command"))?);
-        let orders = {
+        let (command, orders) = {
             let mut state = self.inner.state.lock();
             // Under one lock with the insertion: the next registration finds no command that was not yet sent.
             let orders = state.orders()?;
@@ -229,12 +227,14 @@ impl Link {
             if running >= RUNNING_COMMANDS_MAX {
                 return Err(SandboxError::TooManyCommands(running));
             }
+            let command = Command::begin(&self.inner.spool, id.clone(), spec.command.clone(), started_ms);
+            let command = Arc::new(command.map_err(SandboxError::io("the output of a command"))?);
             state.commands.insert(id.clone(), Arc::clone(&command));
             state.order.push(id.clone());
             for id in state.forget_old_commands() {
                 self.inner.spool.remove(&id);
             }
-            orders
+            (command, orders)
         };
         let order = wire::RunCommandRequest {
             command_id: id.clone(),
@@ -250,6 +250,7 @@ impl Link {
         command.count_input(order.stdin.len());
         if let Err(error) = send_to(&orders, Order::RunCommand(order)).await {
             self.inner.state.lock().forget_command(&id);
+            self.inner.spool.remove(&id);
             return Err(error);
         }
         Ok(command)
@@ -313,11 +314,11 @@ impl Link {
         envs: std::collections::HashMap<String, String>,
         secrets: Secrets,
     ) -> Result<Arc<Terminal>> {
+        self.wait_for_agent().await?;
         let id = new_id("pty")?;
-        let terminal = Terminal::begin(&self.inner.spool, id.clone());
-        let terminal = Arc::new(terminal.map_err(SandboxError::io("the output of a terminal"))?);
-        {
+        let (terminal, orders) = {
             let mut state = self.inner.state.lock();
+            let orders = state.orders()?;
             let open = state.terminals.values().filter(|terminal| terminal.end().is_none()).count();
             if open >= TERMINALS_MAX {
                 return Err(SandboxError::TooManyTerminals(open));
@@ -329,13 +330,17 @@ impl Link {
                 }
                 is_open
             });
+            let terminal = Terminal::begin(&self.inner.spool, id.clone());
+            let terminal = Arc::new(terminal.map_err(SandboxError::io("the output of a terminal"))?);
             state.terminals.insert(id.clone(), Arc::clone(&terminal));
-        }
+            (terminal, orders)
+        };
         let (cols, rows) = (i32::from(size.cols), i32::from(size.rows));
         let order =
             wire::CreatePtyRequest { pty_id: id.clone(), cols, rows, shell, args, cwd, envs, secrets: secrets.0 };
-        if let Err(error) = self.send(Order::CreatePty(order)).await {
+        if let Err(error) = send_to(&orders, Order::CreatePty(order)).await {
             self.inner.state.lock().terminals.remove(&id);
+            self.inner.spool.remove(&id);
             return Err(error);
         }
         Ok(terminal)

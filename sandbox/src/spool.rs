@@ -74,10 +74,10 @@ impl Spool {
         self.directory.join(format!("{id}.{part}"))
     }
 
-    /// Begins the output of a command or terminal.
+    /// Begins the output of a command or terminal. Leaves no files if that fails.
     pub(crate) fn begin(&self, id: &str, description: &[u8]) -> io::Result<SpoolWriter> {
-        fs::write(self.path(id, "start"), description)?;
-        self.go_on(id)
+        let begun = fs::write(self.path(id, "start"), description).and_then(|()| self.go_on(id));
+        begun.inspect_err(|_| self.remove(id))
     }
 
     /// Goes on with output that an earlier server began.

@@ -1,5 +1,6 @@
 //! Tests of a link without an agent: the tests register as one.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::*;
@@ -81,4 +82,45 @@ async fn a_command_that_is_started_before_the_agent_registers_is_not_lost() {
     tokio::time::sleep(MISSING_AFTER * 3).await;
     assert_eq!(command.end(), None);
     link.close("the test ends");
+}
+
+#[tokio::test]
+async fn refused_and_unsent_commands_and_terminals_leave_no_files() {
+    const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+    let directory = tempfile::tempdir().expect("made");
+    let secret = Secret::generate().expect("random");
+    let link = Link::listen(options(directory.path(), &secret)).expect("listens");
+    let files = || std::fs::read_dir(directory.path().join("output")).expect("a directory").count();
+    let open = || {
+        let shell = (String::new(), Vec::new());
+        link.open_terminal(SIZE, shell, String::new(), HashMap::new(), Secrets::default())
+    };
+    // Without an agent.
+    assert!(matches!(open().await, Err(SandboxError::NotConnected)));
+    assert!(matches!(link.start_command(CommandSpec::default()).await, Err(SandboxError::NotConnected)));
+    assert_eq!(files(), 0);
+    // With an agent that takes as many terminals as it may, and no more.
+    let (orders, mut told) = mpsc::channel(TERMINALS_MAX + 1);
+    assert!(register(&link, &orders, (SANDBOX, SANDBOX), secret.reveal()).is_ok());
+    link.inner.connected.send_replace(true);
+    for _ in 0..TERMINALS_MAX {
+        open().await.expect("opened");
+    }
+    let files_open = files();
+    assert!(matches!(open().await, Err(SandboxError::TooManyTerminals(TERMINALS_MAX))));
+    assert_eq!(files(), files_open);
+    // The connection breaks before the order is sent.
+    told.close();
+    assert!(matches!(link.start_command(CommandSpec::default()).await, Err(SandboxError::NotConnected)));
+    let first = link.inner.state.lock().terminals.pop_first().expect("a terminal").0;
+    link.inner.spool.remove(&first);
+    let files_open = files();
+    assert!(matches!(open().await, Err(SandboxError::NotConnected)));
+    assert_eq!(files(), files_open);
+    link.close("the test ends");
+    // The next server finds the open terminals, and no others.
+    let next = Link::listen(options(directory.path(), &secret)).expect("listens");
+    assert_eq!(next.inner.state.lock().terminals.len(), TERMINALS_MAX - 1);
+    assert!(next.commands().is_empty());
+    next.close("the test ends");
 }
