@@ -237,6 +237,27 @@ fn an_object_is_purged_wherever_it_is() {
 }
 
 #[test]
+fn content_is_purged_by_a_path_that_is_a_directory_elsewhere() {
+    over_all(|place| {
+        let store = place.store();
+        let first = write(&store, None, &[("secret/kept", b"kept")]);
+        let mut tree = WorkingTree::open(&store, first).expect("open");
+        tree.remove_all("secret").expect("remove");
+        tree.write("secret", b"hunter2").expect("write");
+        let second = tree.commit(Commit::new(&name("head/main"), "a file")).expect("commit").snapshot;
+        drop(tree);
+        let plan = plan(&store, &path("secret"));
+        assert_eq!((&plan.chunks[..], plan.places.len()), (&[ChunkId::of(b"hunter2")][..], 1));
+        purge(&store, &plan, "a key", &act()).expect("purge");
+        let tree = WorkingTree::open(&store, second).expect("open");
+        assert!(matches!(tree.read("secret"), Err(Error::Purged { .. })));
+        drop(tree);
+        let tree = WorkingTree::open(&store, first).expect("open");
+        assert_eq!(tree.read("secret/kept").expect("read"), b"kept");
+    });
+}
+
+#[test]
 fn purged_bytes_come_back_only_when_the_tombstone_is_taken_away() {
     over_all(|place| {
         let store = place.store();
