@@ -228,7 +228,7 @@ impl WorkspaceService for Api {
                 service.directories.check_etag(&name, &request.etag)?;
             }
             let restore = || {
-                // The head has the changes of the live tree by now.
+                // For a restore of some paths, the head has the changes of the live tree by now.
                 judge_restore(service, &name, snapshot, &paths)?;
                 match paths.is_empty() {
                     true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
@@ -236,7 +236,7 @@ impl WorkspaceService for Api {
                 }
             };
             let words = format!("restore {}", snapshot.short());
-            let changed = service.views.move_head(&name, &words, &act, restore)?.is_new;
+            let changed = service.views.move_head(&name, &paths, &words, &act, restore)?.is_new;
             let workspace = Some(service.views.workspace_message(&name)?);
             Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() })
         })
