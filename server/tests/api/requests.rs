@@ -170,6 +170,35 @@ async fn an_undo_and_a_redo_that_are_retried_return_the_first_operation() {
 }
 
 #[tokio::test]
+async fn a_restore_that_is_retried_keeps_the_edits_made_after_the_first_one() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    for text in ["one", "two"] {
+        ada.write("main", "a", text.as_bytes()).await.expect("written");
+        ada.commit_live("main", "").await.expect("committed");
+    }
+    // The first one moves the head, the second one only discards edits.
+    for (revision, is_moved) in [("@~", true), ("@", false)] {
+        ada.write("main", "a", b"discarded").await.expect("written");
+        let restore = v1::RestoreWorkspaceRequest {
+            name: "workspaces/main".to_owned(),
+            revision: revision.to_owned(),
+            request_id: revision.to_owned(),
+            ..Default::default()
+        };
+        let first = ada.workspaces.restore_workspace(restore.clone()).await.expect("restored").into_inner();
+        assert_eq!(first.changed, is_moved, "{revision}");
+        assert_eq!(ada.read("main", "a").await.expect("read"), b"one", "{revision}");
+        ada.write("main", "a", b"later").await.expect("written");
+        let again = ada.workspaces.restore_workspace(restore).await.expect("a retry").into_inner();
+        assert_eq!(again.changed, is_moved, "{revision}");
+        assert_eq!(ada.read("main", "a").await.expect("read"), b"later", "{revision}");
+    }
+}
+
+#[tokio::test]
 async fn an_id_that_an_older_version_recorded_is_neither_replayed_nor_done_again() {
     let around = tempfile::tempdir().expect("a directory");
     let service = open(around.path());
