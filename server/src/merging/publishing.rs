@@ -163,7 +163,7 @@ impl Merging {
             Err(failure) => warn_failure(failure, &format!("scheduled publish of {name} failed")),
         }
         let again = now.0.saturating_add(RETRY_DELAY_NANOSECONDS);
-        self.publishing.inner.change(|plans| {
+        self.publishing.inner.record(|plans| {
             // The plan may have been changed meanwhile.
             let Some(kept) = plans.get_mut(name.as_str()).filter(|kept| **kept == *plan) else { return };
             kept.looked = now.0;
