@@ -117,7 +117,7 @@ impl Radar {
         let Context { store, workspaces, history, .. } = &*self.context;
         let reader = Reader { store, workspaces, history };
         if scan.cursor.is_none() {
-            scan.index = Index::default();
+            scan.index.clear();
             let cursor = OperationCursor::at_end(store)?;
             self.context.each_workspace("", |workspace| {
                 apply(&mut scan.index, &reader, &workspace.name, Some(workspace), self.context.now())
@@ -137,8 +137,11 @@ impl Radar {
             if page.is_empty() {
                 break;
             }
-            for operation in &page {
-                apply_operation(&mut scan.index, &reader, operation)?;
+            let applied = page.iter().try_for_each(|operation| apply_operation(&mut scan.index, &reader, operation));
+            if applied.is_err() {
+                // The cursor is behind the page: everything is read anew the next time.
+                scan.cursor = None;
+                return applied;
             }
         }
         self.refresh_live(&mut scan.index)
@@ -351,7 +354,7 @@ fn apply(
     time: Time,
 ) -> Result<()> {
     match index.apply(reader, name, record, time) {
-        Err(failure) if matches!(failure.reason(), Reason::NotFound | Reason::Corrupt) => {
+        Err(failure) if index::is_dropped(&failure) => {
             index.mark_incomplete(name);
             Ok(())
         }

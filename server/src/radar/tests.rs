@@ -239,6 +239,31 @@ fn an_index_that_follows_the_log_equals_one_that_is_read_anew() {
     }
 }
 
+#[test]
+fn operations_are_not_lost_when_a_caller_leaves_while_they_are_read() {
+    let house = House::new();
+    let Service { radar, context, .. } = &house.service;
+    let gone = crate::caller::Caller::default();
+    gone.leave();
+    let interrupted = || {
+        let get = || radar.get(&v1::GetRadarRequest::default(), 100, &context.act("root"));
+        gone.walking(get).expect_err("the caller is gone");
+    };
+    let recorded = || context.store.list_refs(crate::notices::OVERLAP_PREFIX, None, 10).expect("listed").len();
+    let mut is_told = false;
+    radar.tell_changes(&mut is_told).expect("told");
+    house.write("ann", &[("text", "a")]);
+    house.write("bob", &[("text", "b")]);
+    interrupted();
+    assert_eq!(house.overlaps().len(), 1);
+    radar.tell_changes(&mut is_told).expect("told");
+    assert_eq!(recorded(), 1);
+    house.merge_into_main("ann");
+    interrupted();
+    radar.tell_changes(&mut is_told).expect("told");
+    assert_eq!(recorded(), 0, "the overlap has ended");
+}
+
 #[tokio::test]
 async fn a_subscriber_that_names_overlaps_is_told_when_they_begin_and_end() {
     let house = House::new();
