@@ -293,6 +293,23 @@ async fn a_subscriber_that_names_overlaps_is_told_when_they_begin_and_end() {
 }
 
 #[test]
+fn an_overlap_with_a_long_path_keeps_no_other_from_being_told() {
+    let house = House::new();
+    let directory = vec!["d".repeat(250); 270].join("/");
+    for workspace in ["ann", "bob"] {
+        house.change(workspace, |tree| {
+            tree.create_directories(directory.as_str()).expect("made");
+            tree.write(format!("{directory}/file"), workspace.as_bytes()).expect("written");
+            tree.write("text", workspace.as_bytes()).expect("written");
+        });
+    }
+    assert_eq!(house.overlaps().len(), 2);
+    house.service.radar.tell_changes(&mut false).expect("told");
+    let recorded = house.service.context.store.list_refs(crate::notices::OVERLAP_PREFIX, None, 10).expect("listed");
+    assert_eq!(recorded.len(), 1);
+}
+
+#[test]
 fn the_index_is_bounded() {
     let house = House::new();
     let workspaces = &house.service.context.workspaces;
