@@ -20,7 +20,7 @@ use amalgam_engine::merge::{
 };
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{
-    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, diff_roots,
+    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, WorkingTree, diff_roots,
 };
 use amalgam_merge::trees::RuleMerger;
 use amalgam_proto::Reason;
@@ -235,6 +235,11 @@ impl States {
         if self.is_same_with_states(Some(root), Some(now))? {
             if is_recorded {
                 workspaces.set_working(workspace, None, aside, EDIT)?;
+            }
+            if !change.labels.is_empty() || change.note.is_some() || change.reward.is_some() {
+                // They belong to the head, which has the change.
+                let mut tree = WorkingTree::open(store, head)?;
+                workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE)?;
             }
             return Ok(None);
         }
