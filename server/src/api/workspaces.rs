@@ -170,14 +170,14 @@ impl WorkspaceService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = WorkspaceName::new(request.workspace_id.as_str())?;
-            let from = match request.from.as_str() {
-                "" => None,
-                revision => Some(service.context.resolve(revision, None)?),
-            };
             let act = service.context.act_for(&actor, &request)?;
-            let agent = agent_of_caller(service, &request.agent)?;
-            let new = NewWorkspace { from, agent, project: request.project, target: None };
             if service.context.done_before(&act)?.is_none() {
+                let from = match request.from.as_str() {
+                    "" => None,
+                    revision => Some(service.context.resolve(revision, None)?),
+                };
+                let agent = agent_of_caller(service, &request.agent)?;
+                let new = NewWorkspace { from, agent, project: request.project, target: None };
                 service.directories.detach_ended_workspaces(std::slice::from_ref(&name))?;
                 service.context.workspaces.create(&name, &new, &act)?;
             }

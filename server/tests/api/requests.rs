@@ -136,6 +136,39 @@ async fn a_commit_of_a_note_or_a_reward_alone_that_is_retried_returns_the_first_
 }
 
 #[tokio::test]
+async fn a_label_and_a_creation_that_are_retried_do_not_read_their_revision_again() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    ada.write("main", "a", b"one").await.expect("written");
+    let first = ada.commit_live("main", "").await.expect("committed").snapshot.expect("a snapshot").name;
+    let set = v1::SetLabelRequest {
+        label_id: "good".to_owned(),
+        revision: "main@".to_owned(),
+        request_id: "label".to_owned(),
+        ..Default::default()
+    };
+    let create = v1::CreateWorkspaceRequest {
+        workspace_id: "copy".to_owned(),
+        from: "good".to_owned(),
+        request_id: "create".to_owned(),
+        ..Default::default()
+    };
+    let labelled = ada.snapshots.set_label(set.clone()).await.expect("set").into_inner();
+    ada.workspaces.create_workspace(create.clone()).await.expect("made");
+    ada.write("main", "a", b"two").await.expect("written");
+    ada.commit_live("main", "").await.expect("committed");
+    let again = ada.snapshots.set_label(set).await.expect("a retry").into_inner();
+    assert_eq!(again, labelled);
+    assert_eq!(again.label.expect("a label").snapshot, first);
+    let delete = v1::DeleteLabelRequest { name: "labels/good".to_owned(), ..Default::default() };
+    ada.snapshots.delete_label(delete).await.expect("deleted");
+    let again = ada.workspaces.create_workspace(create).await.expect("a retry").into_inner();
+    assert_eq!(again.workspace.expect("a workspace").head, first);
+}
+
+#[tokio::test]
 async fn an_undo_and_a_redo_that_are_retried_return_the_first_operation() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;
