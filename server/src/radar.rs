@@ -27,7 +27,7 @@ use crate::call_log::warn_failure;
 use crate::context::Context;
 use crate::directory::{Directories, PreviewedHead};
 use crate::error::{Error, Result};
-use crate::files::show_path;
+use crate::files::{parse_path, show_path};
 use crate::merge_rules::MergeRules;
 use crate::views::Views;
 use detail::Common;
@@ -175,9 +175,9 @@ impl Radar {
         let workspace = self.context.here(&request.workspace)?;
         let after = match request.page_token.as_str() {
             "" => None,
-            token => Some(
-                TreePath::new(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?,
-            ),
+            token => {
+                Some(parse_path(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?)
+            }
         };
         let guard = self.context.permissions.reading(workspace.as_ref())?;
         let is_wanted = |path: &TreePath| {
@@ -191,7 +191,7 @@ impl Radar {
             (found, scan.index.incomplete())
         };
         let next_page_token = match found.len() > limit {
-            true => String::from_utf8_lossy(found[limit - 1].1.as_bytes()).into_owned(),
+            true => show_path(&found[limit - 1].1),
             false => String::new(),
         };
         let overlaps = found.into_iter().take(limit).map(|(sides, path)| {

@@ -310,6 +310,29 @@ fn an_overlap_with_a_long_path_keeps_no_other_from_being_told() {
 }
 
 #[test]
+fn pages_of_paths_that_are_not_text_have_each_overlap_once() {
+    let house = House::new();
+    let paths = [&b"caf\xe9"[..], b"caf\xea", b"f\xff", b"f\xff2"];
+    for workspace in ["ann", "bob"] {
+        house.change(workspace, |tree| {
+            paths.iter().for_each(|path| tree.write(*path, workspace.as_bytes()).expect("written"));
+        });
+    }
+    let act = house.service.context.act("root");
+    let (mut found, mut page_token) = (Vec::new(), String::new());
+    for _ in 0..10 {
+        let request = v1::GetRadarRequest { page_token, paths_only: true, ..Default::default() };
+        let page = house.service.radar.get(&request, 1, &act).expect("read");
+        found.extend(page.overlaps.into_iter().map(|overlap| overlap.path));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(found, ["caf\\xe9", "caf\\xea", "f\\xff", "f\\xff2"]);
+}
+
+#[test]
 fn the_index_is_bounded() {
     let house = House::new();
     let workspaces = &house.service.context.workspaces;
