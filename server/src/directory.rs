@@ -19,7 +19,7 @@ mod writing;
 mod written_tree;
 
 pub(crate) use attach::Uncommitted;
-pub(crate) use merged::{PreviewedHead, Released};
+pub(crate) use merged::{PreviewedHead, Released, SecuredFiles};
 pub(crate) use watch::{Watches, WriteWatch};
 
 use std::collections::HashMap;

@@ -27,7 +27,7 @@ use crate::call_log::warn_failure;
 use crate::context::Context;
 use crate::directory::{Directories, PreviewedHead};
 use crate::error::{Error, Result};
-use crate::files::show_path;
+use crate::files::{parse_path, show_path};
 use crate::merge_rules::MergeRules;
 use crate::views::Views;
 use detail::Common;
@@ -117,7 +117,7 @@ impl Radar {
         let Context { store, workspaces, history, .. } = &*self.context;
         let reader = Reader { store, workspaces, history };
         if scan.cursor.is_none() {
-            scan.index = Index::default();
+            scan.index.clear();
             let cursor = OperationCursor::at_end(store)?;
             self.context.each_workspace("", |workspace| {
                 apply(&mut scan.index, &reader, &workspace.name, Some(workspace), self.context.now())
@@ -137,8 +137,11 @@ impl Radar {
             if page.is_empty() {
                 break;
             }
-            for operation in &page {
-                apply_operation(&mut scan.index, &reader, operation)?;
+            let applied = page.iter().try_for_each(|operation| apply_operation(&mut scan.index, &reader, operation));
+            if applied.is_err() {
+                // The cursor is behind the page: everything is read anew the next time.
+                scan.cursor = None;
+                return applied;
             }
         }
         self.refresh_live(&mut scan.index)
@@ -172,9 +175,9 @@ impl Radar {
         let workspace = self.context.here(&request.workspace)?;
         let after = match request.page_token.as_str() {
             "" => None,
-            token => Some(
-                TreePath::new(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?,
-            ),
+            token => {
+                Some(parse_path(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?)
+            }
         };
         let guard = self.context.permissions.reading(workspace.as_ref())?;
         let is_wanted = |path: &TreePath| {
@@ -188,7 +191,7 @@ impl Radar {
             (found, scan.index.incomplete())
         };
         let next_page_token = match found.len() > limit {
-            true => String::from_utf8_lossy(found[limit - 1].1.as_bytes()).into_owned(),
+            true => show_path(&found[limit - 1].1),
             false => String::new(),
         };
         let overlaps = found.into_iter().take(limit).map(|(sides, path)| {
@@ -351,7 +354,7 @@ fn apply(
     time: Time,
 ) -> Result<()> {
     match index.apply(reader, name, record, time) {
-        Err(failure) if matches!(failure.reason(), Reason::NotFound | Reason::Corrupt) => {
+        Err(failure) if index::is_dropped(&failure) => {
             index.mark_incomplete(name);
             Ok(())
         }

@@ -20,7 +20,7 @@ use amalgam_engine::merge::{
 };
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{
-    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, diff_roots,
+    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, WorkingTree, diff_roots,
 };
 use amalgam_merge::trees::RuleMerger;
 use amalgam_proto::Reason;
@@ -183,33 +183,35 @@ impl States {
         change: Change,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        self.merge_with_head(workspace, before, edited, change, DroppedEdits::Record, act)
+        let Some(head) = self.context.head(workspace)? else { return Ok(None) };
+        self.merge_with_head(workspace, head, [before, edited], change, DroppedEdits::Record, act)
     }
 
-    /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change.
+    /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change, and an error if the
+    /// workspace has another head than the given one.
     pub(crate) fn merge_change(
         &self,
         workspace: &WorkspaceName,
+        head: SnapshotId,
         before: RootId,
         edited: RootId,
         change: Change,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        self.merge_with_head(workspace, before, edited, change, DroppedEdits::Ignore, act)
+        self.merge_with_head(workspace, head, [before, edited], change, DroppedEdits::Ignore, act)
     }
 
     fn merge_with_head(
         &self,
         workspace: &WorkspaceName,
-        before: RootId,
-        edited: RootId,
+        head: SnapshotId,
+        [before, edited]: [RootId; 2],
         mut change: Change,
         dropped: DroppedEdits,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let store = &self.context.store;
-        let head = self.context.head(workspace)?;
-        let Some(now) = self.context.head_root(head)? else { return Ok(None) };
+        let now = store.snapshot(head)?.root;
         let rules = self.rules.merge_rules(Some(workspace), None);
         let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
@@ -234,9 +236,14 @@ impl States {
             if is_recorded {
                 workspaces.set_working(workspace, None, aside, EDIT)?;
             }
+            if !change.labels.is_empty() || change.note.is_some() || change.reward.is_some() {
+                // They belong to the head, which has the change.
+                let mut tree = WorkingTree::open(store, head)?;
+                workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE)?;
+            }
             return Ok(None);
         }
-        tree.rebase(head);
+        tree.rebase(Some(head));
         let conflicts = self.conflicts.conflicts_of(root, Some(now))?.len();
         if conflicts > 0 {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use amalgam_proto::v1;
 use amalgam_proto::v1::event_service_client::EventServiceClient;
 use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
+use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use http::Method;
 use serde_json::{Value, json};
 use tonic::Request;
@@ -259,6 +260,34 @@ async fn overlaps_are_told_to_subscribers_and_the_radar_hides_hidden_paths() {
     house.ok(&house.bob, Method::DELETE, "/workspaces/bobs", Value::Null).await;
     let ended = [next(&mut told).await, next(&mut told).await];
     assert!(ended.iter().all(|event| event.kind == "overlap.ended"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conflict_of_a_merge_does_not_name_a_hidden_path_of_the_other_side() {
+    let house = House::new().await;
+    let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
+    house.write(&house.admin, "main", "open/text", &text).await;
+    house.fork(&house.ann, "mine").await;
+    for (key, workspace, path) in [(&house.admin, "main", "shut/moved"), (&house.ann, "mine", "open/mine")] {
+        let edits = json!({"edits": [{"rename": {"path": "open/text", "newPath": path}}]});
+        house.ok(key, Method::POST, &format!("/workspaces/{workspace}/commit-edits"), edits).await;
+    }
+    let conflicts = async |key: &str| {
+        let mut request = Request::new(v1::MergeWorkspacesRequest {
+            target: "workspaces/mine".to_owned(),
+            sources: vec!["workspaces/main".to_owned()],
+            dry_run: true,
+            ..Default::default()
+        });
+        request.metadata_mut().insert("x-api-key", key.parse().unwrap());
+        let mut merges = MergeServiceClient::new(house.server.channel().await);
+        merges.merge_workspaces(request).await.unwrap().into_inner().merge.unwrap().conflicts
+    };
+    let is_hidden_named = |conflict: &v1::MergedPath| conflict.others.iter().any(|other| other.starts_with(b"shut"));
+    let all = conflicts(&house.admin).await;
+    assert!(all.iter().any(is_hidden_named), "{all:?}");
+    let seen = conflicts(&house.ann).await;
+    assert!(!seen.is_empty() && !seen.iter().any(is_hidden_named), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

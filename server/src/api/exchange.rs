@@ -262,7 +262,7 @@ fn land(service: &Service, name: &WorkspaceName, imported: &Imported, act: &Oper
         return Ok(true);
     }
     let history = amalgam_engine::History::of(&service.context.store);
-    service.views.move_head(name, IMPORT, &before, || {
+    service.views.move_head(name, &[], IMPORT, &before, || {
         let moved = workspaces.fast_forward(&history, name, imported.head, act, IMPORT)?;
         moved.ok_or_else(|| {
             let message = format!(

@@ -32,6 +32,7 @@ pub(super) fn visible_merge(service: &Service, mut merge: v1::Merge) -> Result<O
         let is_shown = |path: &Bytes| guard.is_visible(path, false);
         merge.files.retain(|file| is_shown(&file.path));
         merge.conflicts.retain(|file| is_shown(&file.path));
+        merge.files.iter_mut().chain(&mut merge.conflicts).for_each(|file| file.others.retain(is_shown));
         merge.refused.retain(|refused| is_shown(&refused.path));
         merge.notices.retain(|notice| is_shown(&notice.path));
         let clashes = merge.sources.iter_mut().flat_map(|source| &mut source.clashes);

@@ -1,8 +1,8 @@
 //! Workspaces, for the API.
 
 use amalgam_engine::lean::hold_tree;
-use amalgam_engine::workspace::{ForkOptions, NewWorkspace, Taken, Workspace, WorkspaceName, with_paths_of};
-use amalgam_engine::{SnapshotId, TreePath};
+use amalgam_engine::workspace::{Committed, ForkOptions, NewWorkspace, Taken, Workspace, WorkspaceName, with_paths_of};
+use amalgam_engine::{OperationContext, SnapshotId, TreePath};
 use amalgam_proto::v1::workspace_service_server::WorkspaceService;
 use amalgam_proto::{Reason, v1};
 use tonic::{Request, Response, Status};
@@ -138,6 +138,29 @@ fn judge_restore(service: &Service, name: &WorkspaceName, to: SnapshotId, paths:
     context.permissions.judge(&guard, before, Some(after), "this restore")
 }
 
+/// Restores a workspace, or some paths of it, to a snapshot, together with its live tree.
+fn restore(
+    service: &Service,
+    name: &WorkspaceName,
+    to: SnapshotId,
+    paths: &[TreePath],
+    act: &OperationContext,
+) -> Result<v1::RestoreWorkspaceResponse> {
+    let workspaces = &service.context.workspaces;
+    let go = || {
+        // For a restore of some paths, the head has the changes of the live tree by now.
+        judge_restore(service, name, to, paths)?;
+        match paths.is_empty() {
+            true => workspaces.restore(name, to, act).map_err(Error::from),
+            false => workspaces.restore_paths(name, to, paths, act).map_err(Error::from),
+        }
+    };
+    let words = format!("restore {}", to.short());
+    let changed = service.views.move_head(name, paths, &words, act, go)?.is_new;
+    let workspace = Some(service.views.workspace_message(name)?);
+    Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() })
+}
+
 #[tonic::async_trait]
 impl WorkspaceService for Api {
     async fn create_workspace(
@@ -147,14 +170,14 @@ impl WorkspaceService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = WorkspaceName::new(request.workspace_id.as_str())?;
-            let from = match request.from.as_str() {
-                "" => None,
-                revision => Some(service.context.resolve(revision, None)?),
-            };
             let act = service.context.act_for(&actor, &request)?;
-            let agent = agent_of_caller(service, &request.agent)?;
-            let new = NewWorkspace { from, agent, project: request.project, target: None };
             if service.context.done_before(&act)?.is_none() {
+                let from = match request.from.as_str() {
+                    "" => None,
+                    revision => Some(service.context.resolve(revision, None)?),
+                };
+                let agent = agent_of_caller(service, &request.agent)?;
+                let new = NewWorkspace { from, agent, project: request.project, target: None };
                 service.directories.detach_ended_workspaces(std::slice::from_ref(&name))?;
                 service.context.workspaces.create(&name, &new, &act)?;
             }
@@ -211,34 +234,29 @@ impl WorkspaceService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            let snapshot = service.context.resolve(&request.revision, Some(&name))?;
             let act = service.context.act_for(&actor, &request)?;
-            let workspaces = &service.context.workspaces;
+            // A second restore would discard later edits.
+            if let Some(done) = service.context.done_before(&act)? {
+                let changed = Committed::of_operation(&name, &done).is_some_and(|done| done.is_new);
+                let workspace = Some(service.views.workspace_message(&name)?);
+                return Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() });
+            }
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths?;
             if request.dry_run {
+                let snapshot = service.context.resolve(&request.revision, Some(&name))?;
                 let mut changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
                 let guard = service.context.permissions.reading(Some(&name))?;
                 changes.retain(|change| guard.is_visible(change.path.as_bytes(), false));
                 let workspace = Some(service.views.workspace_message(&name)?);
                 return Ok(v1::RestoreWorkspaceResponse { workspace, changed: !changes.is_empty(), changes });
             }
-            let is_new = service.context.done_before(&act)?.is_none();
-            if is_new {
+            // A restore to the head records no operation.
+            service.context.once(&actor, &request, || {
+                let snapshot = service.context.resolve(&request.revision, Some(&name))?;
                 service.directories.check_etag(&name, &request.etag)?;
-            }
-            let restore = || {
-                // The head has the changes of the live tree by now.
-                judge_restore(service, &name, snapshot, &paths)?;
-                match paths.is_empty() {
-                    true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
-                    false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
-                }
-            };
-            let words = format!("restore {}", snapshot.short());
-            let changed = service.views.move_head(&name, &words, &act, restore)?.is_new;
-            let workspace = Some(service.views.workspace_message(&name)?);
-            Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() })
+                restore(service, &name, snapshot, &paths, &act)
+            })
         })
         .await
     }

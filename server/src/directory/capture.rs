@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
-use crate::context::Marks;
+use crate::context::{ExpectedHead, Marks};
 use crate::error::{Error, Result};
 use crate::messages::{notice, renamed_message};
 use crate::states::{CAPTURE, is_directory, without_holders_of_git};
@@ -239,15 +239,18 @@ impl Directories {
         self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, act, progress)
     }
 
-    /// Commits the files of a workspace's directory. Returns the head and whether it is new; `None` for a workspace without a
-    /// directory.
+    /// Commits the files of a workspace's directory on the expected head. Returns the head and whether it is new; `None` for a
+    /// workspace without a directory.
     pub(crate) fn commit_directory_of(
         &self,
         workspace: &WorkspaceName,
         change: Change,
+        expected: ExpectedHead,
         act: &OperationContext,
     ) -> Result<Option<(Option<SnapshotId>, bool)>> {
         let Some(mut locked) = self.lock_directory_of(workspace)? else { return Ok(None) };
+        // Another call may have moved it while this one waited for the lock.
+        self.context.expect_head(workspace, expected)?;
         self.judge_commit(&mut locked, &Progress::default())?;
         let draft = CommitDraft { action: CAPTURE, change };
         let captured = self.snapshot_directory(&mut locked, &draft, act, &Progress::default())?;

@@ -493,4 +493,52 @@ mod tests {
         let refused = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
         assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
     }
+
+    #[test]
+    fn a_commit_that_waited_for_a_directory_is_refused_if_its_expected_head_moved() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let path = around.path().join("copy");
+        let record = attach(&service, &path);
+        std::fs::write(path.join("a"), "1").expect("written");
+        commit_files(&service, &record);
+        let head = || service.context.head(&name("main")).expect("read").expect("a head");
+        let first = head();
+        std::fs::write(path.join("a"), "second").expect("written");
+        let mut locked = service.directories.lock_directory_of(&name("main")).expect("locked").expect("a directory");
+        let asked = v1::CommitWorkspaceRequest {
+            name: "workspaces/main".to_owned(),
+            expected_head: amalgam_proto::snapshot_name(first),
+            ..Default::default()
+        };
+        let edits = v1::CommitEditsRequest {
+            workspace: asked.name.clone(),
+            expected_head: asked.expected_head.clone(),
+            ..Default::default()
+        };
+        let act = service.context.act("ann");
+        let refused = std::thread::scope(|scope| {
+            let commit = scope.spawn(|| service.files.commit_workspace(&asked, &act).map(drop));
+            let edit = scope.spawn(|| service.files.commit_edits(&edits, &act).map(drop));
+            // Both wait for the lock.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let saying = CommitDraft { action: CAPTURE, change: Change::new("another commit") };
+            let done = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+            done.expect("committed");
+            drop(locked);
+            [commit, edit].map(|waiting| waiting.join().expect("no panic").expect_err("another head"))
+        });
+        let second = head();
+        assert_ne!(second, first);
+        for refused in refused {
+            assert_eq!(refused.reason(), amalgam_proto::Reason::StaleHead, "{refused}");
+            assert_eq!(refused.details()["head"], amalgam_proto::snapshot_name(second));
+        }
+        // With the head as it is, edits land on the snapshot of the files that were changed since.
+        std::fs::write(path.join("a"), "the third").expect("written");
+        let edits = v1::CommitEditsRequest { expected_head: amalgam_proto::snapshot_name(second), ..edits };
+        service.files.commit_edits(&edits, &act).expect("committed");
+        let parents = service.context.store.snapshot(head()).expect("read").parents.clone();
+        assert_eq!(parents, [second], "edits without a change make no snapshot of their own");
+    }
 }

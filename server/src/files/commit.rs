@@ -19,8 +19,11 @@ use super::path::show_path;
 use super::plan::Plan;
 use super::watch::difference_kind;
 use super::{COMMIT_LOCKS, Files};
+use crate::context::ExpectedHead;
+use crate::directory::SecuredFiles;
 use crate::error::{Error, Result};
 use crate::messages::summary_message;
+use crate::views::live::CommittedView;
 
 /// The action in the operation log for a commit of edits.
 const COMMIT: &str = "commit";
@@ -30,8 +33,6 @@ const KIND_KEY: &str = "kind";
 const ATTEMPTS_MAX: usize = 1_000;
 /// The most paths in a response.
 const CHANGES_MAX: usize = 10_000;
-/// The word for the head of a workspace without a snapshot.
-const NO_HEAD: &str = "none";
 
 /// The fields of a commit that all requests have.
 struct CommitFields<'a> {
@@ -96,16 +97,15 @@ impl Files {
             return self.commit_response(request, committed.snapshot, committed.is_new);
         }
         self.quota.check_room()?;
-        self.expect_head(&workspace, &request.expected_head)?;
+        let expected = ExpectedHead::parse(&request.expected_head)?;
+        self.context.expect_head(&workspace, expected)?;
         let secured = match self.directory_of(&workspace) {
             Some(_) => Some(self.directories.secure_files(&workspace, "edits by call", act)?),
             None => None,
         };
-        let expected = match secured {
-            // A capture of the directory may have moved the head that was expected.
-            Some(_) => "",
-            None => &*request.expected_head,
-        };
+        // A capture of the directory may have moved the head that was expected.
+        let safety = secured.as_ref().and_then(SecuredFiles::safety);
+        let expected = self.context.expect_after(&workspace, expected, safety)?;
         let (snapshot, changed) = self.land_edits(&workspace, request, expected, &change, act)?;
         if let Some(secured) = secured {
             self.directories.update_files(secured, &mut v1::Merge::default(), act)?;
@@ -119,14 +119,14 @@ impl Files {
         &self,
         workspace: &WorkspaceName,
         request: &v1::CommitEditsRequest,
-        expected: &str,
+        expected: ExpectedHead,
         change: &Change,
         act: &OperationContext,
     ) -> Result<(SnapshotId, bool)> {
         let workspaces = &self.context.workspaces;
         let mut attempts = 0;
         loop {
-            let head = self.expect_head(workspace, expected)?;
+            let head = self.context.expect_head(workspace, expected)?;
             let base = match request.revision.as_str() {
                 "" => head,
                 revision => Some(self.context.resolve(revision, Some(workspace))?),
@@ -143,8 +143,8 @@ impl Files {
             };
             attempts += 1;
             match done {
-                Err(Error::Engine(EngineError::StaleHead { .. })) if expected.is_empty() && attempts < ATTEMPTS_MAX => {
-                }
+                Err(Error::Engine(EngineError::StaleHead { .. }))
+                    if expected == ExpectedHead::Any && attempts < ATTEMPTS_MAX => {}
                 done => return done,
             }
         }
@@ -183,7 +183,7 @@ impl Files {
             let message = format!("workspace {workspace} has no snapshot, so the edits cannot be merged with it");
             return Err(Error::new(Reason::StaleHead, message));
         };
-        let landed = self.states.merge_change(workspace, before, edited, change.clone(), act)?;
+        let landed = self.states.merge_change(workspace, head, before, edited, change.clone(), act)?;
         Ok(landed.map_or((head, false), |snapshot| (snapshot, true)))
     }
 
@@ -204,26 +204,55 @@ impl Files {
         };
         let change = fields.change()?;
         let act = &durable_as_asked(act, request.buffered);
-        if let Some(done) = self.context.done_before(act)? {
-            let committed = committed_by(&done, &workspace)?;
-            let snapshot = Some(self.context.one_snapshot(committed.snapshot)?);
-            return Ok(v1::CommitWorkspaceResponse { snapshot, changed: committed.is_new, ..Default::default() });
+        if let Some(done) = self.workspace_committed_by(&workspace, act)? {
+            return Ok(done);
         }
-        let before = self.expect_head(&workspace, &request.expected_head)?;
-        let (snapshot, changed, merged) = match self.directories.commit_directory_of(&workspace, change.clone(), act)? {
-            Some((snapshot, changed)) => (snapshot, changed, false),
-            None => {
-                let must_follow = !request.expected_head.is_empty();
-                let done = self.views.commit_live(&workspace, &change, must_follow, act)?;
-                (done.snapshot.or(before), done.is_new, done.is_merged)
-            }
-        };
+        let expected = ExpectedHead::parse(&request.expected_head)?;
+        let (before, CommittedView { snapshot, is_new: changed, is_merged: merged }) =
+            match self.commit_live_files(&workspace, &change, expected, act) {
+                // The first attempt of this request may have moved the head meanwhile.
+                Err(failure) if failure.reason() == Reason::StaleHead => {
+                    return self.workspace_committed_by(&workspace, act)?.ok_or(failure);
+                }
+                done => done?,
+            };
         let changes = match (request.with_changes, snapshot) {
             (true, Some(snapshot)) => self.changes_since(before, snapshot)?,
             _ => Vec::new(),
         };
         let snapshot = snapshot.map(|id| self.context.one_snapshot(id)).transpose()?;
         Ok(v1::CommitWorkspaceResponse { snapshot, changed, merged, changes })
+    }
+
+    /// Commits the files of a workspace's directory, or else of its live tree. Returns the head before it with the result.
+    fn commit_live_files(
+        &self,
+        workspace: &WorkspaceName,
+        change: &Change,
+        expected: ExpectedHead,
+        act: &OperationContext,
+    ) -> Result<(Option<SnapshotId>, CommittedView)> {
+        let before = self.context.expect_head(workspace, expected)?;
+        let done = match self.directories.commit_directory_of(workspace, change.clone(), expected, act)? {
+            Some((snapshot, is_new)) => CommittedView { snapshot, is_new, is_merged: false },
+            None => {
+                let done = self.views.commit_live(workspace, change, expected, act)?;
+                CommittedView { snapshot: done.snapshot.or(before), ..done }
+            }
+        };
+        Ok((before, done))
+    }
+
+    /// Returns the result of a commit of a live tree that was carried out before.
+    fn workspace_committed_by(
+        &self,
+        workspace: &WorkspaceName,
+        act: &OperationContext,
+    ) -> Result<Option<v1::CommitWorkspaceResponse>> {
+        let Some(done) = self.context.done_before(act)? else { return Ok(None) };
+        let committed = committed_by(&done, workspace)?;
+        let snapshot = Some(self.context.one_snapshot(committed.snapshot)?);
+        Ok(Some(v1::CommitWorkspaceResponse { snapshot, changed: committed.is_new, ..Default::default() }))
     }
 
     /// Returns the changes of a live tree.
@@ -261,22 +290,6 @@ impl Files {
             truncated: differences.len() > CHANGES_MAX,
             state_changed,
         })
-    }
-
-    /// Returns the head, if it is the expected one. Any head is, if nothing is expected.
-    fn expect_head(&self, workspace: &WorkspaceName, expected: &str) -> Result<Option<SnapshotId>> {
-        let head = self.context.head(workspace)?;
-        let wanted = match expected {
-            "" => return Ok(head),
-            NO_HEAD => None,
-            name => Some(amalgam_proto::snapshot_id(name)?),
-        };
-        if wanted == head {
-            return Ok(head);
-        }
-        let now = head.map_or_else(|| NO_HEAD.to_owned(), amalgam_proto::snapshot_name);
-        let message = format!("the head of workspace {workspace} is {now}; look at what it has, then decide");
-        Err(Error::new(Reason::StaleHead, message).with("head", now))
     }
 
     fn check_quota(&self, workspace: &WorkspaceName, tree: &WorkingTree) -> Result<()> {

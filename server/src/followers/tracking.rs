@@ -179,7 +179,7 @@ impl Followers {
         if self.context.head_root(found.head)? == Some(imported.root) {
             return Ok(());
         }
-        self.views.move_head(source, IMPORT, act, || {
+        self.views.move_head(source, &[], IMPORT, act, || {
             if workspaces.fast_forward(history, source, imported.head, act, IMPORT)?.is_some() {
                 return Ok(());
             }

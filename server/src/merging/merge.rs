@@ -83,6 +83,8 @@ impl Merging {
             let plan = || self.plan_merge(request, &target, &sources, &rules, &contents, act);
             return caller.walking(plan);
         }
+        // A target that does not exist gets no lock.
+        self.context.workspaces.get(&target)?;
         let lock = self.inner.lock_of(&target);
         let _lock = lock_target(&lock, caller)?;
         let place = self.directories.secure_files(&target, "a merge", act)?;

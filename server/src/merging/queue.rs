@@ -238,7 +238,7 @@ impl Merging {
     }
 
     /// Returns the result of a submission; "waiting" if the caller detaches.
-    fn submitted(
+    pub(super) fn submitted(
         &self,
         entry: &QueueEntry,
         detach: bool,

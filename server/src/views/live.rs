@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::writer_rule::WriterRule;
 use super::{KEEPER, LockedView, MountedTree, Views, checkpoint_reference, view_name};
-use crate::context::{HeldTree, Marks};
+use crate::context::{ExpectedHead, HeldTree, Marks};
 use crate::error::{Error, Result};
 use crate::messages::{path_bytes, renamed_message};
 use crate::states::{CAPTURE, Tally, is_directory, without_holders_of_git};
@@ -201,21 +201,23 @@ impl Views {
     }
 
     /// Commits the changes of a workspace's live tree, if it has one. Where the workspace moved on without it, the changes are merged with
-    /// the head, or refused.
+    /// the head, or refused if a head is expected.
     pub(crate) fn commit_live(
         &self,
         workspace: &WorkspaceName,
         change: &Change,
-        must_follow: bool,
+        expected: ExpectedHead,
         act: &OperationContext,
     ) -> Result<CommittedView> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.try_commit_live(workspace, change, must_follow, act) {
+            match self.try_commit_live(workspace, change, expected, act) {
                 // Another writer moved the head meanwhile.
                 Err(failure)
-                    if failure.reason() == Reason::StaleHead && !must_follow && attempts < COMMIT_ATTEMPTS_MAX => {}
+                    if failure.reason() == Reason::StaleHead
+                        && expected == ExpectedHead::Any
+                        && attempts < COMMIT_ATTEMPTS_MAX => {}
                 done => return done,
             }
         }
@@ -225,16 +227,18 @@ impl Views {
         &self,
         workspace: &WorkspaceName,
         change: &Change,
-        must_follow: bool,
+        expected: ExpectedHead,
         act: &OperationContext,
     ) -> Result<CommittedView> {
-        let head = self.context.head(workspace)?;
-        let Some(locked) = self.lock_view_of(workspace)? else {
+        let locked = self.lock_view_of(workspace)?;
+        // Another call may have moved the head while this one waited for the lock.
+        let head = self.context.expect_head(workspace, expected)?;
+        let Some(locked) = locked else {
             if head.is_none() {
                 return Ok(CommittedView::default());
             }
             // Sets labels, note and reward on the head.
-            let mut tree = self.context.workspaces.open(workspace)?;
+            let mut tree = self.working_tree(head)?;
             let done = self.context.workspaces.commit_as(workspace, &mut tree, change, act, CAPTURE)?;
             return Ok(CommittedView { snapshot: Some(done.snapshot), is_new: done.is_new, is_merged: false });
         };
@@ -248,7 +252,7 @@ impl Views {
             let (snapshot, is_new) = self.commit_view(&locked, change, act)?;
             return Ok(CommittedView { snapshot: Some(snapshot), is_new, is_merged: false });
         }
-        if must_follow {
+        if expected != ExpectedHead::Any {
             self.refuse_view_out_of_step(&locked, head)?;
         }
         let _gate = locked.live.edits.write();

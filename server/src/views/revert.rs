@@ -574,14 +574,19 @@ impl Views {
     }
 
     /// Moves the head of a workspace that may be mounted: what the mount holds is recorded first, and afterwards it shows the new head.
+    /// If only some paths move, the edits of the mount are committed first, because those at other paths stay.
     pub(crate) fn move_head<T>(
         &self,
         workspace: &WorkspaceName,
+        paths: &[TreePath],
         before: &str,
         act: &OperationContext,
         go: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(locked) = self.lock_view_of(workspace)? else { return go() };
+        if !paths.is_empty() {
+            self.secure_view_before(&locked, before, act)?;
+        }
         let live = self.look_at(&locked)?;
         self.record_view_edits(&locked, &live, before, GitScope::Include, act)?;
         let done = go()?;

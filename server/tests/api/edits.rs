@@ -184,6 +184,36 @@ async fn a_commit_of_edits_is_repeated_by_its_request_id_and_labels_its_kind() {
 }
 
 #[tokio::test]
+async fn labels_note_and_reward_are_set_on_a_head_that_has_the_edits_already() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    let mut head = String::new();
+    for text in ["one", "two"] {
+        let done = ada.commit_edits("main", vec![write("a", text)], "").await.expect("committed");
+        head = done.snapshot.expect("a snapshot").name;
+    }
+    let request = v1::CommitEditsRequest {
+        workspace: "workspaces/main".to_owned(),
+        edits: edits(vec![write("a", "two")]),
+        revision: "@~".to_owned(),
+        labels: vec!["good".to_owned()],
+        note: Some("checked".to_owned()),
+        reward: Some(0.5),
+        request_id: "1".to_owned(),
+        ..Default::default()
+    };
+    let done = ada.files.commit_edits(request.clone()).await.expect("committed").into_inner();
+    let snapshot = done.snapshot.clone().expect("a snapshot");
+    assert_eq!((&snapshot.name, done.changed), (&head, false));
+    assert_eq!((&snapshot.labels[..], snapshot.note.as_str()), (&["good".to_owned()][..], "checked"));
+    assert_eq!(snapshot.reward, Some(0.5));
+    let again = ada.files.commit_edits(request).await.expect("a retry").into_inner();
+    assert_eq!(done, again);
+}
+
+#[tokio::test]
 async fn a_live_tree_follows_commits_without_changes_and_merges_with_them() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;

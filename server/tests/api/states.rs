@@ -108,6 +108,30 @@ async fn a_live_tree_is_restored_and_its_edits_come_back_by_undo() {
 }
 
 #[tokio::test]
+async fn uncommitted_edits_at_other_paths_stay_when_a_path_of_a_live_tree_is_restored() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    ada.write("main", "b", b"one").await.expect("written");
+    for text in ["one", "two"] {
+        ada.write("main", "a", text.as_bytes()).await.expect("written");
+        ada.commit_live("main", "").await.expect("committed");
+    }
+    ada.write("main", "b", b"uncommitted").await.expect("written");
+    let restore = v1::RestoreWorkspaceRequest {
+        name: "workspaces/main".to_owned(),
+        revision: "@~".to_owned(),
+        paths: vec![b"a".to_vec().into()],
+        ..Default::default()
+    };
+    let restored = ada.workspaces.restore_workspace(restore).await.expect("restored").into_inner();
+    assert!(restored.changed);
+    assert_eq!(ada.read("main", "a").await.expect("read"), b"one");
+    assert_eq!(ada.read("main", "b").await.expect("read"), b"uncommitted");
+}
+
+#[tokio::test]
 async fn an_episode_is_recorded_from_edits_compared_exported_and_dropped() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;
