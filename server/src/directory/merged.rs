@@ -7,7 +7,7 @@ use amalgam_engine::{OperationContext, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::v1;
 
-use super::capture::CommitDraft;
+use super::capture::{CaptureScope, CommitDraft};
 use super::restore::Target;
 use super::{Directories, LockedDirectory};
 use crate::error::Result;
@@ -132,7 +132,7 @@ impl Directories {
             LockedFiles::Nowhere => Ok(()),
             LockedFiles::Directory(mut locked) => {
                 let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
-                self.snapshot_directory(&mut locked, &saying, &act, &Progress::default()).map(drop)
+                self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default()).map(drop)
             }
             LockedFiles::View(locked) => {
                 self.quota.check_room()?;
@@ -378,7 +378,8 @@ mod tests {
         let act = service.context.act("ann");
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
-        let done = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let done = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
         done.expect("committed");
     }
 
@@ -490,7 +491,8 @@ mod tests {
         // A commit there is refused, too, until the directory has the files of the workspace.
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("half of it") };
-        let refused = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let refused = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
         assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
     }
 }
