@@ -21,9 +21,8 @@ use super::watch::difference_kind;
 use super::{COMMIT_LOCKS, Files};
 use crate::error::{Error, Result};
 use crate::messages::summary_message;
+use crate::states::COMMIT;
 
-/// The action in the operation log for a commit of edits.
-const COMMIT: &str = "commit";
 /// The metadata key that says how a snapshot came to be.
 const KIND_KEY: &str = "kind";
 /// The most attempts to commit edits on a head that other writers move.
