@@ -94,6 +94,7 @@ impl Directories {
             background: None,
             unwritten: Vec::new(),
             unlisted: 0,
+            since: self.context.store.last_move(&workspace.reference())?,
         };
         record.identify(host.identity());
         Ok(record)

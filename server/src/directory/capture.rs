@@ -197,6 +197,10 @@ impl Directories {
         let known = known.map(|known| *known.as_bytes());
         let mut sequence = store.last_move(&reference)?;
         for _ in 0..UNNOTED_CAPTURES_MAX {
+            // Captures from before it was attached are those of another directory.
+            if sequence <= locked.record.since {
+                return Ok(false);
+            }
             let moved = match operation(store, sequence) {
                 Ok(moved) => moved,
                 // So long ago that the record has it by now, or never will.
