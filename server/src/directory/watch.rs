@@ -137,7 +137,8 @@ impl SharedWatcher {
 impl SharedWatcher {
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
+        let message =
+            "the directory was detached, attached anew, or got other ignore rules; run `amalgam watch` again to go on";
         self.lose(Error::new(Reason::NoDirectory, message));
     }
 
