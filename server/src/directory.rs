@@ -139,7 +139,7 @@ impl Directories {
         let mut locked =
             LockedDirectory { record, workspace, seen: CapturedConflicts::default(), aim_paths: None, host, live };
         locked.ready_index(&self.context);
-        self.remove_leftovers(&locked)?;
+        self.remove_leftovers(&locked);
         Ok(locked)
     }
 

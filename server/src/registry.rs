@@ -58,6 +58,9 @@ pub(crate) struct Record {
     /// How many such paths there were beyond those that are listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) unlisted: u64,
+    /// The last operation of the workspace when the directory was attached. No capture of the directory is older.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) since: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -32,6 +32,8 @@ use crate::merge_rules::MergeRules;
 
 /// The action in the operation log for a snapshot of a directory.
 pub(crate) const CAPTURE: &str = "capture";
+/// The action in the operation log for a commit of edits.
+pub(crate) const COMMIT: &str = "commit";
 /// The action in the operation log for edits that are recorded because a restore or an undo is about to replace them.
 pub(crate) const EDIT: &str = "edit";
 /// The action in the operation log for a restore.
@@ -248,7 +250,12 @@ impl States {
         if conflicts > 0 {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
-        let done = workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
+        // A directory that misses edits by a call must not take them for a capture of its own.
+        let action = match dropped {
+            DroppedEdits::Record => CAPTURE,
+            DroppedEdits::Ignore => COMMIT,
+        };
+        let done = workspaces.commit_as(workspace, &mut tree, &change, act, action);
         Ok(Some(done?.snapshot))
     }
 }

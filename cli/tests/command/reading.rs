@@ -284,6 +284,19 @@ fn parts_of_files_are_restored_as_chosen_and_can_be_undone() {
 }
 
 #[test]
+fn a_new_directory_is_removed_as_a_whole_or_file_by_file() {
+    let scratch = Scratch::new();
+    scratch.run("echo x > kept; amalgam init -q; mkdir new; echo a > new/a; echo b > new/b; echo c > new-c");
+    let (said, code) = all(&scratch, "printf 'y\\nn\\n' | amalgam restore -p");
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("remove new with everything in it [") && !said.contains("remove new/a"), "{said}");
+    assert_eq!(scratch.run("ls; amalgam undo -q; ls new"), "kept\nnew-c\na\nb\n");
+    let (said, code) = all(&scratch, "printf 'n\\ny\\nn\\nn\\n' | amalgam restore -p");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(scratch.run("ls new; ls"), "b\nkept\nnew\nnew-c\n");
+}
+
+#[test]
 fn parts_of_files_are_restored_in_a_mount_as_in_a_directory() {
     if !crate::scratch::can_mount() {
         return;

@@ -30,9 +30,7 @@ impl Directories {
         let path = canonical(&host_path(&request.path)?)?;
         let host = HostDir::open(&path)?;
         Rules::new(&request.exclude)?;
-        if request.take_all && !request.exclude.is_empty() {
-            return Err(Error::new(Reason::Invalid, "take_all leaves nothing out, and exclude names patterns"));
-        }
+        refuse_exclude_of_all(request.take_all, &request.exclude)?;
         if self.context.ours.contains(&host.identity()) || path.starts_with(self.context.home.path()) {
             let message = format!("{} holds Amalgam's own store; choose another directory", path.display());
             return Err(Error::new(Reason::NestedDirectory, message));
@@ -94,6 +92,7 @@ impl Directories {
             background: None,
             unwritten: Vec::new(),
             unlisted: 0,
+            since: self.context.store.last_move(&workspace.reference())?,
         };
         record.identify(host.identity());
         Ok(record)
@@ -355,9 +354,18 @@ impl Directories {
     pub(crate) fn update_directory(&self, name: &str, exclude: &[String]) -> Result<Record> {
         Rules::new(exclude)?;
         let id = self.record(name)?.id;
-        let _turn = self.live(&id).lock_arc();
-        let record = Record { exclude: exclude.to_vec(), ..self.record(name)? };
+        let mut live = self.live(&id).lock_arc();
+        let found = self.record(name)?;
+        refuse_exclude_of_all(found.takes_all, exclude)?;
+        let is_changed = found.exclude != exclude;
+        let record = Record { exclude: exclude.to_vec(), ..found };
         self.context.registry.put(record.clone())?;
+        if is_changed {
+            // The watcher does not watch what the old rules left out; a background watch starts again with the new ones.
+            live.end_watch();
+            drop(live);
+            self.retry_background(&id);
+        }
         Ok(record)
     }
 
@@ -380,6 +388,14 @@ impl Directories {
         self.tell_watch(record, &mut directory);
         directory
     }
+}
+
+/// Refuses patterns of paths to leave out for a directory that leaves nothing out.
+fn refuse_exclude_of_all(takes_all: bool, exclude: &[String]) -> Result<()> {
+    if takes_all && !exclude.is_empty() {
+        return Err(Error::new(Reason::Invalid, "take_all leaves nothing out, and exclude names patterns"));
+    }
+    Ok(())
 }
 
 /// Returns the message for another directory at the path of an attached one, with the command that brings the files back.
@@ -441,6 +457,8 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
+    use amalgam_materializer::Progress;
+
     use super::*;
     use crate::home::Home;
     use crate::service::Service;
@@ -481,6 +499,49 @@ mod tests {
         assert_eq!(rules_after(everything), (Vec::new(), true));
         assert_eq!(rules_after(again), (Vec::new(), true), "it names none");
         assert_eq!(rules_after(v1::AttachDirectoryRequest { again: true, ..first }), (exclude, false));
+    }
+
+    #[test]
+    fn a_watched_directory_with_other_rules_is_watched_where_the_old_ones_left_paths_out() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (directories, act) = (&service.directories, service.context.act("ann"));
+        let path = around.path().join("main");
+        std::fs::create_dir_all(path.join("build")).expect("directories");
+        std::fs::write(path.join("build/first"), "1").expect("written");
+        let (exclude, workspace_id) = (vec!["build".to_owned()], "main".to_owned());
+        let asked = v1::AttachDirectoryRequest { path: path_bytes(&path), workspace_id, exclude, ..Default::default() };
+        let record = directories.attach(&asked, &act).expect("attached");
+        let workspace = WorkspaceName::new("main").expect("a name");
+        let name = amalgam_proto::directory_name(&record.id);
+        let added = || {
+            let asked = v1::CaptureDirectoryRequest { name: name.clone(), ..Default::default() };
+            directories.capture_directory(&asked, &act, &Progress::default()).expect("captured").added
+        };
+        let watch = directories.watch_writes(&workspace).expect("watched").expect("it has a directory");
+        assert_eq!(added(), 0);
+        directories.update_directory(&name, &["build".to_owned()]).expect("updated");
+        assert!(!watch.is_ended(), "the rules are the same");
+        directories.update_directory(&name, &[]).expect("updated");
+        assert!(watch.is_ended());
+        let _watch = directories.watch_writes(&workspace).expect("watched").expect("it has a directory");
+        assert!(added() > 0);
+        std::fs::write(path.join("build/second"), "2").expect("written");
+        assert_eq!(added(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_takes_all_gets_no_rules() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let path = around.path().join("main");
+        std::fs::create_dir(&path).expect("a directory");
+        let asked = v1::AttachDirectoryRequest { path: path_bytes(&path), take_all: true, ..Default::default() };
+        let record = service.directories.attach(&asked, &service.context.act("ann")).expect("attached");
+        let name = amalgam_proto::directory_name(&record.id);
+        let refused = service.directories.update_directory(&name, &["build".to_owned()]).expect_err("refused");
+        assert_eq!(refused.reason(), Reason::Invalid, "{refused}");
+        service.directories.update_directory(&name, &[]).expect("updated");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct CommitDraft<'a> {
 
 /// How much of a directory a capture reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CaptureScope {
+pub(super) enum CaptureScope {
     /// The directories with events, if the directory is watched; else everything.
     Dirty,
     /// Everything.
@@ -197,6 +197,10 @@ impl Directories {
         let known = known.map(|known| *known.as_bytes());
         let mut sequence = store.last_move(&reference)?;
         for _ in 0..UNNOTED_CAPTURES_MAX {
+            // Captures from before it was attached are those of another directory.
+            if sequence <= locked.record.since {
+                return Ok(false);
+            }
             let moved = match operation(store, sequence) {
                 Ok(moved) => moved,
                 // So long ago that the record has it by now, or never will.
@@ -236,7 +240,8 @@ impl Directories {
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.states.check_etag(&locked.workspace, &request.etag)?;
         self.judge_commit(&mut locked, progress)?;
-        self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, act, progress)
+        let scope = if request.all { CaptureScope::All } else { CaptureScope::Dirty };
+        self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, scope, act, progress)
     }
 
     /// Commits the files of a workspace's directory on the expected head. Returns the head and whether it is new; `None` for a
@@ -253,7 +258,7 @@ impl Directories {
         self.context.expect_head(workspace, expected)?;
         self.judge_commit(&mut locked, &Progress::default())?;
         let draft = CommitDraft { action: CAPTURE, change };
-        let captured = self.snapshot_directory(&mut locked, &draft, act, &Progress::default())?;
+        let captured = self.snapshot_directory(&mut locked, &draft, CaptureScope::Dirty, act, &Progress::default())?;
         Ok(Some((self.context.head(workspace)?, captured.changed)))
     }
 
@@ -271,10 +276,12 @@ impl Directories {
         self.context.permissions.judge(&guard, before, Some(captured.root), "this commit")
     }
 
+    /// Commits the files of a directory. The counts and notices of the result cover what a capture with this scope reads.
     pub(super) fn snapshot_directory(
         &self,
         locked: &mut LockedDirectory,
         saying: &CommitDraft<'_>,
+        scope: CaptureScope,
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
@@ -291,7 +298,7 @@ impl Directories {
             }
             checked => checked?,
         };
-        let mut captured = self.capture(locked, progress)?;
+        let mut captured = self.capture_scope(locked, progress, scope)?;
         warnings.extend(self.quota.check_quota(&locked.workspace, Some(captured.root))?);
         let tally = self.states.tally(self.context.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(locked, &mut captured, saying, act)?;

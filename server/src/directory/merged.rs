@@ -7,7 +7,7 @@ use amalgam_engine::{OperationContext, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::v1;
 
-use super::capture::CommitDraft;
+use super::capture::{CaptureScope, CommitDraft};
 use super::restore::Target;
 use super::{Directories, LockedDirectory};
 use crate::error::Result;
@@ -132,7 +132,7 @@ impl Directories {
             LockedFiles::Nowhere => Ok(()),
             LockedFiles::Directory(mut locked) => {
                 let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
-                self.snapshot_directory(&mut locked, &saying, &act, &Progress::default()).map(drop)
+                self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default()).map(drop)
             }
             LockedFiles::View(locked) => {
                 self.quota.check_room()?;
@@ -378,7 +378,8 @@ mod tests {
         let act = service.context.act("ann");
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
-        let done = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let done = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
         done.expect("committed");
     }
 
@@ -454,6 +455,36 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_is_refused_when_the_directory_misses_edits_of_an_older_revision() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let (context, act) = (&service.context, service.context.act("ann"));
+        let path = around.path().join("copy");
+        let record = attach(&service, &path);
+        std::fs::write(path.join("a"), "a").expect("written");
+        commit_files(&service, &record);
+        let first = context.head(&name("main")).expect("a head");
+        std::fs::write(path.join("b"), "b").expect("written");
+        commit_files(&service, &record);
+        let mut tree = WorkingTree::open(&context.store, first.expect("a snapshot")).expect("open");
+        tree.write("c", b"c").expect("written");
+        let (edited, _pin) = tree.freeze().hold().expect("stored");
+        let before = context.head_root(first).expect("read").expect("a tree");
+        // The process dies before it updates the directory.
+        let states = &service.directories.states;
+        states.merge_change(&name("main"), before, edited, Change::new("edits"), &act).expect("merged");
+        let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
+        let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let refused = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
+        assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
+        let tree = context.workspaces.open(&name("main")).expect("open");
+        for path in ["a", "b", "c"] {
+            assert_eq!(tree.read(path).expect("it is there"), path.as_bytes());
+        }
+    }
+
+    #[test]
     fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
@@ -490,7 +521,8 @@ mod tests {
         // A commit there is refused, too, until the directory has the files of the workspace.
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("half of it") };
-        let refused = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let refused = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
         assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
     }
 

@@ -133,6 +133,8 @@ impl Directories {
                 self.states.take_back(reverted, act)?;
                 return Err(error);
             }
+            // All files are written: another run would revert one more operation.
+            Err(error @ Error::Hinted { .. }) => return Err(error),
             brought => brought.map_err(|error| error.with_hint_if_partly("run the command again to go on"))?,
         };
         brought.notices.retain(|notice| !known.contains(&notice.path));

@@ -23,10 +23,9 @@ use crate::context::ExpectedHead;
 use crate::directory::SecuredFiles;
 use crate::error::{Error, Result};
 use crate::messages::summary_message;
+use crate::states::COMMIT;
 use crate::views::live::CommittedView;
 
-/// The action in the operation log for a commit of edits.
-const COMMIT: &str = "commit";
 /// The metadata key that says how a snapshot came to be.
 const KIND_KEY: &str = "kind";
 /// The most attempts to commit edits on a head that other writers move.

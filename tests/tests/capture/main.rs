@@ -16,7 +16,7 @@ use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::verify::VerifyOptions;
 use amalgam_engine::{DEPTH_MAX, Store, verify};
 use amalgam_materializer::{
-    Captured, Dirty, Error, Index, KnownContents, Progress, Scope, Stamp, Watcher, Why, capture,
+    Captured, Dirty, Error, Index, KnownContents, Progress, Rules, Scope, Stamp, Watcher, Why, capture,
 };
 use amalgam_tests::harness::{Random, seed, stored_chunks};
 use amalgam_tests::model::{commit, contents, link_classes};
@@ -472,6 +472,19 @@ fn a_watcher_follows_new_directories_and_waits() {
     watcher.take_dirty();
     fs::write(world.at("a/b/moved/deep/file"), b"y").expect("written");
     assert_eq!(watcher.take_dirty(), Dirty::Directories(BTreeSet::from([path("a/b/moved/deep")])));
+}
+
+#[test]
+fn a_watcher_with_rules_that_exclude_nothing_uses_no_ignore_file() {
+    let world = World::new();
+    fs::write(world.at(".amalgamignore"), b"out/\n").expect("written");
+    fs::create_dir(world.at("out")).expect("made");
+    let watcher = Watcher::start(&world.host, &Rules::everything()).expect("it watches");
+    assert_eq!((watcher.take_dirty(), watcher.watches()), (Dirty::Nothing, 2));
+    fs::write(world.at("out/file"), b"x").expect("written");
+    assert_eq!(watcher.take_dirty(), Dirty::Directories(BTreeSet::from([path("out")])));
+    fs::write(world.at(".amalgamignore"), b"other/\n").expect("written");
+    assert_eq!(watcher.take_dirty(), Dirty::Directories(BTreeSet::from([path("")])));
 }
 
 #[test]
