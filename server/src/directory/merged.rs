@@ -472,7 +472,8 @@ mod tests {
         let before = context.head_root(first).expect("read").expect("a tree");
         // The process dies before it updates the directory.
         let states = &service.directories.states;
-        states.merge_change(&name("main"), before, edited, Change::new("edits"), &act).expect("merged");
+        let head = context.head(&name("main")).expect("read").expect("a head");
+        states.merge_change(&name("main"), head, before, edited, Change::new("edits"), &act).expect("merged");
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
         let (scope, progress) = (CaptureScope::Dirty, Progress::default());
@@ -555,7 +556,13 @@ mod tests {
             // Both wait for the lock.
             std::thread::sleep(std::time::Duration::from_millis(200));
             let saying = CommitDraft { action: CAPTURE, change: Change::new("another commit") };
-            let done = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+            let done = service.directories.snapshot_directory(
+                &mut locked,
+                &saying,
+                CaptureScope::Dirty,
+                &act,
+                &Progress::default(),
+            );
             done.expect("committed");
             drop(locked);
             [commit, edit].map(|waiting| waiting.join().expect("no panic").expect_err("another head"))
