@@ -72,6 +72,14 @@ impl House {
         self.policy(&text).await;
     }
 
+    /// Makes a workspace `plain` of the admin with one file, which every agent may change.
+    async fn plain(&self) {
+        self.ok(&self.admin, Method::POST, "/workspaces", json!({"workspaceId": "plain"})).await;
+        let edit = json!({"write": {"path": "open/x", "text": "x", "createParents": true}});
+        let edits = json!({"edits": [edit], "message": "plain"});
+        self.ok(&self.admin, Method::POST, "/workspaces/plain/commit-edits", edits).await;
+    }
+
     /// Everything that a key can read of `main`'s head.
     async fn seen(&self, key: &str) -> Vec<String> {
         let listed = self.ok(key, Method::GET, "/workspaces/main/list?recursive=true", Value::Null).await;
@@ -214,6 +222,16 @@ async fn an_agent_gets_no_rights_by_forks_restores_undos_and_other_agents() {
     }
     let other = house.call(&house.ann, Method::PATCH, "/workspaces/mine", json!({"agent": "root"})).await;
     assert_eq!(other.status, 403, "{:?}", other.bytes);
+    // Neither does an undo change the agent of a workspace.
+    house.ok(&house.admin, Method::PATCH, "/workspaces/main", json!({"agent": "bob"})).await;
+    let listed = house.ok(&house.admin, Method::GET, "/operations?workspace=workspaces/main", Value::Null).await;
+    let described = listed["operations"][0]["name"].as_str().unwrap().to_owned();
+    for undo in [json!({"workspace": "workspaces/main"}), json!({"operation": described})] {
+        let answer = house.call(&house.ann, Method::POST, "/operations/undo", undo).await;
+        assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    }
+    let main = house.ok(&house.admin, Method::GET, "/workspaces/main", Value::Null).await;
+    assert_eq!(main["workspace"]["agent"], "bob", "{main}");
     for (method, path, body) in [
         (Method::PUT, "/policy", json!({"text": ""})),
         (Method::GET, "/policy", Value::Null),
@@ -411,8 +429,32 @@ async fn a_restricted_agent_removes_and_renames_only_its_own_workspaces() {
     house.ok(&house.ann, Method::POST, "/workspaces/main/fork", fork).await;
     house.ok(&house.ann, Method::POST, "/workspaces/mine/rename", rename).await;
     house.ok(&house.ann, Method::DELETE, "/workspaces/other", Value::Null).await;
+    // An undo removes no workspace of another agent, also where the agent may change all its files.
+    house.plain().await;
+    let fork = json!({"workspaceIds": ["bobs"]});
+    let forked = house.ok(&house.bob, Method::POST, "/workspaces/plain/fork", fork).await;
+    let undo = json!({"operation": forked["operation"]["name"]});
+    let answer = house.call(&house.ann, Method::POST, "/operations/undo", undo.clone()).await;
+    assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    house.ok(&house.bob, Method::POST, "/operations/undo", undo).await;
     house.policy("").await;
     house.ok(&house.ann, Method::DELETE, "/workspaces/main", Value::Null).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undo_in_a_workspace_is_judged_for_every_workspace_of_the_operation() {
+    let house = House::new().await;
+    house.plain().await;
+    let fork = json!({"workspaceIds": ["one", "two"], "agent": "bob"});
+    house.ok(&house.admin, Method::POST, "/workspaces/plain/fork", fork).await;
+    house.level_of_a("R").await;
+    let undo = json!({"workspace": "workspaces/one"});
+    let answer = house.call(&house.ann, Method::POST, "/operations/undo", undo.clone()).await;
+    assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    assert_eq!(house.get(&house.admin, "/workspaces/two").await.status, 200);
+    // The agent of both may.
+    house.ok(&house.bob, Method::POST, "/operations/undo", undo).await;
+    assert_eq!(house.get(&house.admin, "/workspaces/two").await.status, 404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
