@@ -417,6 +417,54 @@ async fn a_merge_moves_no_file_to_where_other_rules_apply() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_does_not_follow_a_file_to_where_other_rules_apply() {
+    let house = House::new().await;
+    house.policy(&format!("default = \"RW\"\n{}", rule("kept/**", "R"))).await;
+    let first = house.ok(&house.admin, Method::GET, "/snapshots/main@", Value::Null).await;
+    let first = first["snapshot"]["name"].as_str().unwrap().trim_start_matches("snapshots/").to_owned();
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", json!({"workspaceIds": ["mine"]})).await;
+    let edit = json!({"write": {"path": "open/file", "text": "changed"}});
+    let edits = json!({"edits": [edit], "message": "edit"});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/commit-edits", edits).await;
+    let rename = json!({"rename": {"path": "open/file", "newPath": "kept/file", "createParents": true}});
+    let edits = json!({"edits": [rename], "message": "kept"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+    for (path, body) in [
+        ("/workspaces/main/commit-edits", json!({"edits": [edit], "message": "late", "revision": first})),
+        ("/workspaces/main/merge", json!({"sources": ["workspaces/mine"]})),
+        ("/workspaces/mine/publish", json!({"submission": {"target": "workspaces/main"}})),
+    ] {
+        let answer = house.call(&house.ann, Method::POST, path, body).await;
+        let kept = house.get(&house.admin, "/workspaces/main/files/kept/file").await;
+        assert_eq!(kept.status, 200, "{path}: {:?}", answer.bytes);
+        assert_eq!(&kept.bytes[..], CANARY.as_bytes(), "{path}: {:?}", answer.bytes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renamed_file_gets_no_contents_that_were_written_at_a_hidden_path() {
+    let house = House::new().await;
+    let lines: String = (0..60).map(|number| format!("line {number} of a text\n")).collect();
+    let write = |path: &str, text: &str| json!({"write": {"path": path, "text": text}});
+    let edits = json!({"edits": [write("open/text", &lines)], "message": "text"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+    house.policy(&format!("default = \"RW\"\n{}", rule("shut", "none"))).await;
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", json!({"workspaceIds": ["mine"]})).await;
+    let rename = |to: &str| json!({"rename": {"path": "open/text", "newPath": to}});
+    let edits = json!({"edits": [rename("open/mine")], "message": "mine"});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/commit-edits", edits).await;
+    let secret = format!("{lines}{CANARY}\n");
+    let edits = json!({"edits": [rename("shut/text"), write("shut/text", &secret)], "message": "secret"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/merge", json!({"sources": ["workspaces/main"]})).await;
+    let mine = house.get(&house.ann, "/workspaces/mine/files/open/mine").await;
+    assert_eq!(&mine.bytes[..], lines.as_bytes(), "{}", mine.status);
+    let hidden = house.get(&house.admin, "/workspaces/mine/files/shut/text").await;
+    assert_eq!(&hidden.bytes[..], secret.as_bytes(), "{}", hidden.status);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restricted_agent_removes_and_renames_only_its_own_workspaces() {
     let house = House::new().await;
     house.level_of_a("R").await;

@@ -183,7 +183,8 @@ impl Files {
             let message = format!("workspace {workspace} has no snapshot, so the edits cannot be merged with it");
             return Err(Error::new(Reason::StaleHead, message));
         };
-        let landed = self.states.merge_change(workspace, before, edited, change.clone(), act)?;
+        let guard = self.context.permissions.writing(workspace)?;
+        let landed = self.states.merge_change(workspace, before, edited, change.clone(), &guard, act)?;
         Ok(landed.map_or((head, false), |snapshot| (snapshot, true)))
     }
 

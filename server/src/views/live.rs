@@ -257,7 +257,8 @@ impl Views {
             Some(before) => before,
             None => self.hold_tree(&WorkingTree::new(&self.context.store))?.root.expect("it was written"),
         };
-        let merged = self.states.merge_files(workspace, before, edited, change.clone(), act)?;
+        let guard = self.context.permissions.writing(workspace)?;
+        let merged = self.states.merge_files(workspace, before, edited, change.clone(), &guard, act)?;
         let root = held.root.expect("a live tree has a root");
         let secured = Secured { snapshot: merged, root, _held: held };
         self.update_view(&locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
