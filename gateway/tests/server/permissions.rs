@@ -289,7 +289,7 @@ async fn merges_with_refused_changes_are_held_or_taken_in_part() {
     let direct = json!({"sources": ["workspaces/mine"]});
     let direct = house.ok(&house.ann, Method::POST, "/workspaces/main/merge", direct).await;
     assert_eq!(direct["merge"]["how"], "MERGE_HOW_REFUSED", "{direct}");
-    // Another agent cannot approve it, a reviewer can.
+    // Another agent can neither approve nor reject it, a reviewer can.
     let reviews = house.ok(&house.admin, Method::GET, "/reviews", Value::Null).await;
     let review = reviews["reviews"][0]["entry"]["name"].as_str().unwrap().to_owned();
     let accept = |review: &str| format!("/{review}/accept");
@@ -297,6 +297,8 @@ async fn merges_with_refused_changes_are_held_or_taken_in_part() {
     assert_eq!(again["merge"]["how"], "MERGE_HOW_REVIEW", "{again}");
     let reviews = house.ok(&house.lea, Method::GET, "/reviews", Value::Null).await;
     let review = reviews["reviews"][0]["entry"]["name"].as_str().unwrap().to_owned();
+    let rejected = house.call(&house.bob, Method::POST, &format!("/{review}/reject"), json!({})).await;
+    assert_eq!(rejected.status, 403, "{:?}", rejected.bytes);
     let landed = house.ok(&house.lea, Method::POST, &accept(&review), json!({})).await;
     assert_eq!(landed["merge"]["how"], "MERGE_HOW_MERGED", "{landed}");
     assert_eq!(text("/workspaces/main/files/a/file").await, "not permitted");
