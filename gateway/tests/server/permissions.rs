@@ -621,6 +621,25 @@ async fn a_file_with_a_hidden_name_is_absent_from_blame_versions_and_find() {
         assert_eq!(house.get(&house.ann, path).await.status, 404, "{path}");
         assert_eq!(house.get(&house.admin, path).await.status, 200, "{path} for the admin");
     }
+    // So it is from the changes of a workspace, from those that a restore would make, and from the radar.
+    house.ok(&house.admin, Method::POST, "/workspaces/linked/fork", json!({"workspaceIds": ["one", "two"]})).await;
+    for name in ["one", "two"] {
+        let edits = json!({"edits": [{"write": {"path": "open/alias", "text": name}}], "message": name});
+        house.ok(&house.admin, Method::POST, &format!("/workspaces/{name}/commit-edits"), edits).await;
+    }
+    let edits = json!({"edits": [{"write": {"path": "open/alias", "text": "live"}}]});
+    house.ok(&house.admin, Method::POST, "/workspaces/linked/edits", edits).await;
+    let restore = json!({"revision": "linked@~", "dryRun": true});
+    for (method, path, body, hidden) in [
+        (Method::GET, "/workspaces/linked/status", Value::Null, "alias"),
+        (Method::POST, "/workspaces/linked/restore", restore, "twin"),
+        (Method::GET, "/radar", Value::Null, "alias"),
+    ] {
+        let seen = house.ok(&house.ann, method.clone(), path, body.clone()).await.to_string();
+        assert!(!seen.contains(hidden), "{path}: {seen}");
+        let all = house.ok(&house.admin, method, path, body).await.to_string();
+        assert!(all.contains(hidden), "{path} for the admin: {all}");
+    }
     // A file whose names are all visible stays.
     for path in ["/snapshots/plain@/blame?path=open/two", "/snapshots/plain@/versions?path=open/two"] {
         let answer = house.get(&house.ann, path).await;

@@ -232,9 +232,7 @@ impl WorkspaceService for Api {
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths?;
             if request.dry_run {
-                let mut changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
-                let guard = service.context.permissions.reading(Some(&name))?;
-                changes.retain(|change| guard.is_visible(change.path.as_bytes(), false));
+                let changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
                 let workspace = Some(service.views.workspace_message(&name)?);
                 return Ok(v1::RestoreWorkspaceResponse { workspace, changed: !changes.is_empty(), changes });
             }

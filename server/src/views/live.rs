@@ -49,6 +49,8 @@ pub(crate) struct ViewChanges {
     pub(crate) base: Option<SnapshotId>,
     /// The paths that differ.
     pub(crate) paths: Vec<(TreePath, Difference)>,
+    /// The tree of that snapshot, and the live tree.
+    pub(crate) trees: [WorkingTree; 2],
     /// Whether state values differ.
     pub(crate) has_changed_states: bool,
 }
@@ -282,7 +284,8 @@ impl Views {
         let (tree, base) = (locked.live.view.fork(), locked.live.view.base());
         let before = self.working_tree(base)?;
         let has_changed_states = !before.has_same_states(&tree)?;
-        Ok(Some(ViewChanges { base, paths: differences(&before, &tree)?, has_changed_states }))
+        let paths = differences(&before, &tree)?;
+        Ok(Some(ViewChanges { base, paths, trees: [before, tree], has_changed_states }))
     }
 
     /// Commits a live view. Files that show conflicts are stored as conflicts again, and resolutions are remembered.
