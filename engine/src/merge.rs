@@ -68,11 +68,12 @@ pub struct MergeOptions {
     /// Groups of paths, each including everything below them, that merge as units: if both sides changed any path of a group, the
     /// whole group conflicts. Renames are not tracked inside a group.
     pub units: Vec<Vec<TreePath>>,
-    /// Which entries follow a directory that the other side renamed; all of them if there is none.
+    /// Which entries follow a directory that the other side renamed, and which changes a renamed entry; all of them if there is none.
     pub moves: Option<Arc<dyn AdmitMove>>,
 }
 
-/// Decides which entries follow a directory that the other side of a merge renamed. The others stay at their paths.
+/// Decides which entries follow a directory that the other side of a merge renamed, and which changes follow an entry that it
+/// renamed. The others stay at their paths.
 pub trait AdmitMove: std::fmt::Debug + Send + Sync {
     /// Returns whether an entry may follow from one path to another.
     fn admits(&self, from: &TreePath, to: &TreePath) -> bool;
@@ -323,7 +324,9 @@ pub fn merge_trees(
     }
     let units = Units::new(&options.units);
     let is_fixed = |path: &TreePath| units.is_near(path);
-    let ([our_side, their_side], searches) = two_sides(store, base, [ours, theirs], &options.renames, &is_fixed)?;
+    let moves = options.moves.as_deref();
+    let ([our_side, their_side], searches) =
+        two_sides(store, base, [ours, theirs], &options.renames, &is_fixed, moves)?;
     let mut merge = Merge {
         trees,
         ours: our_side,

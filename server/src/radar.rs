@@ -19,7 +19,7 @@ use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{EntryKind, OperationContext, OperationCursor, SnapshotId, Time, TreePath, WorkingTree};
 use amalgam_merge::trees::RuleMerger;
-use amalgam_policy::Policy;
+use amalgam_policy::{Guard, Policy};
 use amalgam_proto::{Reason, v1};
 use parking_lot::{Condvar, Mutex};
 
@@ -29,6 +29,7 @@ use crate::directory::{Directories, PreviewedHead};
 use crate::error::{Error, Result};
 use crate::files::{parse_path, show_path};
 use crate::merge_rules::MergeRules;
+use crate::permissions::is_visible_in;
 use crate::views::Views;
 use detail::Common;
 use index::{Index, Reader, Side};
@@ -194,16 +195,34 @@ impl Radar {
             true => show_path(&found[limit - 1].1),
             false => String::new(),
         };
-        let overlaps = found.into_iter().take(limit).map(|(sides, path)| {
+        let mut overlaps = Vec::new();
+        for (sides, path) in found.into_iter().take(limit) {
+            if !self.is_shown(&guard, &path, &sides)? {
+                continue;
+            }
             let mut overlap = overlap_message(&path, &sides);
             if !request.paths_only {
                 overlap.pairs = self.pairs(&path, &sides, workspace.as_ref(), act)?;
             }
-            Ok(overlap)
-        });
-        let overlaps = overlaps.collect::<Result<_>>()?;
+            overlaps.push(overlap);
+        }
         let incomplete = incomplete.iter().map(amalgam_proto::workspace_name).collect();
         Ok(v1::GetRadarResponse { overlaps, next_page_token, incomplete })
+    }
+
+    /// Returns whether the agents of a guard can see a path in each workspace that changed it, under all names of its file.
+    fn is_shown(&self, guard: &Guard, path: &TreePath, sides: &[Side]) -> Result<bool> {
+        for side in sides.iter().filter(|_| guard.hides()) {
+            let Some(workspace) = self.context.workspaces.find(&side.workspace)? else { continue };
+            let now = self.tree_of(&workspace)?;
+            // A base whose tree was dropped tells nothing.
+            let base = workspace.base.and_then(|base| WorkingTree::open(&self.context.store, base).ok());
+            let trees: Vec<&WorkingTree> = std::iter::once(&now).chain(&base).collect();
+            if !is_visible_in(guard, &trees, path)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Compares pairs of workspaces that changed a path.

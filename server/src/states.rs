@@ -23,6 +23,7 @@ use amalgam_engine::{
     DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, WorkingTree, diff_roots,
 };
 use amalgam_merge::trees::RuleMerger;
+use amalgam_policy::Guard;
 use amalgam_proto::Reason;
 
 use crate::conflicts::Conflicts;
@@ -74,6 +75,14 @@ enum DroppedEdits {
     Record,
     /// Leaves them to the caller.
     Ignore,
+}
+
+/// What a merge with the head of a workspace does besides merging.
+#[derive(Clone, Copy)]
+struct Landing<'a> {
+    dropped: DroppedEdits,
+    /// The agents that must be permitted to make each change of the head. `None` if the merge only secures files.
+    guard: Option<&'a Guard>,
 }
 
 /// Merges contents like another merger, but keeps our version of a file of which that one takes theirs.
@@ -161,7 +170,8 @@ impl States {
         Ok(self.context.done_before(act)?.is_some())
     }
 
-    /// Commits the edits of files since a tree like [`merge_files`](Self::merge_files), with a message.
+    /// Secures the edits of files since a tree like [`merge_files`](Self::merge_files), with a message. No agent is asked for its
+    /// rights.
     pub(crate) fn merge_edits(
         &self,
         workspace: &WorkspaceName,
@@ -171,36 +181,41 @@ impl States {
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let act = &OperationContext { request: None, ..act.clone() };
-        self.merge_files(workspace, before, edited, Change::new(message), act)
+        let Some(head) = self.context.head(workspace)? else { return Ok(None) };
+        let landing = Landing { dropped: DroppedEdits::Record, guard: None };
+        self.merge_with_head(workspace, head, [before, edited], Change::new(message), landing, act)
     }
 
     /// Commits the changed files of a directory or a mount, merged with the workspace's head. The caller then brings the files to
     /// the head. So edits that the merge drops are recorded first, and an undo brings them back. Returns nothing if the head has
-    /// all other edits.
+    /// all other edits. Refuses changes of the head that the agents of the guard may not make.
     pub(crate) fn merge_files(
         &self,
         workspace: &WorkspaceName,
         before: RootId,
         edited: RootId,
         change: Change,
+        guard: &Guard,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let Some(head) = self.context.head(workspace)? else { return Ok(None) };
-        self.merge_with_head(workspace, head, [before, edited], change, DroppedEdits::Record, act)
+        let landing = Landing { dropped: DroppedEdits::Record, guard: Some(guard) };
+        self.merge_with_head(workspace, head, [before, edited], change, landing, act)
     }
 
     /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change, and an error if the
-    /// workspace has another head than the given one.
+    /// workspace has another head than the given one. Refuses changes of the head that the agents of the guard may not make.
     pub(crate) fn merge_change(
         &self,
         workspace: &WorkspaceName,
         head: SnapshotId,
-        before: RootId,
-        edited: RootId,
+        [before, edited]: [RootId; 2],
         change: Change,
+        guard: &Guard,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        self.merge_with_head(workspace, head, [before, edited], change, DroppedEdits::Ignore, act)
+        let landing = Landing { dropped: DroppedEdits::Ignore, guard: Some(guard) };
+        self.merge_with_head(workspace, head, [before, edited], change, landing, act)
     }
 
     fn merge_with_head(
@@ -209,7 +224,7 @@ impl States {
         head: SnapshotId,
         [before, edited]: [RootId; 2],
         mut change: Change,
-        dropped: DroppedEdits,
+        landing: Landing<'_>,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let store = &self.context.store;
@@ -220,12 +235,16 @@ impl States {
         let moves = self.context.permissions.moves()?;
         let options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
         let merged = merge_trees(store, Some(before), now, edited, contents, &options)?;
-        let is_recorded = dropped == DroppedEdits::Record && drops_theirs(&merged);
+        let is_recorded = landing.dropped == DroppedEdits::Record && drops_theirs(&merged);
         let mut tree = merged.tree;
         let session = store.session();
         let root = tree.freeze().write(&session)?;
         session.write_all_ahead()?;
         let _pin = store.hold(root)?;
+        // The merge may have moved the changes.
+        if let Some(guard) = landing.guard.filter(|guard| !guard.is_unrestricted()) {
+            self.context.permissions.judge(guard, Some(now), Some(root), "this commit")?;
+        }
         let workspaces = &self.context.workspaces;
         // The request id belongs to the commit.
         let aside = &OperationContext { request: None, ..act.clone() };
@@ -251,7 +270,7 @@ impl States {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
         // A directory that misses edits by a call must not take them for a capture of its own.
-        let action = match dropped {
+        let action = match landing.dropped {
             DroppedEdits::Record => CAPTURE,
             DroppedEdits::Ignore => COMMIT,
         };

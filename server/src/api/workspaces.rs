@@ -110,15 +110,30 @@ fn agent_of_caller(service: &Service, asked: &str) -> Result<String> {
 /// Refuses to remove or rename the workspace of another agent if the policy restricts the caller: names of workspaces are paths to
 /// all their files.
 fn judge_name(service: &Service, name: &WorkspaceName) -> Result<()> {
+    match service.context.workspaces.find(name)? {
+        Some(found) => judge_owner(service, name, &found.agent),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to remove, rename or bring back a workspace that belongs to another agent, if the policy restricts the caller.
+pub(super) fn judge_owner(service: &Service, name: &WorkspaceName, owner: &str) -> Result<()> {
     let Some(caller) = restricted_agent() else { return Ok(()) };
-    let owner = service.context.workspaces.find(name)?.map(|found| found.agent);
-    if owner.is_none_or(|owner| owner == caller) || service.context.permissions.guard(&[&caller])?.is_unrestricted() {
+    if owner == caller || service.context.permissions.guard(&[&caller])?.is_unrestricted() {
         return Ok(());
     }
     let message = format!(
         "{caller} may not remove or rename {name}, which is no workspace of its own: the policy restricts {caller}; a key with the scope `admin` may"
     );
     Err(Error::new(Reason::Forbidden, message).with("agent", caller))
+}
+
+/// Refuses to give a workspace another agent, if there is a policy and the caller is no admin.
+pub(super) fn judge_agent(service: &Service, before: &str, after: &str) -> Result<()> {
+    if before == after || restricted_agent().is_none() || service.context.permissions.policy()?.is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Reason::Forbidden, "the agent of a workspace is set by a key with the scope `admin`"))
 }
 
 /// Refuses a restore that makes changes which the policy does not permit to the caller.
@@ -245,9 +260,7 @@ impl WorkspaceService for Api {
             let paths = paths?;
             if request.dry_run {
                 let snapshot = service.context.resolve(&request.revision, Some(&name))?;
-                let mut changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
-                let guard = service.context.permissions.reading(Some(&name))?;
-                changes.retain(|change| guard.is_visible(change.path.as_bytes(), false));
+                let changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
                 let workspace = Some(service.views.workspace_message(&name)?);
                 return Ok(v1::RestoreWorkspaceResponse { workspace, changed: !changes.is_empty(), changes });
             }
@@ -306,11 +319,7 @@ impl WorkspaceService for Api {
             let name = workspace_id(&request.name)?;
             let act = service.context.act_for(&actor, &request)?;
             let before = service.context.workspaces.get(&name)?.agent;
-            let is_judged = restricted_agent().is_some() && service.context.permissions.policy()?.is_some();
-            if is_judged && request.agent != before {
-                let message = "the agent of a workspace is set by a key with the scope `admin`";
-                return Err(Error::new(Reason::Forbidden, message));
-            }
+            judge_agent(service, &before, &request.agent)?;
             if service.context.done_before(&act)?.is_none() {
                 service.directories.check_etag(&name, &request.etag)?;
             }

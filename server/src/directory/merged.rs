@@ -473,7 +473,9 @@ mod tests {
         // The process dies before it updates the directory.
         let states = &service.directories.states;
         let head = context.head(&name("main")).expect("read").expect("a head");
-        states.merge_change(&name("main"), head, before, edited, Change::new("edits"), &act).expect("merged");
+        let guard = context.permissions.writing(&name("main")).expect("read");
+        let merged = states.merge_change(&name("main"), head, [before, edited], Change::new("edits"), &guard, &act);
+        merged.expect("merged");
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
         let (scope, progress) = (CaptureScope::Dirty, Progress::default());

@@ -23,6 +23,7 @@ use crate::context::ExpectedHead;
 use crate::directory::SecuredFiles;
 use crate::error::{Error, Result};
 use crate::messages::summary_message;
+use crate::permissions::is_visible_in;
 use crate::states::COMMIT;
 use crate::views::live::CommittedView;
 
@@ -182,7 +183,8 @@ impl Files {
             let message = format!("workspace {workspace} has no snapshot, so the edits cannot be merged with it");
             return Err(Error::new(Reason::StaleHead, message));
         };
-        let landed = self.states.merge_change(workspace, head, before, edited, change.clone(), act)?;
+        let guard = self.context.permissions.writing(workspace)?;
+        let landed = self.states.merge_change(workspace, head, [before, edited], change.clone(), &guard, act)?;
         Ok(landed.map_or((head, false), |snapshot| (snapshot, true)))
     }
 
@@ -258,7 +260,7 @@ impl Files {
     pub(crate) fn status(&self, workspace: &WorkspaceName) -> Result<v1::GetStatusResponse> {
         let head = self.context.head(workspace)?;
         let name = |snapshot: Option<SnapshotId>| snapshot.map(amalgam_proto::snapshot_name).unwrap_or_default();
-        let (base, differences, state_changed) = match self.directory_of(workspace) {
+        let (base, differences, trees, state_changed) = match self.directory_of(workspace) {
             Some(directory) => {
                 let held = self.directories.hold_directory(&directory)?;
                 let root = held.root.expect("a directory has a tree");
@@ -267,16 +269,21 @@ impl Files {
                     Some(head) => WorkingTree::open(&self.context.store, head)?,
                     None => WorkingTree::new(&self.context.store),
                 };
-                (head, differences(&before, &now)?, false)
+                (head, differences(&before, &now)?, Some([before, now]), false)
             }
             None => match self.views.changes_of(workspace)? {
-                Some(changes) => (changes.base, changes.paths, changes.has_changed_states),
-                None => (head, Vec::new(), false),
+                Some(changes) => (changes.base, changes.paths, Some(changes.trees), changes.has_changed_states),
+                None => (head, Vec::new(), None, false),
             },
         };
         let guard = self.context.permissions.reading(Some(workspace))?;
-        let mut differences = differences;
-        differences.retain(|(path, _)| guard.is_visible(path.as_bytes(), false));
+        let trees: Vec<&WorkingTree> = trees.iter().flatten().collect();
+        let mut shown = Vec::new();
+        for (path, difference) in differences {
+            if is_visible_in(&guard, &trees, &path)? {
+                shown.push((path, difference));
+            }
+        }
         let message = |(path, difference): &(TreePath, Difference)| v1::FileChange {
             path: show_path(path),
             kind: difference_kind(*difference).into(),
@@ -285,8 +292,8 @@ impl Files {
         Ok(v1::GetStatusResponse {
             head: name(head),
             base: name(base),
-            changes: differences.iter().take(CHANGES_MAX).map(message).collect(),
-            truncated: differences.len() > CHANGES_MAX,
+            changes: shown.iter().take(CHANGES_MAX).map(message).collect(),
+            truncated: shown.len() > CHANGES_MAX,
             state_changed,
         })
     }
@@ -334,7 +341,14 @@ impl Files {
         Ok((before.map(|before| store.snapshot(before)).transpose()?.map(root), root(store.snapshot(after)?)))
     }
 
-    /// Returns the paths of the head that a restore would change, up to a limit. Without paths, all are restored.
+    /// Opens the trees in which files may have hidden names; none if the guard hides nothing.
+    fn trees_if_hidden(&self, guard: &Guard, roots: [Option<RootId>; 2]) -> Result<Vec<WorkingTree>> {
+        let roots = roots.into_iter().flatten().filter(|_| guard.hides());
+        Ok(roots.map(|root| WorkingTree::open_root(&self.context.store, root)).collect::<Result<_, _>>()?)
+    }
+
+    /// Returns the paths of the head that a restore would change and that the caller can see, up to a limit. Without paths, all are
+    /// restored.
     pub(crate) fn changes_of_restore(
         &self,
         workspace: &WorkspaceName,
@@ -344,11 +358,14 @@ impl Files {
         let head = self.context.head(workspace)?;
         let held = self.context.hold_revision(&snapshot.to_string(), Some(workspace))?;
         let before = self.context.head_root(head)?;
+        let guard = self.context.permissions.reading(Some(workspace))?;
+        let trees = self.trees_if_hidden(&guard, [before, held.root])?;
+        let trees: Vec<&WorkingTree> = trees.iter().collect();
         let is_wanted = |path: &TreePath| paths.is_empty() || paths.iter().any(|above| path.below(above).is_some());
         let mut changes = Vec::new();
         for change in diff_roots(&self.context.store, before, held.root, DiffOptions::default())? {
             let change = change?;
-            if !is_wanted(&change.path) {
+            if !is_wanted(&change.path) || !is_visible_in(&guard, &trees, &change.path)? {
                 continue;
             }
             let kind = amalgam_proto::change_kind(&change.what).into();
@@ -364,10 +381,12 @@ impl Files {
     fn changes_since(&self, before: Option<SnapshotId>, after: SnapshotId) -> Result<Vec<v1::FileChange>> {
         let (before, after) = self.roots(before, after)?;
         let guard = self.context.permissions.reading(None)?;
+        let trees = self.trees_if_hidden(&guard, [before, Some(after)])?;
+        let trees: Vec<&WorkingTree> = trees.iter().collect();
         let mut changes = Vec::new();
         for change in diff_roots(&self.context.store, before, Some(after), DiffOptions::default())?.take(CHANGES_MAX) {
             let change = change?;
-            if !guard.is_visible(change.path.as_bytes(), false) {
+            if !is_visible_in(&guard, &trees, &change.path)? {
                 continue;
             }
             let from_path = match &change.what {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use super::Merging;
 use super::path_bytes;
 use super::queue::{PROBLEMS_MAX, entry_message, id_of, problem_of};
+use crate::call_log::restricted_agent;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 
@@ -232,7 +233,7 @@ impl Merging {
     }
 
     /// Rejects a review, so that its changes are not merged. Returns the source workspace; `None` if it is gone, or the review
-    /// was unreadable.
+    /// was unreadable. Under a policy, reviewers reject all reviews, and other agents those of their own workspaces.
     pub(crate) fn reject_review(
         &self,
         name: &str,
@@ -242,17 +243,35 @@ impl Merging {
         let (queue, id) = (&self.context.queue, id_of(name, REVIEWS));
         let unreadable = queue.unreadable_reviews()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
+            self.judge_rejection(None)?;
             if !dry_run {
                 self.remove_unreadable(&found, "reject", act)?;
             }
             return Ok(None);
         }
         let review = self.review(name)?;
+        self.judge_rejection(Some(&review.entry.agent))?;
         if !dry_run {
             queue.reject(&review, act)?;
         }
         let source = self.context.workspaces.find(&review.entry.source)?;
         source.map(|source| self.views.workspace_message(&source.name)).transpose()
+    }
+
+    /// Refuses to reject a review of this agent's work to a caller who is neither a reviewer nor that agent. `None` if the agent is
+    /// not known.
+    fn judge_rejection(&self, agent: Option<&str>) -> Result<()> {
+        if self.context.permissions.is_reviewer()? {
+            return Ok(());
+        }
+        match restricted_agent() {
+            Some(caller) if agent != Some(caller.as_str()) => {
+                let message =
+                    format!("{caller} may not reject a review of another agent; a reviewer of the policy may");
+                Err(Error::new(Reason::Forbidden, message).with("agent", caller))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -139,7 +139,7 @@ impl States {
     }
 
     /// Undoes or redoes an operation. Continues with the next one after an automatic snapshot that changed only `.git`, because
-    /// its revert would not be visible.
+    /// its revert would not be visible. Under a policy that applies to the caller it does not: only the first one was judged.
     pub(crate) fn revert_visibly(
         &self,
         workspace: &WorkspaceName,
@@ -150,7 +150,7 @@ impl States {
         act: &OperationContext,
     ) -> Result<Reverted> {
         let (store, mut next, mut act) = (&self.context.store, next, act.clone());
-        let mut steps = Vec::new();
+        let (mut steps, is_judged) = (Vec::new(), !self.context.permissions.reading(None)?.is_open());
         loop {
             steps.push(next.sequence);
             let by = match direction {
@@ -162,7 +162,7 @@ impl States {
             let is_seen =
                 !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
             match self.next_to_revert(workspace, direction) {
-                Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
+                Ok(further) if !is_seen && !is_judged && further.draft.action != RENAME => next = further,
                 _ => return Ok(Reverted { by, of: next, steps, direction, git, set_id: false }),
             }
             // The request belongs to the first operation.

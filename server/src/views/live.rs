@@ -49,6 +49,8 @@ pub(crate) struct ViewChanges {
     pub(crate) base: Option<SnapshotId>,
     /// The paths that differ.
     pub(crate) paths: Vec<(TreePath, Difference)>,
+    /// The tree of that snapshot, and the live tree.
+    pub(crate) trees: [WorkingTree; 2],
     /// Whether state values differ.
     pub(crate) has_changed_states: bool,
 }
@@ -261,7 +263,8 @@ impl Views {
             Some(before) => before,
             None => self.hold_tree(&WorkingTree::new(&self.context.store))?.root.expect("it was written"),
         };
-        let merged = self.states.merge_files(workspace, before, edited, change.clone(), act)?;
+        let guard = self.context.permissions.writing(workspace)?;
+        let merged = self.states.merge_files(workspace, before, edited, change.clone(), &guard, act)?;
         let root = held.root.expect("a live tree has a root");
         let secured = Secured { snapshot: merged, root, _held: held };
         self.update_view(&locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
@@ -285,7 +288,8 @@ impl Views {
         let (tree, base) = (locked.live.view.fork(), locked.live.view.base());
         let before = self.working_tree(base)?;
         let has_changed_states = !before.has_same_states(&tree)?;
-        Ok(Some(ViewChanges { base, paths: differences(&before, &tree)?, has_changed_states }))
+        let paths = differences(&before, &tree)?;
+        Ok(Some(ViewChanges { base, paths, trees: [before, tree], has_changed_states }))
     }
 
     /// Commits a live view. Files that show conflicts are stored as conflicts again, and resolutions are remembered.

@@ -5,6 +5,7 @@ use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{
     DiffOptions, Entry, EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkingTree, diff_entries, entry_at,
 };
+use amalgam_policy::Guard;
 use amalgam_proto::{Reason, v1};
 use amalgam_view::{Captured, Difference, StateVersion, TreeEdit, differences};
 
@@ -235,6 +236,24 @@ impl Views {
         let mut result = self.view_reverted(&locked, &reverted, &live, act)?;
         result.took_back_changes = recorded.is_some();
         Ok(ViewRevert::Done(Box::new(result)))
+    }
+
+    /// Returns whether an undo takes back uncommitted changes instead of an operation. Refuses it if the agents of a guard may not
+    /// do that.
+    pub(crate) fn judge_undo_of_edits(&self, id: u64, guard: &Guard) -> Result<bool> {
+        let locked = self.lock_view(id)?;
+        let live = match self.look_at(&locked) {
+            // Without space to keep them, uncommitted changes are all that is taken back.
+            Err(failure) if failure.reason() == Reason::Full && guard.is_open() => return Ok(true),
+            looked => looked?,
+        };
+        let (state, git) =
+            (self.states.state_root(&locked.workspace)?, self.states.default_git_scope(&locked.workspace)?);
+        if !self.states.differs(state, Some(live.edited), git)? {
+            return Ok(false);
+        }
+        self.context.permissions.judge(guard, Some(live.edited), state, "this")?;
+        Ok(true)
     }
 
     /// Takes back uncommitted changes where there is no space to keep them: the journal frees their bytes, and they
