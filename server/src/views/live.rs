@@ -43,7 +43,6 @@ pub(crate) struct CommittedView {
 }
 
 /// The differences between a live tree and the snapshot that it follows.
-#[derive(Default)]
 pub(crate) struct ViewChanges {
     /// The snapshot that the tree follows.
     pub(crate) base: Option<SnapshotId>,
