@@ -4,6 +4,7 @@ import { join } from "node:path";
 
 import * as edits from "./edits.js";
 import { InvalidArgumentError, SecretsFoundError } from "./errors.js";
+import { escapeBytes, escapePath } from "./text.js";
 import type { CallOptions } from "./transport.js";
 import type { Workspace } from "./workspace.js";
 
@@ -143,7 +144,11 @@ export async function upload(
 
 async function editOf(entry: SourceEntry): Promise<edits.Edit> {
   if (entry.kind === "directory") return edits.mkdir(entry.path, { mode: entry.mode });
-  if (entry.kind === "symlink") return edits.symlink(entry.path, await readlink(entry.hostPath));
+  if (entry.kind === "symlink") {
+    // A target is bytes, which need not be UTF-8.
+    const target = escapeBytes(await readlink(entry.hostPath, { encoding: "buffer" }));
+    return { createSymlink: { path: escapePath(entry.path), target, createParents: true } };
+  }
   return edits.write(entry.path, await readFile(entry.hostPath), { mode: entry.mode });
 }
 
