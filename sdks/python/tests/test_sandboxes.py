@@ -35,6 +35,15 @@ def sandbox(runner: Amalgam) -> Iterator[Sandbox]:
         yield sandbox
 
 
+@pytest.fixture(scope="module")
+def noisy(runner: Amalgam) -> Iterator[Sandbox]:
+    """A sandbox whose ``tail`` writes to its standard error, and that has the file ``/tmp/plain``."""
+    with runner.sandboxes.create(envs={"PATH": "/workspace/bin:/usr/local/bin:/usr/bin:/bin"}) as sandbox:
+        sandbox.files.write("bin/tail", '#!/bin/sh\necho noise >&2\nexec /usr/bin/tail "$@"\n', mode=0o755)
+        assert sandbox.commands.run("printf contents > /tmp/plain; tail -c 1 /tmp/plain").stderr == "noise\n"
+        yield sandbox
+
+
 def test_a_command_returns_its_output_and_its_exit_code(sandbox: Sandbox) -> None:
     done = sandbox.commands.run("echo $COLOUR $SIZE; pwd; echo wrong >&2; cat; exit 3", envs={"SIZE": "4"}, stdin="in")
     assert (done.stdout, done.stderr, done.exit_code) == ("blue 4\n/workspace\nin", "wrong\n", 3)
@@ -291,6 +300,26 @@ def test_a_command_runs_on_a_fork_and_its_changes_are_merged(runner: Amalgam, na
     assert not late.merged
     with pytest.raises(errors.NotFoundError):
         runner.sandboxes.run_on_fork("nothing-" + name, "true")
+
+
+def test_a_file_that_deepagents_downloads_has_no_standard_error_in_it(noisy: Sandbox) -> None:
+    pytest.importorskip("deepagents")
+    from amalgam.integrations.deepagents import AmalgamSandboxBackend
+
+    (found,) = AmalgamSandboxBackend(noisy).download_files(["/tmp/plain"])
+    assert (found.content, found.error) == (b"contents", None)
+
+
+def test_a_file_that_inspect_reads_has_no_standard_error_in_it(runner: Amalgam, noisy: Sandbox) -> None:
+    pytest.importorskip("inspect_ai")
+    from amalgam.integrations.inspect_ai import AmalgamSandboxEnvironment
+
+    async def read() -> bytes:
+        async with AsyncAmalgam(runner.options.url, api_key=runner.options.api_key) as client:
+            environment = AmalgamSandboxEnvironment(await client.sandboxes.get(noisy.id))
+            return await environment.read_file("/tmp/plain", text=False)
+
+    assert asyncio.run(read()) == b"contents"
 
 
 SERVE = "python3 -um http.server 8123 --bind 127.0.0.1 >/tmp/log 2>&1 & until grep -q Serv /tmp/log; do sleep 0.1; done"
