@@ -37,6 +37,8 @@ ROOT = "/api/v1"
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 RETRY_DELAY_SECONDS_MAX = 60.0
 CONTENT_PIECE_BYTES = 1 << 20
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+"""A stream holds its connection for as long as it is read, so that other calls must not wait for a free one."""
 
 
 @dataclass(frozen=True, slots=True)
