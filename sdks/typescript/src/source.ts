@@ -1,4 +1,5 @@
 /** A directory of this machine whose files become those of a workspace: its entries, and those that look like secrets. */
+import { openAsBlob } from "node:fs";
 import { open, readFile, readdir, readlink, stat } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -130,7 +131,7 @@ export async function upload(
   };
   for (const entry of entries) {
     if (entry.size > BATCH_BYTES) {
-      const data = await readFile(entry.hostPath);
+      const data = await openAsBlob(entry.hostPath);
       await workspace.files.write(entry.path, data, { mode: entry.mode, signal, timeoutMs });
       continue;
     }
