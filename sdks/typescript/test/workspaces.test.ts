@@ -55,6 +55,17 @@ test("two snapshots are compared as a diff, a patch and an insight", async () =>
   assert.deepEqual((await collect(ws.log())).map((one) => one.id), [second.id, first.id]);
 });
 
+test("a log of a path has the snapshots that changed it", async () => {
+  const first = await ws.commitEdits([edits.write("a", "1"), edits.write("dir/b", "1")]);
+  const second = await ws.commitEdits([edits.write("a", "2")]);
+  const third = await ws.commitEdits([edits.write("dir/b", "2")]);
+  const ids = async (path: string): Promise<string[]> => (await collect(ws.log({ path }))).map((one) => one.id);
+  assert.deepEqual(await ids("a"), [second.id, first.id]);
+  assert.deepEqual(await ids("dir"), [third.id, first.id]);
+  const listed = await collect(client.snapshots.list({ workspace: ws.name, path: "a" }));
+  assert.deepEqual(listed.map((one) => one.id), [second.id, first.id]);
+});
+
 test("a commit is refused when the head moved", async () => {
   const first = await ws.commitEdits([edits.write("a", "1")], { expectedHead: "none" });
   await ws.commitEdits([edits.write("a", "2")], { expectedHead: first.id });
