@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -308,6 +309,19 @@ def test_a_file_that_deepagents_downloads_has_no_standard_error_in_it(noisy: San
 
     (found,) = AmalgamSandboxBackend(noisy).download_files(["/tmp/plain"])
     assert (found.content, found.error) == (b"contents", None)
+
+
+def test_deepagents_moves_files_that_are_longer_than_a_standard_input(sandbox: Sandbox) -> None:
+    pytest.importorskip("deepagents")
+    from amalgam.integrations.deepagents import AmalgamSandboxBackend, _code
+
+    backend = AmalgamSandboxBackend(sandbox)
+    files = [("/workspace/z", b"\0" * (3 << 20)), ("/tmp/z", os.urandom(5 << 20)), ("/tmp/empty", b"")]
+    assert [(one.path, one.error) for one in backend.upload_files(files)] == [(path, None) for path, _ in files]
+    found = backend.download_files([path for path, _ in files])
+    assert [(one.path, one.content) for one in found] == files
+    assert _code(errors.TooLargeError("the body is too large")) == "the body is too large"
+    assert _code(errors.InvalidArgumentError("a path")) == "invalid_path"
 
 
 def test_a_file_that_inspect_reads_has_no_standard_error_in_it(runner: Amalgam, noisy: Sandbox) -> None:
