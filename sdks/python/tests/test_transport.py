@@ -17,7 +17,9 @@ import pytest
 
 from amalgam import Amalgam, Workspace, edits, errors
 from amalgam._call import EventParser, LineSplitter, message_of_line
+from amalgam._sync import events as sync_events
 from amalgam._sync.connections import Connections
+from amalgam.models import Operation
 
 from .conftest import Relay, Server
 
@@ -171,6 +173,25 @@ def test_a_subscription_goes_on_after_a_lost_connection(server: Server, name: st
         heads = [change.after for operation in found for change in operation.changes]
         assert heads == [snapshot.id for snapshot in ws.log()][::-1]
         operations.close()
+
+
+def test_a_subscription_outlives_thousands_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    monkeypatch.setattr(sync_events, "sleep", delays.append)
+    with Amalgam("http://127.0.0.1:1", retry_delay=0.5) as client:
+        subscription = client.events.subscribe(after=7)
+        subscription._has_connected = True
+
+        def connected() -> Iterator[Operation]:
+            if len(delays) < 2000:
+                raise errors.ConnectError("the server is away")
+            yield Operation.from_json({"sequence": 8})
+
+        monkeypatch.setattr(subscription, "_connected", connected)
+        operations = iter(subscription)
+        assert next(operations).sequence == 8
+        operations.close()
+    assert (delays[:3], delays[-1]) == ([0.5, 1.0, 2.0], 30.0)
 
 
 def test_a_client_works_after_the_server_was_restarted(own_server: Server) -> None:
