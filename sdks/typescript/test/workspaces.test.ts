@@ -132,12 +132,17 @@ test("a fork is completed into its target", async () => {
   await client.workspaces.delete(name);
 });
 
-test("the same idempotency key does a commit once", async () => {
+test("the same idempotency key does a commit or a fork once", async () => {
   const idempotencyKey = newName();
   const first = await ws.commitEdits([edits.write("a", "1")], { idempotencyKey });
   const again = await ws.commitEdits([edits.write("a", "1")], { idempotencyKey });
   assert.equal(again.id, first.id);
   await assert.rejects(ws.commitEdits([edits.write("a", "2")], { idempotencyKey }), errors.RequestIdReusedError);
+  const names = async (key: string): Promise<string[]> =>
+    (await ws.fork({ count: 2, idempotencyKey: key })).map((fork) => fork.name);
+  const forks = await names(`${idempotencyKey}-f`);
+  assert.deepEqual(await names(`${idempotencyKey}-f`), forks);
+  assert.ok((await names(`${idempotencyKey}-g`)).every((name) => !forks.includes(name)));
 });
 
 test("an episode records, ranks and compares steps", async () => {
