@@ -194,6 +194,29 @@ def test_a_subscription_outlives_thousands_of_failures(monkeypatch: pytest.Monke
     assert (delays[:3], delays[-1]) == ([0.5, 1.0, 2.0], 30.0)
 
 
+def test_a_list_of_sandboxes_is_whole_although_the_loop_deletes_them() -> None:
+    ids = [f"sbx-{number}" for number in range(250)]
+    left = [*ids]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            left.remove(request.url.path.rpartition("/")[2])
+            return httpx.Response(200, json={})
+        page, limit = int(request.url.params["page"]), int(request.url.params["limit"])
+        items = [{"id": one} for one in left[(page - 1) * limit : page * limit]]
+        return httpx.Response(200, json={"items": items})
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(answer)) as http_client,
+        Amalgam("http://127.0.0.1:1", http_client=http_client) as client,
+    ):
+        seen = []
+        for sandbox in client.sandboxes.list():
+            seen.append(sandbox.id)
+            sandbox.delete()
+    assert (seen, left) == (ids, [])
+
+
 def test_a_client_works_after_the_server_was_restarted(own_server: Server) -> None:
     with own_server.client(retries=8) as client:
         ws = client.workspaces.create("w")
