@@ -66,6 +66,16 @@ def test_a_new_store_is_made_and_its_process_started(store: Store) -> None:
     assert store.command("cat", "first@:a.txt") == "1\n"
 
 
+def test_an_author_with_other_characters_has_dashes_for_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMALGAM_AUTHOR", "Jörg 李🙂")
+    with store.client() as client:
+        ws = client.workspaces.create("w")
+        ws.files.write("a", "1")
+        ws.commit("by the SDK")
+        assert b"".join(ws.files.stream("a")) == b"1"
+        assert [snapshot.author for snapshot in ws.log()] == ["J-rg---"]
+
+
 # httpcore leaves a Unix socket open that it could not connect.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_client_goes_on_after_the_process_ended(store: Store) -> None:

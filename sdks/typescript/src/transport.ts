@@ -362,7 +362,8 @@ export class Transport {
     };
     if (this.options.apiKey) headers["authorization"] = `Bearer ${this.options.apiKey}`;
     if (this.options.project) headers["amalgam-project"] = this.options.project;
-    if (this.options.actor) headers["amalgam-actor"] = this.options.actor;
+    // A header has plain characters only; the command writes the same name.
+    if (this.options.actor) headers["amalgam-actor"] = this.options.actor.replace(/[^!-~]/gu, "-");
     const socketPath = await this.store?.socket(attempt.isAfterConnectError);
     const { verb, content } = request;
     const url = `${this.options.url}${ROOT}${request.path}`;

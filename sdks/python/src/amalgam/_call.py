@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,7 +70,8 @@ class Options:
         if self.project:
             headers["amalgam-project"] = self.project
         if self.actor:
-            headers["amalgam-actor"] = self.actor
+            # A header has plain characters only; the command writes the same name.
+            headers["amalgam-actor"] = re.sub("[^!-~]", "-", self.actor)
         return headers
 
 
