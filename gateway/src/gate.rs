@@ -202,7 +202,9 @@ impl Gate {
                 identity.agent().clone_into(&mut end.agent);
                 identity.key_id().clone_into(&mut end.key_id);
                 project.as_str().clone_into(&mut end.project);
-                Ok(Passed { identity: Some(identity.clone()), target: Target::Own })
+                // The project may have been deleted since.
+                let opened = self.inner.projects.open(project).await.map_err(Status::from);
+                opened.map(|_| Passed { identity: Some(identity.clone()), target: Target::Own })
             }
             None => self.pass(Some(method), request, &mut end).await,
         };
@@ -256,8 +258,9 @@ impl Gate {
             Access::InProject(_) => {
                 let project = project_of(request.headers(), &identity)?;
                 project.as_str().clone_into(&mut end.project);
+                // Fails for a deleted project.
+                let store = self.inner.projects.open(&project).await?;
                 if !identity.scopes().has(Scope::Admin) {
-                    let store = self.inner.projects.open(&project).await?;
                     store.check_policy(&format!("/{}", method.name), identity.agent())?;
                 }
                 request.extensions_mut().insert(project);

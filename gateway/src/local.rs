@@ -124,7 +124,8 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes.clone(), false, Audit::off(), now);
     sandboxes.recover().await;
     let has_sandboxes = options.sandboxes.is_some();
-    let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
+    let own =
+        OwnServices { catalog, projects: projects.clone(), sandboxes: sandboxes.clone(), keys: keys.clone(), now };
     let system = SystemCalls::new(projects.clone(), sandboxes.clone(), now);
     let gate = Gate::new(Inner {
         keys,

@@ -16,7 +16,7 @@ use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::call_log::is_from_network;
+use crate::call_log::hides_host_paths;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
@@ -47,7 +47,7 @@ impl MergeRules {
     /// Returns the path of the store's own rules for the caller of the running call: only the file name on the network, whose
     /// callers get no path of the host.
     fn shown_path(&self) -> PathBuf {
-        if is_from_network() { PathBuf::from(FILE) } else { self.rules_path() }
+        if hides_host_paths() { PathBuf::from(FILE) } else { self.rules_path() }
     }
 
     /// Reads the text of the store's own rules; empty if there is no file.

@@ -79,7 +79,16 @@ impl OpenStore {
 
     /// Answers one call of the store's own user on the same machine, who may name paths of the host.
     pub async fn call_local(&self, request: Request<Body>) -> Response<Body> {
-        let origin = Origin::Local;
+        self.call_from(Origin::Local, request).await
+    }
+
+    /// Answers one call that this process makes for a caller on the network. It may name paths of the host, but its errors do not
+    /// have them.
+    pub async fn call_for_server(&self, request: Request<Body>) -> Response<Body> {
+        self.call_from(Origin::Server, request).await
+    }
+
+    async fn call_from(&self, origin: Origin, request: Request<Body>) -> Response<Body> {
         let api = Api::new(self.service.clone(), Arc::clone(&self.calls), origin);
         match CallLogLayer(origin).layer(routes(api).prepare()).call(request).await {
             Ok(response) => response,

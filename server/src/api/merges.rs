@@ -79,7 +79,7 @@ impl Api {
 
 /// Refuses a capture of a directory of the host for a caller on the network. Uncommitted changes of live trees may be captured.
 fn check_capture(service: &Service, origin: Origin, is_asked: bool, sources: &[String]) -> Result<()> {
-    if !is_asked || origin == Origin::Local {
+    if !is_asked || origin != Origin::Network {
         return Ok(());
     }
     sources.iter().try_for_each(|name| service.files.refuse_directory(&workspace_id(name)?))

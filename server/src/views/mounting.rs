@@ -16,7 +16,7 @@ use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::LocalPathKind;
 use super::{LockedView, Mounted, MountedTree, Views, follower_name, kernel, view_name};
 use crate::error::{Error, Result};
-use crate::host_path::{canonical, host_path, make_empty};
+use crate::host_path::{canonical, host_path, make_empty, shown_path};
 use crate::messages::path_bytes;
 
 impl Views {
@@ -197,7 +197,7 @@ impl Views {
         let Some(record) = all.iter().find(|record| record.workspace == workspace.as_str()) else { return Ok(()) };
         let message = format!(
             "workspace {workspace} has its directory at {}, and has one live tree only; fork it and {instead}",
-            record.path.display()
+            shown_path(&record.path)
         );
         Err(Error::new(Reason::AlreadyExists, message))
     }
@@ -254,7 +254,7 @@ impl Views {
                 let message = format!(
                     "{} is mounted at {} already; `amalgam umount {1}` takes it away",
                     words_of(&mounted.record),
-                    path.display()
+                    shown_path(path)
                 );
                 Err(Error::new(Reason::AlreadyExists, message))
             }
