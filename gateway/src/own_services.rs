@@ -245,6 +245,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::audit::Audit;
     use crate::identity::Authentication;
     use crate::projects::OpenHome;
 
@@ -254,7 +255,8 @@ mod tests {
 
     fn services(catalog: &Catalog, projects: Projects) -> OwnServices {
         let keys = Keys::new(catalog.clone(), Authentication::Off, now);
-        OwnServices { catalog: catalog.clone(), projects, keys, now }
+        let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), None, false, Audit::off(), now);
+        OwnServices { catalog: catalog.clone(), projects, sandboxes, keys, now }
     }
 
     fn checked_creation() -> Request<v1::CreateProjectRequest> {
