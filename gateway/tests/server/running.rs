@@ -21,6 +21,9 @@ use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 
+/// How long the body of an answer may take. The stream of a command lasts as long as the command.
+const BODY_WITHIN: Duration = Duration::from_secs(90);
+
 /// The present time.
 pub fn now() -> Time {
     #[allow(clippy::disallowed_methods, reason = "keys expire by the clock")]
@@ -198,7 +201,7 @@ impl Running {
         let response =
             tokio::time::timeout(Duration::from_secs(20), send.send_request(request)).await.unwrap().unwrap();
         let (head, body) = response.into_parts();
-        let bytes = tokio::time::timeout(Duration::from_secs(20), body.collect()).await.unwrap().unwrap().to_bytes();
+        let bytes = tokio::time::timeout(BODY_WITHIN, body.collect()).await.unwrap().unwrap().to_bytes();
         connection.abort();
         Answer { status: head.status, headers: head.headers, bytes }
     }
