@@ -234,8 +234,8 @@ impl FileData {
         Ok(end - offset)
     }
 
-    /// Returns the stored content that has the bytes from this offset on, at the same offset, and how many of them; `None` for
-    /// edited bytes and where the file was extended.
+    /// Returns the base content if the file is unchanged at `offset`, with the length of the unchanged range that begins there.
+    /// Returns `None` where the file was edited or extended.
     pub(super) fn base_at(&self, offset: u64) -> Option<(Content, u64)> {
         let (start, extent) = self.extents.floor(&offset)?;
         let length = (start + extent.length).checked_sub(offset).filter(|length| *length > 0)?;
