@@ -67,7 +67,7 @@ impl House {
     }
 
     async fn write(&self, key: &str, workspace: &str, path: &str, text: &str) {
-        let edits = json!({"edits": [{"write": {"path": path, "text": text}}]});
+        let edits = json!({"edits": [{"write": {"path": path, "text": text, "createParents": true}}]});
         self.ok(key, Method::POST, &format!("/workspaces/{workspace}/commit-edits"), edits).await;
     }
 
@@ -265,13 +265,16 @@ async fn overlaps_are_told_to_subscribers_and_the_radar_hides_hidden_paths() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conflict_of_a_merge_does_not_name_a_hidden_path_of_the_other_side() {
     let house = House::new().await;
-    let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
-    house.write(&house.admin, "main", "open/text", &text).await;
-    house.fork(&house.ann, "mine").await;
-    for (key, workspace, path) in [(&house.admin, "main", "shut/moved"), (&house.ann, "mine", "open/mine")] {
-        let edits = json!({"edits": [{"rename": {"path": "open/text", "newPath": path}}]});
-        house.ok(key, Method::POST, &format!("/workspaces/{workspace}/commit-edits"), edits).await;
+    // A group of a visible and a hidden path: each side changes one of them.
+    let rules = "[[group]]\npaths = [\"manifest\", \"shut-lock\"]\n";
+    for (path, text) in [(".amalgam/rules.toml", rules), ("manifest", "1\n"), ("shut-lock", "1\n")] {
+        house.write(&house.admin, "main", path, text).await;
     }
+    let policy = "default = \"RW\"\n[[rule]]\nagents = [\"ann\"]\npaths = [\"/shut-lock\"]\nlevel = \"none\"\n";
+    house.ok(&house.admin, Method::PUT, "/policy", json!({"text": policy})).await;
+    house.fork(&house.ann, "mine").await;
+    house.write(&house.admin, "main", "shut-lock", "2\n").await;
+    house.write(&house.ann, "mine", "manifest", "2\n").await;
     let conflicts = async |key: &str| {
         let mut request = Request::new(v1::MergeWorkspacesRequest {
             target: "workspaces/mine".to_owned(),

@@ -39,6 +39,8 @@ pub(super) const PARALLEL_TARGETS_MAX: usize = 8;
 const TURN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a node of a cluster looks for entries that no node folds, such as those of a node that was killed.
 const TAKEOVER_INTERVAL: Duration = Duration::from_secs(5);
+/// The act of [`Merging::withdraw_entry`], for messages.
+const WITHDRAW: &str = "withdraw a queue entry";
 
 /// The merge policy of a target: its merge rules, the permissions of agents, and the tests of entries.
 pub(super) struct ServerMergePolicy<'a> {
@@ -588,18 +590,20 @@ impl Merging {
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
-    /// Takes an entry out of the queue.
+    /// Takes an entry out of the queue. Under a policy, reviewers withdraw all entries, and other agents those of their own workspaces.
     pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &OperationContext) -> Result<v1::QueueEntry> {
         let queue = &self.context.queue;
         let id = id_of(name, QUEUE);
         let unreadable = queue.unreadable_entries()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
+            self.judge_end(None, WITHDRAW)?;
             if !dry_run {
                 self.remove_unreadable(&found, "withdraw", act)?;
             }
             return Ok(v1::QueueEntry { name: format!("{QUEUE}{id}"), ..Default::default() });
         }
         let entry = queue.find(id)?;
+        self.judge_end(Some(&entry.agent), WITHDRAW)?;
         if !dry_run {
             queue.withdraw(&entry, act)?;
         }

@@ -27,6 +27,8 @@ const VERSIONS_MAX: usize = 100;
 const SHOWN_BYTES_MAX: usize = 256 << 10;
 /// The most operations of the log that are searched for the makers of versions.
 const OPERATIONS_MAX: u64 = 10_000;
+/// The act of [`Merging::reject_review`], for messages.
+const REJECT: &str = "reject a review";
 
 /// The options for another merge of a review.
 struct Again<'a> {
@@ -243,14 +245,14 @@ impl Merging {
         let (queue, id) = (&self.context.queue, id_of(name, REVIEWS));
         let unreadable = queue.unreadable_reviews()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
-            self.judge_rejection(None)?;
+            self.judge_end(None, REJECT)?;
             if !dry_run {
                 self.remove_unreadable(&found, "reject", act)?;
             }
             return Ok(None);
         }
         let review = self.review(name)?;
-        self.judge_rejection(Some(&review.entry.agent))?;
+        self.judge_end(Some(&review.entry.agent), REJECT)?;
         if !dry_run {
             queue.reject(&review, act)?;
         }
@@ -258,16 +260,15 @@ impl Merging {
         source.map(|source| self.views.workspace_message(&source.name)).transpose()
     }
 
-    /// Refuses to reject a review of this agent's work to a caller who is neither a reviewer nor that agent. `None` if the agent is
-    /// not known.
-    fn judge_rejection(&self, agent: Option<&str>) -> Result<()> {
+    /// Refuses an end of another agent's review or queue entry to a caller who is neither a reviewer nor that agent, with `action`
+    /// in the message. `agent` is `None` if the agent is not known.
+    pub(super) fn judge_end(&self, agent: Option<&str>, action: &str) -> Result<()> {
         if self.context.permissions.is_reviewer()? {
             return Ok(());
         }
         match restricted_agent() {
             Some(caller) if agent != Some(caller.as_str()) => {
-                let message =
-                    format!("{caller} may not reject a review of another agent; a reviewer of the policy may");
+                let message = format!("{caller} may not {action} of another agent; a reviewer of the policy may");
                 Err(Error::new(Reason::Forbidden, message).with("agent", caller))
             }
             _ => Ok(()),

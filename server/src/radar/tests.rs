@@ -258,6 +258,8 @@ fn operations_are_not_lost_when_a_caller_leaves_while_they_are_read() {
     assert_eq!(house.overlaps().len(), 1);
     radar.tell_changes(&mut is_told).expect("told");
     assert_eq!(recorded(), 1);
+    // The page begins with an operation that is read from trees, which the caller's leave interrupts.
+    house.write("bob", &[("x", "b")]);
     house.merge_into_main("ann");
     interrupted();
     radar.tell_changes(&mut is_told).expect("told");
