@@ -173,10 +173,20 @@ impl Directories {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
+        let why = match locked.record.snapshot() {
+            None => format!(
+                "this directory has not had the files of workspace {} since it was attached, and a commit of it would remove or \
+                 overwrite them",
+                locked.workspace
+            ),
+            Some(_) => format!(
+                "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that",
+                locked.workspace
+            ),
+        };
         let message = format!(
-            "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that; `amalgam restore @` brings the \
-             directory to {now} (its files are captured first), `amalgam fork` keeps its files as another workspace",
-            locked.workspace
+            "{why}; `amalgam restore @` brings the directory to {now} (its files are captured first), `amalgam fork` keeps its files as \
+             another workspace"
         );
         Err(Error::new(Reason::StaleHead, message))
     }
