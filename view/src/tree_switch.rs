@@ -322,17 +322,12 @@ struct ChangedPath {
 }
 
 impl ChangedPath {
-    /// Returns the edited paths of both trees and the paths at which their bases differ, sorted.
+    /// Returns the edited paths of both trees and the paths at which their stored entries may differ, sorted. `after` has no edits.
     fn between(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<Self>> {
         let mut edited: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
         let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
-        let changes = diff_entries(
-            before.store(),
-            TreePath::root(),
-            old,
-            new,
-            DiffOptions { times: true, ..DiffOptions::default() },
-        )?;
+        let options = DiffOptions { times: true, ..DiffOptions::default() };
+        let changes = diff_entries(before.store(), TreePath::root(), old, new, options)?;
         if edited.is_empty() {
             let stored = |change: Change| Self { path: change.path, stored: Some([change.before, change.after]) };
             return Ok(changes.map(|change| change.map(stored)).collect::<Result<_, _>>()?);
@@ -340,6 +335,14 @@ impl ChangedPath {
         // Below a directory that an edit moved, the entries of the bases are not those of the trees.
         for change in changes {
             edited.insert(change?.path);
+        }
+        for (path, contents) in before.moved_directories()? {
+            let entry = after.stat(&path)?.and_then(|stat| stat.entry);
+            let Some(entry) = entry.filter(|entry| matches!(entry.node, Node::Directory(_))) else { continue };
+            let moved = Entry { node: Node::Directory(contents), ..entry.clone() };
+            for change in diff_entries(before.store(), path, Some(moved), Some(entry), options)? {
+                edited.insert(change?.path);
+            }
         }
         Ok(edited.into_iter().map(|path| Self { path, stored: None }).collect())
     }
