@@ -110,7 +110,8 @@ pub(crate) fn set_guard(fs: &mut FileSystem, guard: Arc<Guard>) -> Result<()> {
         return Ok(());
     }
     for directory in fs.inodes.directories() {
-        let Some(path) = fs.inodes.path(directory)? else { continue };
+        // The tree need not have the path of a local directory, which shows nothing of the tree.
+        let Some(path) = fs.inodes.path(directory)?.filter(|path| !fs.local.covers(path)) else { continue };
         let mut is_changed = false;
         for item in fs.tree.list(&path)? {
             let (name, stat) = item?;
