@@ -489,13 +489,12 @@ impl InodeSwitch {
                     }
                     continue;
                 }
-                (Some(ino), InodeChange::Removed) if fs.inodes.has_several_dentries(ino) => {
-                    // The inode keeps its other names.
+                (Some(ino), InodeChange::Removed | InodeChange::Replaced) if fs.inodes.has_several_dentries(ino) => {
+                    // The inode keeps its other names. Those at which the data differs have changes of their own.
                     fs.inodes.remove_dentry(&dentry);
                     notify(Invalidation::Attributes(ino));
                     notify(Invalidation::Entry { parent, name: dentry.name });
                 }
-                // Invalidates all its names.
                 (Some(ino), _) => self.detachment.apply(fs, ino),
                 (None, _) => {
                     fs.inodes.retire(&dentry);

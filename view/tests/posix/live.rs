@@ -166,6 +166,26 @@ fn a_hard_link_that_goes_leaves_the_file_to_its_other_names() {
     assert_eq!(kit.read_path("a"), b"TWO");
 }
 
+#[test]
+fn a_file_whose_other_name_gets_another_file_stays_for_whoever_has_it_open() {
+    let kit = Kit::new();
+    kit.link(kit.file("a", b"one"), "b");
+    let linked = kit.commit();
+    kit.unlink("a").expect("unlink");
+    kit.file("a", b"other");
+    let apart = kit.commit();
+    kit.view.restore(linked, Some(apart)).expect("go");
+    let ino = kit.ino("b");
+    assert_eq!(kit.ino("a"), ino);
+    let head = kit.commit();
+    kit.view.restore(apart, Some(head)).expect("go");
+    assert_eq!(kit.read_path("a"), b"other");
+    assert_ne!(kit.ino("a"), ino);
+    assert_eq!(kit.ino("b"), ino, "its bytes are the same");
+    kit.write(ino, 0, b"ONE");
+    assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"other".to_vec(), b"ONE".to_vec()));
+}
+
 fn edit(kit: &Kit, edits: Vec<TreeEdit>) {
     let plan = |mut tree: WorkingTree, _: &[&mut Upload]| {
         edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
