@@ -418,16 +418,16 @@ impl Views {
             });
             (open, mounts.chain(exported).collect::<Vec<_>>())
         };
-        for (id, live) in open {
-            let guard = self.context.permissions.workspace_guard(&self.view_workspace(id)?)?;
-            live.view.set_guard(Arc::new(guard))?;
-        }
-        for (view, workspace) in following {
-            let guard = self.context.permissions.workspace_guard(&WorkspaceName::new(workspace)?)?;
-            view.set_guard(Arc::new(guard))?;
-        }
+        let apply = |view: &View, workspace: &WorkspaceName| -> Result<()> {
+            let guard = self.context.permissions.workspace_guard(workspace)?;
+            Ok(view.set_guard(Arc::new(guard))?)
+        };
+        let to_open = open.into_iter().map(|(id, live)| apply(&live.view, &self.view_workspace(id)?));
+        let to_following = following.into_iter().map(|(view, name)| apply(&view, &WorkspaceName::new(name)?));
+        // A view that fails does not keep the others from getting the policy.
+        let applied = to_open.chain(to_following).fold(Ok(()), Result::and);
         self.await_told(|_| true);
-        Ok(())
+        applied
     }
 
     /// Moves the view, the exports and the mounts of a workspace to its new name.

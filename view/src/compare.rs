@@ -28,7 +28,7 @@ pub enum Difference {
 
 /// Returns whether two trees and their state values are equal, ignoring times.
 pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
-    if !before.has_same_states(after)? {
+    if !before.has_same_states(after)? || !has_equal_root(before, after)? {
         return Ok(false);
     }
     let mut same = true;
@@ -40,7 +40,7 @@ pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
 }
 
 /// Returns all paths at which two trees differ, ignoring times, sorted. A file with several names differs at each of them, also when
-/// only its set of names changed.
+/// only its set of names changed. Leaves out the attributes of the root directory.
 pub fn differences(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<(TreePath, Difference)>> {
     let mut found = Vec::new();
     compare(before, after, &mut |path, difference| {
@@ -163,6 +163,15 @@ fn directories_of_edited_links(trees: [&WorkingTree; 2]) -> HashSet<TreePath> {
     found
 }
 
+/// Returns whether the attributes of the root directories are equal, ignoring times.
+fn has_equal_root(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
+    let root = TreePath::root();
+    match (before.stat(&root)?, after.stat(&root)?) {
+        (Some(left), Some(right)) => is_equal(before, after, &root, [&left, &right]),
+        _ => Ok(false),
+    }
+}
+
 /// Returns whether both entries are stored and differ in nothing but times.
 fn is_stored_equal(one: &Stat, other: &Stat) -> bool {
     let (Some(left), Some(right)) = (&one.entry, &other.entry) else { return false };
@@ -253,7 +262,7 @@ mod tests {
     #[test]
     fn what_differs_is_found_and_what_only_was_touched_is_not() {
         type Change = fn(&mut WorkingTree) -> amalgam_engine::Result<()>;
-        let changes: [(&str, Change, bool); 11] = [
+        let changes: [(&str, Change, bool); 13] = [
             ("nothing", |_| Ok(()), true),
             ("the same bytes", |tree| tree.write("d/e/c", b"bytes of d/e/c"), true),
             ("other bytes", |tree| tree.write("d/e/c", b"bytes of d/e/x"), false),
@@ -262,6 +271,8 @@ mod tests {
             ("bytes of a linked file", |tree| tree.write("d/one/x", b"other bytes"), false),
             ("a mode of a linked file", |tree| tree.set_mode("d/two/x", 0o700), false),
             ("a mode", |tree| tree.set_mode("d/e", 0o700), false),
+            ("the mode of the root", |tree| tree.set_mode("", 0o700), false),
+            ("an attribute of the root", |tree| tree.set_xattr("", b"user.a", b"1"), false),
             ("moved and back", |tree| rename(tree, "d", "f").and_then(|()| rename(tree, "f", "d")), true),
             ("moved onto", |tree| rename(tree, "d/e", "e").and_then(|()| rename(tree, "other", "d/e")), false),
             ("a link less", |tree| tree.remove("other/a").and_then(|()| tree.write("other/a", b"bytes of a")), false),
