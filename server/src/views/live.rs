@@ -80,6 +80,15 @@ impl Views {
         Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
+    /// Returns the tree of the snapshot that a view follows. It is empty if the view is older than the first snapshot of its workspace,
+    /// or if the snapshot is gone.
+    pub(super) fn hold_base(&self, locked: &LockedView) -> Result<HeldTree> {
+        match self.context.known_root(locked.live.view.base())? {
+            Some(root) => Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: None }),
+            None => self.hold_tree(&WorkingTree::new(&self.context.store)),
+        }
+    }
+
     /// Returns the head of a view's workspace; the base of the view if the workspace was deleted.
     pub(super) fn head_behind_view(&self, locked: &LockedView) -> Result<Option<SnapshotId>> {
         let found = self.context.workspaces.find(&locked.workspace)?;
@@ -258,10 +267,8 @@ impl Views {
         }
         let _gate = locked.live.edits.write();
         let (held, edited) = self.hold_edited(&locked)?;
-        let before = match self.context.known_root(locked.live.view.base())? {
-            Some(before) => before,
-            None => self.hold_tree(&WorkingTree::new(&self.context.store))?.root.expect("it was written"),
-        };
+        let base = self.hold_base(&locked)?;
+        let before = base.root.expect("a base has a root");
         let guard = self.context.permissions.writing(workspace)?;
         let merged = self.states.merge_files(workspace, before, edited, change.clone(), &guard, act)?;
         let root = held.root.expect("a live tree has a root");
@@ -353,10 +360,13 @@ impl Views {
         Ok(Secured { snapshot: Some(snapshot), root, _held: held })
     }
 
-    /// Secures the view of a workspace, if it has one: a fork begins with the files that the mount shows.
+    /// Secures the view of a workspace, if it has one: a fork begins with the files that the mount shows. If the head moved without the
+    /// view, the fork begins with both.
     pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
+        // The request belongs to what comes after it.
+        let act = OperationContext { request: None, ..act.clone() };
         match self.lock_view_of(workspace)? {
-            Some(locked) => self.secure_view(&locked, before, act).map(drop),
+            Some(locked) => self.secure_view_before(&locked, before, &act).map(drop),
             None => Ok(()),
         }
     }

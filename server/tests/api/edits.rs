@@ -248,6 +248,35 @@ async fn a_live_tree_follows_commits_without_changes_and_merges_with_them() {
 }
 
 #[tokio::test]
+async fn a_fork_of_a_live_tree_with_changes_keeps_commits_that_were_made_beside_it() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    // The live tree follows a snapshot, or is older than the first one.
+    for (workspace, fork, has_snapshot) in [("main", "try", true), ("empty", "try-empty", false)] {
+        ada.create(workspace, "").await.expect("made");
+        if has_snapshot {
+            ada.write(workspace, "a", b"first").await.expect("written");
+            ada.commit_live(workspace, "").await.expect("committed");
+        }
+        ada.write(workspace, "mine", b"live").await.expect("written");
+        ada.commit_edits(workspace, vec![write("b", "committed")], "").await.expect("committed");
+        let request = v1::ForkWorkspaceRequest {
+            name: format!("workspaces/{workspace}"),
+            workspace_ids: vec![fork.to_owned()],
+            ..Default::default()
+        };
+        ada.workspaces.fork_workspace(request).await.expect("forked");
+        for name in [workspace, fork] {
+            assert_eq!(ada.read_at(name, "@", "b").await.expect("read"), b"committed", "{name}");
+            assert_eq!(ada.read_at(name, "@", "mine").await.expect("read"), b"live", "{name}");
+        }
+        assert_eq!(ada.read(workspace, "b").await.expect("read"), b"committed", "{workspace}");
+        assert!(ada.status(workspace).await.changes.is_empty(), "{workspace}");
+    }
+}
+
+#[tokio::test]
 async fn a_directory_follows_committed_edits_and_its_captures_keep_state_values() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;
