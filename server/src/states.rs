@@ -136,10 +136,26 @@ impl States {
 
     /// Returns whether two trees and their state values are equal, except for times.
     pub(crate) fn is_same_with_states(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+        Ok(before == after || self.has_same_states(before, after)? && self.is_same(before, after)?)
+    }
+
+    /// Returns whether two trees have the same state values.
+    fn has_same_states(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         let state = |root: Option<RootId>| -> Result<_> {
             Ok(root.map(|root| self.context.store.root(root)).transpose()?.and_then(|root| root.state))
         };
-        Ok(before == after || state(before)? == state(after)? && self.is_same(before, after)?)
+        Ok(state(before)? == state(after)?)
+    }
+
+    /// Returns whether two trees differ in this scope or in their state values, except for times. For live trees: a directory holds
+    /// no state values.
+    pub(crate) fn differs_with_states(
+        &self,
+        before: Option<RootId>,
+        after: Option<RootId>,
+        git: GitScope,
+    ) -> Result<bool> {
+        Ok(!self.has_same_states(before, after)? || self.differs(before, after, git)?)
     }
 
     /// Returns how many changes an undo leaves alone by default: those in `.git`, unless the workspace's setting includes it.

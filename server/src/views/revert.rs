@@ -157,7 +157,8 @@ impl Views {
         git: GitScope,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(live.edited), git)? {
+        let state = self.states.state_root(&locked.workspace)?;
+        if !self.states.differs_with_states(state, Some(live.edited), git)? {
             return Ok(None);
         }
         // The request belongs to what comes after it.
@@ -180,7 +181,7 @@ impl Views {
     ) -> Result<bool> {
         let (workspaces, name, action) = (&self.context.workspaces, &locked.workspace, restore_action(git));
         let head = self.context.head(name)?;
-        if !self.states.differs(self.context.head_root(head)?, Some(root), git)? {
+        if !self.states.differs_with_states(self.context.head_root(head)?, Some(root), git)? {
             let action = cleared_action(git, words);
             return Ok(workspaces.set_working(name, None, act, &action)?.is_some());
         }
@@ -190,7 +191,7 @@ impl Views {
             tree.rebase(head);
             return Ok(workspaces.commit_as(name, &mut tree, &change, act, action)?.is_new);
         }
-        if !self.states.differs(self.states.state_root(name)?, Some(root), git)? {
+        if !self.states.differs_with_states(self.states.state_root(name)?, Some(root), git)? {
             return Ok(false);
         }
         workspaces.record_working(name, &tree, &change, act, action)?;
@@ -249,7 +250,7 @@ impl Views {
         };
         let (state, git) =
             (self.states.state_root(&locked.workspace)?, self.states.default_git_scope(&locked.workspace)?);
-        if !self.states.differs(state, Some(live.edited), git)? {
+        if !self.states.differs_with_states(state, Some(live.edited), git)? {
             return Ok(false);
         }
         self.context.permissions.judge(guard, Some(live.edited), state, "this")?;
@@ -306,7 +307,7 @@ impl Views {
         let git = self.states.git_scope(&locked.workspace, with_git)?;
         let live = self.look_at(&locked)?;
         self.states.refuse_git_locks(live.edited, git)?;
-        let next = self.states.next_to_redo(&locked.workspace, live.edited)?;
+        let next = self.states.next_to_redo_with_states(&locked.workspace, live.edited)?;
         if let Some(renaming) = Renaming::of(&next, Direction::Redo) {
             return Ok(ViewRevert::Renaming(Box::new(renaming)));
         }
