@@ -15,7 +15,7 @@ use crate::events::out_of_range;
 use crate::messages::{CHANGES_BYTES_MAX, change_bytes, operation_from, operation_message};
 use crate::permissions::POLICY_PREFIX;
 use crate::service::Service;
-use crate::states::Direction;
+use crate::states::{Direction, Renaming};
 use crate::views::ViewRevert;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -141,6 +141,9 @@ fn revert_references(
     act: &OperationContext,
 ) -> Result<Operation> {
     if let Some(next) = next {
+        if let Some(done) = revert_renaming(service, next, direction, act)? {
+            return Ok(done);
+        }
         service.views.refuse_to_take_away(next, |change| is_removed(change, direction))?;
     }
     let workspaces = &service.context.workspaces;
@@ -148,6 +151,39 @@ fn revert_references(
         Direction::Undo => workspaces.undo(name, act)?,
         Direction::Redo => workspaces.redo(name, act)?,
     })
+}
+
+/// Undoes or redoes an operation of this number.
+fn revert_operation(
+    service: &Service,
+    sequence: u64,
+    direction: Direction,
+    act: &OperationContext,
+) -> Result<Operation> {
+    judge_operation(service, sequence, direction)?;
+    if let Some(done) = revert_renaming(service, sequence, direction, act)? {
+        return Ok(done);
+    }
+    service.views.refuse_to_take_away(sequence, |change| is_removed(change, direction))?;
+    let store = &service.context.store;
+    Ok(match direction {
+        Direction::Undo => operation::undo_operation(store, sequence, act)?,
+        Direction::Redo => operation::redo_operation(store, sequence, act)?,
+    })
+}
+
+/// Undoes or redoes the renaming of a workspace: its directories, its live tree and its publishing plan follow. Returns nothing
+/// for other operations.
+fn revert_renaming(
+    service: &Service,
+    sequence: u64,
+    direction: Direction,
+    act: &OperationContext,
+) -> Result<Option<Operation>> {
+    // The revert itself refuses an operation that cannot be read.
+    let Ok(found) = operation::operation(&service.context.store, sequence) else { return Ok(None) };
+    let renaming = Renaming::of(&found, direction);
+    renaming.map(|renaming| service.directories.rename_back(&renaming, act)).transpose()
 }
 
 /// Refuses to undo or redo an operation if that makes changes which the policy does not permit to the caller, or moves the policy.
@@ -239,10 +275,7 @@ impl OperationService for Api {
                     revert_references(service, &name, next, Direction::Undo, &act)?
                 }
                 (None, Some(Target::Operation(name))) => {
-                    let sequence = operation_sequence(&name)?;
-                    judge_operation(service, sequence, Direction::Undo)?;
-                    service.views.refuse_to_take_away(sequence, |change| is_removed(change, Direction::Undo))?;
-                    operation::undo_operation(&service.context.store, sequence, &act)?
+                    revert_operation(service, operation_sequence(&name)?, Direction::Undo, &act)?
                 }
                 (None, None) => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
@@ -269,10 +302,7 @@ impl OperationService for Api {
                     revert_references(service, &name, next, Direction::Redo, &act)?
                 }
                 (None, Some(Target::Operation(name))) => {
-                    let sequence = operation_sequence(&name)?;
-                    judge_operation(service, sequence, Direction::Redo)?;
-                    service.views.refuse_to_take_away(sequence, |change| is_removed(change, Direction::Redo))?;
-                    operation::redo_operation(&service.context.store, sequence, &act)?
+                    revert_operation(service, operation_sequence(&name)?, Direction::Redo, &act)?
                 }
                 (None, None) => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };

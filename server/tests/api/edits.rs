@@ -304,3 +304,49 @@ async fn a_directory_follows_committed_edits_and_its_captures_keep_state_values(
     let kept = states.get_state(get).await.expect("kept").into_inner().value.expect("a value");
     assert_eq!(kept.json, "1");
 }
+
+#[tokio::test]
+async fn a_directory_and_a_live_tree_follow_an_undo_and_a_redo_of_a_renaming() {
+    use v1::redo_operation_request::Target as RedoTarget;
+    use v1::undo_operation_request::Target as UndoTarget;
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    let directory = around.path().join("project");
+    std::fs::create_dir(&directory).expect("made");
+    std::fs::write(directory.join("a"), "one").expect("written");
+    let attached = ada.attach(&directory, "attached").await;
+    ada.commit(&attached, "first", "").await.expect("committed");
+    ada.create("live", "").await.expect("made");
+    ada.write("live", "a", b"one").await.expect("written");
+    ada.commit_live("live", "").await.expect("committed");
+    for name in ["attached", "live"] {
+        let renamed = format!("{name}-renamed");
+        let rename = v1::RenameWorkspaceRequest {
+            name: format!("workspaces/{name}"),
+            new_workspace_id: renamed.clone(),
+            ..Default::default()
+        };
+        ada.workspaces.rename_workspace(rename).await.expect("renamed");
+        let undo = v1::UndoOperationRequest {
+            target: Some(UndoTarget::Workspace(format!("workspaces/{renamed}"))),
+            ..Default::default()
+        };
+        let redo = v1::RedoOperationRequest {
+            target: Some(RedoTarget::Workspace(format!("workspaces/{name}"))),
+            ..Default::default()
+        };
+        ada.operations.undo_operation(undo.clone()).await.expect("undone");
+        assert!(ada.exists(name).await && !ada.exists(&renamed).await);
+        ada.operations.redo_operation(redo).await.expect("redone");
+        assert!(ada.exists(&renamed).await && !ada.exists(name).await);
+        ada.operations.undo_operation(undo).await.expect("undone");
+    }
+    std::fs::write(directory.join("a"), "two").expect("written");
+    assert!(ada.commit(&attached, "second", "").await.expect("the directory has its workspace").1);
+    ada.write("live", "a", b"two").await.expect("written");
+    ada.commit_live("live", "").await.expect("committed");
+    for name in ["attached", "live"] {
+        assert_eq!(ada.read_at(name, "@", "a").await.expect("read"), b"two", "{name}");
+    }
+}
