@@ -300,10 +300,14 @@ impl WorkspaceService for Api {
             let from = workspace_id(&request.name)?;
             let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
             let act = service.context.act_for(&actor, &request)?;
-            if service.context.done_before(&act)?.is_none() {
-                service.directories.check_etag(&from, &request.etag)?;
-                judge_name(service, &from)?;
-                service.directories.rename_workspace(&from, &to, &act)?;
+            match service.context.done_before(&act)? {
+                // The first attempt may have ended before all places of the workspace had the new name.
+                Some(_) => service.directories.complete_renaming(&from, &to)?,
+                None => {
+                    service.directories.check_etag(&from, &request.etag)?;
+                    judge_name(service, &from)?;
+                    service.directories.rename_workspace(&from, &to, &act)?;
+                }
             }
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.views.workspace_message(&to)?) })
         })
@@ -365,5 +369,49 @@ impl WorkspaceService for Api {
             Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+    use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
+    use amalgam_view::TreeEdit;
+    use tower::Layer as _;
+
+    use super::*;
+    use crate::api::Origin;
+    use crate::call_log::CallLogLayer;
+    use crate::calls::Calls;
+    use crate::home::Home;
+    use crate::serve::routes;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_renaming_that_is_retried_after_a_crash_takes_the_live_tree_along() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (context, views) = (&service.context, &service.views);
+        let [old, new] = ["old", "new"].map(|name| WorkspaceName::new(name).expect("a name"));
+        context.workspaces.create(&old, &NewWorkspace::default(), &context.act("ann")).expect("made");
+        let used = views.use_view(&old).expect("opened");
+        let path = TreePath::new("mine").expect("a path");
+        used.edit(&mut [], |_, _| Ok((vec![TreeEdit::Create { path, mode: 0o644 }], ()))).expect("edited");
+        drop(used);
+        let request = v1::RenameWorkspaceRequest {
+            name: "workspaces/old".to_owned(),
+            new_workspace_id: "new".to_owned(),
+            request_id: "1".to_owned(),
+            ..Default::default()
+        };
+        // The first attempt dies after the operation.
+        let act = context.act_for("unknown", &request).expect("a new id");
+        context.workspaces.rename(&old, &new, &act).expect("renamed");
+        let api = Api::new(service.clone(), Calls::new(), Origin::Local);
+        let mut workspaces = WorkspaceServiceClient::new(CallLogLayer(Origin::Local).layer(routes(api).prepare()));
+        for _ in 0..2 {
+            workspaces.rename_workspace(request.clone()).await.expect("a retry");
+            assert!(views.has_uncommitted(&new).expect("a look") && !views.has_uncommitted(&old).expect("a look"));
+        }
+        assert!(views.use_view(&new).expect("opened").view().fork().exists("mine").expect("a look"));
     }
 }

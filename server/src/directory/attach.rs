@@ -325,28 +325,55 @@ impl Directories {
         &self,
         from: &WorkspaceName,
         to: &WorkspaceName,
-        mut rename: impl FnMut() -> Result<()>,
+        rename: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        loop {
-            let turn = self.context.registry.turn();
+        self.with_locked_directories(from, |records| {
             self.context.workspaces.get(from)?;
-            let records = self.context.registry.all();
-            let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
-            // A call that works in one of them would write the old name into the record again.
-            let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
-            if lives.len() < mine.len() {
-                drop(lives);
-                drop(turn);
-                mine.iter().for_each(|record| drop(self.live(&record.id).lock_arc()));
-                continue;
-            }
             self.detach_ended(std::slice::from_ref(to))?;
             rename()?;
-            for record in mine {
-                self.context.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
+            self.move_places(from, to, records)
+        })
+    }
+
+    /// Gives the directories, the view and the publishing plan of a renamed workspace its new name, if they kept the old one because
+    /// the process died, or the disk was full, right after the renaming.
+    pub(crate) fn complete_renaming(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
+        self.with_locked_directories(from, |records| {
+            let (workspaces, views) = (&self.context.workspaces, &self.views);
+            // Places with the old name may belong to a newer workspace of that name.
+            let is_renamed = workspaces.find(from)?.is_none() && workspaces.find(to)?.is_some();
+            // A view that was opened with the new name since may have edits of its own.
+            let has_both_views = views.numbered_view(from)?.is_some() && views.numbered_view(to)?.is_some();
+            match is_renamed && !has_both_views {
+                true => self.move_places(from, to, records),
+                false => Ok(()),
             }
-            self.views.rename_views(from, to)?;
-            return self.publishing.rename_plan(from, to);
+        })
+    }
+
+    /// Moves directories, the view and the publishing plan of a workspace to its new name.
+    fn move_places(&self, from: &WorkspaceName, to: &WorkspaceName, records: &[Record]) -> Result<()> {
+        for record in records {
+            self.context.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
+        }
+        self.views.rename_views(from, to)?;
+        self.publishing.rename_plan(from, to)
+    }
+
+    /// Runs work with the records of a workspace's directories, while no call works in one of them: it would write the old name into
+    /// the record again. The registry is locked meanwhile.
+    fn with_locked_directories<T>(&self, name: &WorkspaceName, work: impl FnOnce(&[Record]) -> Result<T>) -> Result<T> {
+        loop {
+            let turn = self.context.registry.turn();
+            let mut mine = self.context.registry.all();
+            mine.retain(|record| record.workspace == name.as_str());
+            let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
+            if lives.len() == mine.len() {
+                return work(&mine);
+            }
+            drop(lives);
+            drop(turn);
+            mine.iter().for_each(|record| drop(self.live(&record.id).lock_arc()));
         }
     }
 
