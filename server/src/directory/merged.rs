@@ -88,7 +88,7 @@ impl Directories {
             }
         };
         let before = self.context.head_root(head)?;
-        if self.states.is_same(before, Some(root))? {
+        if self.states.is_same_with_states(before, Some(root))? {
             return Ok(unchanged);
         }
         let tally = self.states.tally(before, Some(root))?;
@@ -418,6 +418,21 @@ mod tests {
         assert_eq!(tree.read("second").expect("it is there"), b"second");
         assert_eq!(tree.state("k").expect("read").as_deref(), Some("1"));
         assert!(path.join("second").exists(), "the directory is updated");
+    }
+
+    #[test]
+    fn a_preview_of_a_live_tree_has_uncommitted_state_values() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
+        workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
+        write(&service, "main", "first");
+        let used = service.views.use_view(&name("main")).expect("opened");
+        let edit = amalgam_view::TreeEdit::SetState { key: "k".to_owned(), value: Some("1".to_owned()) };
+        used.edit(&mut [], |_, _| Ok((vec![edit], ()))).expect("edited");
+        let previewed = service.directories.preview_capture(&name("main"), &act).expect("previewed");
+        let tree = WorkingTree::open(&service.context.store, previewed.head.expect("a head")).expect("open");
+        assert_eq!(tree.state("k").expect("read").as_deref(), Some("1"));
     }
 
     #[test]
