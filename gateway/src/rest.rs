@@ -223,8 +223,8 @@ fn header_fields(headers: &HeaderMap) -> Result<Vec<(&'static str, String)>, Ref
 
 async fn collected(headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal> {
     let too_large = || Refusal(ErrorCode::TOO_LARGE, format!("the body is larger than {} MiB", BODY_BYTES_MAX >> 20));
-    let told: Option<usize> = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if told.is_some_and(|told| told > BODY_BYTES_MAX) {
+    let declared: Option<usize> = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if declared.is_some_and(|declared| declared > BODY_BYTES_MAX) {
         discard(body).await;
         return Err(too_large());
     }
