@@ -443,8 +443,8 @@ impl<T> Sender<T> {
 
 /// Returns the actor that a request names in its header; `unknown` if there is none.
 pub(crate) fn actor<T>(request: &Request<T>) -> String {
-    let told = request.metadata().get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
-    told.unwrap_or("unknown").to_owned()
+    let named = request.metadata().get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
+    named.unwrap_or("unknown").to_owned()
 }
 
 /// Returns the size of a page: 100 by default, at most 1,000.

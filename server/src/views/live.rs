@@ -165,7 +165,7 @@ impl Views {
             return self.nothing_captured(&locked, head);
         }
         self.refuse_view_out_of_step(&locked, head)?;
-        let mut warnings = self.quota.check_room()?;
+        let mut warnings = self.quota.check_space()?;
         // Only for a quota its tree is written before it is committed.
         if self.quota.quota_of(&locked.workspace)?.is_some() {
             let held = self.hold_live(&locked)?;
@@ -243,7 +243,7 @@ impl Views {
             let done = self.context.workspaces.commit_as(workspace, &mut tree, change, act, CAPTURE)?;
             return Ok(CommittedView { snapshot: Some(done.snapshot), is_new: done.is_new, is_merged: false });
         };
-        self.quota.check_room()?;
+        self.quota.check_space()?;
         if self.quota.quota_of(workspace)?.is_some() {
             let (_held, root) = self.hold_edited(&locked)?;
             self.quota.check_quota(workspace, Some(root))?;

@@ -235,7 +235,7 @@ impl Views {
 
     /// Refuses a mount in a process that ends with one command, or that is about to end.
     pub(super) fn demand_lasting(&self) -> Result<()> {
-        if self.inner.door.lock().is_some() && !self.inner.is_ending() {
+        if self.inner.handover_socket.lock().is_some() && !self.inner.is_ending() {
             return Ok(());
         }
         let message = "a mount needs the background process; run this without --in-process";
