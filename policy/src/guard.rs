@@ -28,7 +28,7 @@ pub struct Refusal {
     pub path: Vec<u8>,
     /// The act.
     pub act: Act,
-    /// What the agent may do with the path.
+    /// The level of the agent on the path.
     pub level: Level,
     /// The line of the rule that decided; the default of the policy if `None`.
     pub line: Option<usize>,

@@ -9,9 +9,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::disk_quota::DiskQuota;
 use crate::error::{Error, Result};
 
-/// The interval at which the room is measured while an import or a receive runs.
+/// The interval at which free space is measured while an import or a receive runs.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
-/// The bytes of a stream that are read between two measurements of the room.
+/// The bytes of a stream that are read between two measurements of the free space.
 const MEASURE_BYTES: usize = 4 << 20;
 
 /// Signals the end of the work when it is dropped, also after a panic.

@@ -97,7 +97,7 @@ impl Record {
 pub(crate) struct UnwrittenPath {
     #[serde(with = "path_text")]
     pub(crate) path: PathBuf,
-    /// What a capture saw there right after.
+    /// The entry that a capture found there right after the attempt.
     pub(crate) seen: String,
     /// The notice of it: its kind on the wire, its words, and whether it was a failure.
     pub(crate) kind: i32,

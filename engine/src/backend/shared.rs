@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Epoch;
 use crate::id::ObjectId;
 
-/// What the sessions and pins of a process hold.
+/// The epoch and the objects that the sessions and pins of a process keep from collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// The epoch of the oldest open session.

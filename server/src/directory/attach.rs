@@ -15,7 +15,7 @@ use crate::host_path::{canonical, host_path};
 use crate::messages::path_bytes;
 use crate::registry::Record;
 
-/// What to do with uncommitted changes when a workspace is deleted.
+/// The treatment of uncommitted changes when a workspace is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncommitted {
     /// The workspace is not deleted.

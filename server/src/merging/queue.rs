@@ -150,7 +150,7 @@ impl MergePolicy for ServerMergePolicy<'_> {
     }
 }
 
-/// What happens to a workspace after its changes were merged.
+/// Whether a workspace ends after its changes were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterMerge {
     KeepWorkspace,
