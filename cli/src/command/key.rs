@@ -61,10 +61,10 @@ Examples:
 struct Create {
     /// The agent or person that uses the key
     agent: String,
-    /// What the key permits: read, write, merge, run, admin
+    /// The scopes of the key: read, write, merge, run, admin; separated by commas, or repeatable
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
-    /// A project that the key may use [default: all]
+    /// A project that the key may use; repeatable [default: all]
     #[arg(long = "project", value_name = "PROJECT", value_delimiter = ',')]
     projects: Vec<String>,
     /// When the key expires, such as 12h or 90d
