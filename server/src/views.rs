@@ -426,7 +426,7 @@ impl Views {
             let guard = self.context.permissions.workspace_guard(&WorkspaceName::new(workspace)?)?;
             view.set_guard(Arc::new(guard))?;
         }
-        self.await_told(|_| true);
+        self.wait_for_kernels(|_| true);
         Ok(())
     }
 

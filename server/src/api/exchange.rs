@@ -1,4 +1,4 @@
-//! Imports and exports, for the API.
+//! The gRPC methods of `ExchangeService`: imports and exports of trees.
 
 use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;

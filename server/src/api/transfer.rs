@@ -1,5 +1,7 @@
-//! Transfers, backups and purges, for the API. The library reads and writes plain streams on a blocking thread. Their pieces pass
-//! through a bounded channel, so the faster side waits for the slower one.
+//! The gRPC methods of `TransferService`: transfers, backups and purges.
+//!
+//! The library reads and writes plain streams on a blocking thread. Their pieces pass through a bounded channel, so the faster side
+//! waits for the slower one.
 
 pub(super) mod bridge;
 mod purge;

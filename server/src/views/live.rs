@@ -128,7 +128,7 @@ impl Views {
         let Some((before, _)) = gone else { return Ok(()) };
         self.record_late_edits(locked, &before, secured, &OperationContext::new(KEEPER, self.context.now()))?;
         view.finish_restore(head)?;
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         Ok(())
     }
 
