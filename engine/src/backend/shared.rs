@@ -1,5 +1,5 @@
-//! Collection of a store that several processes share: what the sessions and pins of each process hold, and what the collector learns
-//! of it. A backend of one process needs none of this.
+//! Collection of a store that several processes share: each process reports the objects that its sessions and pins keep, and the
+//! collector deletes none of them. A backend of one process needs none of this.
 
 use std::time::Duration;
 
