@@ -34,10 +34,10 @@ pub(crate) struct Record {
     /// The snapshot that the directory was last in step with.
     #[serde(default, with = "hex_id")]
     pub(crate) snapshot: Option<SnapshotId>,
-    /// When it was last looked at, in nanoseconds since 1970.
+    /// When it was last captured or checked, in nanoseconds since 1970.
     #[serde(default)]
     pub(crate) looked: i64,
-    /// Made by a checkout of ours, so `cleanup` may remove it.
+    /// Whether a fork or a checkout made the directory, so that `ws rm --dir` may remove it.
     #[serde(default)]
     pub(crate) made_here: bool,
     /// How conflicts are shown in it, if not with markers.

@@ -59,7 +59,7 @@ const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
 /// The most connections on which a device is about to be handed over.
 const HANDOVERS_MAX: usize = 256;
 /// How often the server checks whether it is still needed.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Delay before a connection is accepted again after the kernel refused.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// No more open files than this are asked for, however high the hard limit is: commands that the process starts inherit the limit.
@@ -213,7 +213,7 @@ async fn take_device(service: Service, stream: UnixStream, permit: OwnedSemaphor
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
         while calls.idle_for() < idle || service.is_at_work() || calls.is_kept() {
-            tokio::time::sleep(LOOK_EVERY.min(idle)).await;
+            tokio::time::sleep(IDLE_CHECK_INTERVAL.min(idle)).await;
         }
     };
     tokio::select! {
