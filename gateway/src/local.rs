@@ -134,8 +134,8 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         audit: Audit::off(),
         metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
         // Webhooks are not served: this socket does not live long enough to send deliveries.
-        own: own_routes(own, system, None, has_sandboxes.then(|| sandboxes.clone())).await,
-        git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
+        server_services: own_routes(own, system, None, has_sandboxes.then(|| sandboxes.clone())).await,
+        git_permits: Arc::new(Semaphore::new(CLIENTS_MAX)),
         now,
         stopping: stopping.clone(),
         has_traces: false,

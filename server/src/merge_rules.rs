@@ -1,8 +1,8 @@
-//! Where rules come from: those built in, those of the store (`merge.toml` in its home), those of the project, those of one call;
-//! each goes before the ones named earlier.
+//! The sources of merge rules: built in, of the store (`merge.toml` in its home), of the project, of one call. A later source in this
+//! list takes precedence over an earlier one.
 //!
-//! A project's rules are a file in its tree, and hold as they are in the head of the workspace that is merged *into*. What comes
-//! in does not decide how it is merged: its rules hold for those that come after it.
+//! A project's rules are a file in its tree, and apply as they are in the head of the workspace that is merged *into*. A change of the
+//! rules does not decide how it is merged itself: it applies to later merges.
 
 use std::path::PathBuf;
 use std::sync::Arc;

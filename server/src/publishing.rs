@@ -186,7 +186,7 @@ impl Plans {
         Ok(done)
     }
 
-    /// Records in the plans what has happened: the result of a publish, or that a workspace was renamed or removed. It counts even if it
+    /// Records a change in the plans: the result of a publish, or that a workspace was renamed or removed. The change counts even if it
     /// cannot be written, so that no publish is repeated; the next change writes it.
     pub(crate) fn record(&self, record: impl FnOnce(&mut BTreeMap<String, Plan>)) -> Result<()> {
         let mut plans = self.plans.lock();

@@ -77,7 +77,7 @@ enum DroppedEdits {
     Ignore,
 }
 
-/// What a merge with the head of a workspace does besides merging.
+/// How a merge with the head of a workspace treats dropped edits, and whose permissions it checks.
 #[derive(Clone, Copy)]
 struct Landing<'a> {
     dropped: DroppedEdits,

@@ -1,4 +1,4 @@
-//! Merges, the queue and reviews, for the API.
+//! The gRPC methods of `MergeService`: merges, the queue and reviews.
 
 use std::sync::Arc;
 

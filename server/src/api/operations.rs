@@ -1,4 +1,4 @@
-//! Operations, for the API.
+//! The gRPC methods of `OperationService`: the operation log, undo and redo.
 
 use amalgam_engine::reference::{Operation, RefChange, RefValue};
 use amalgam_engine::workspace::{Workspace, WorkspaceName};

@@ -1,4 +1,4 @@
-//! Snapshots, for the API.
+//! The gRPC methods of `SnapshotService`: snapshots and labels.
 
 mod compare;
 mod content;

@@ -1,4 +1,4 @@
-//! The store and its process, for the API.
+//! The gRPC methods of `StoreService`: the store and its process.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! Workspaces, for the API.
+//! The gRPC methods of `WorkspaceService`: workspaces.
 
 use amalgam_engine::lean::hold_tree;
 use amalgam_engine::workspace::{Committed, ForkOptions, NewWorkspace, Taken, Workspace, WorkspaceName, with_paths_of};

@@ -15,7 +15,7 @@ use crate::host_path::{canonical, host_path};
 use crate::messages::path_bytes;
 use crate::registry::Record;
 
-/// What to do with uncommitted changes when a workspace is deleted.
+/// The treatment of uncommitted changes when a workspace is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncommitted {
     /// The workspace is not deleted.
@@ -464,7 +464,7 @@ impl Directories {
 
     /// Detaches the directories and views of a workspace that was deleted. If it is mounted or has uncommitted changes, it is
     /// undeleted instead.
-    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
+    pub(crate) fn detach_ended(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
         let _turn = self.context.registry.turn();
         if self.context.workspaces.find(name)?.is_some() {
             return Ok(());

@@ -301,7 +301,7 @@ impl Directories {
             head = self.context.head(&locked.workspace)?;
         }
         self.refuse_out_of_step(locked, head)?;
-        let mut warnings = match self.quota.check_room() {
+        let mut warnings = match self.quota.check_space() {
             // A commit without changes needs no space: a directory is captured before it is removed.
             Err(full) if full.reason() == Reason::Full && self.is_unchanged(locked, head, progress)? => {
                 vec![full.to_string()]

@@ -135,7 +135,7 @@ impl Directories {
                 self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default()).map(drop)
             }
             LockedFiles::View(locked) => {
-                self.quota.check_room()?;
+                self.quota.check_space()?;
                 if self.quota.quota_of(workspace)?.is_some() {
                     let (_held, root) = self.views.hold_edited(&locked)?;
                     self.quota.check_quota(workspace, Some(root))?;

@@ -96,7 +96,7 @@ impl Files {
             let committed = committed_by(&done, &workspace)?;
             return self.commit_response(request, committed.snapshot, committed.is_new);
         }
-        self.quota.check_room()?;
+        self.quota.check_space()?;
         let expected = ExpectedHead::parse(&request.expected_head)?;
         self.context.expect_head(&workspace, expected)?;
         let secured = match self.directory_of(&workspace) {

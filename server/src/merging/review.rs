@@ -31,7 +31,7 @@ const OPERATIONS_MAX: u64 = 10_000;
 const REJECT: &str = "reject a review";
 
 /// The options for another merge of a review.
-struct Again<'a> {
+struct Retry<'a> {
     /// Whether conflicts are kept in the target's tree.
     keep: bool,
     takes: &'a [SideChoice],
@@ -172,7 +172,7 @@ impl Merging {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
-        let how = Again { keep: true, takes: &[], dry_run };
+        let how = Retry { keep: true, takes: &[], dry_run };
         self.try_again(name, &how, act, caller)
     }
 
@@ -194,7 +194,7 @@ impl Merging {
             true => vec![SideChoice { path: None, side }],
             false => paths.into_iter().map(|path| SideChoice { path: Some(path), side }).collect(),
         };
-        let how = Again { keep: false, takes: &takes, dry_run: request.dry_run };
+        let how = Retry { keep: false, takes: &takes, dry_run: request.dry_run };
         self.try_again(&request.name, &how, act, caller)
     }
 
@@ -219,7 +219,7 @@ impl Merging {
         }
     }
 
-    fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
+    fn try_again(&self, name: &str, how: &Retry<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.context.queue;
         // The merge of a caller who is no reviewer is subject to the policy.

@@ -137,7 +137,7 @@ impl Views {
         let Some((before, _)) = gone else { return Ok(()) };
         self.record_late_edits(locked, &before, secured, &OperationContext::new(KEEPER, self.context.now()))?;
         view.finish_restore(head)?;
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl Views {
             return self.nothing_captured(&locked, head);
         }
         self.refuse_view_out_of_step(&locked, head)?;
-        let mut warnings = self.quota.check_room()?;
+        let mut warnings = self.quota.check_space()?;
         // Only for a quota its tree is written before it is committed.
         if self.quota.quota_of(&locked.workspace)?.is_some() {
             let held = self.hold_live(&locked)?;
@@ -252,7 +252,7 @@ impl Views {
             let done = self.context.workspaces.commit_as(workspace, &mut tree, change, act, CAPTURE)?;
             return Ok(CommittedView { snapshot: Some(done.snapshot), is_new: done.is_new, is_merged: false });
         };
-        self.quota.check_room()?;
+        self.quota.check_space()?;
         if self.quota.quota_of(workspace)?.is_some() {
             let (_held, root) = self.hold_edited(&locked)?;
             self.quota.check_quota(workspace, Some(root))?;

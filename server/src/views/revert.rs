@@ -280,7 +280,7 @@ impl Views {
         } else {
             unless_full(self.checkpoint(locked))?;
         }
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let removed = found.iter().filter(|(_, difference)| *difference == Difference::Added).count() as u64;
         let restored = v1::RestoreResult {
             snapshot: Some(self.context.snapshot_message(head, &Marks::default())?),
@@ -474,7 +474,7 @@ impl Views {
         if shown.is_aside {
             self.states.drop_aside(&locked.workspace, act)?;
         }
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let tally = self.states.tally(Some(live.edited), Some(root))?;
         Ok(v1::RestoreResult {
             snapshot: Some(self.context.snapshot_message(shown.head, &Marks::default())?),

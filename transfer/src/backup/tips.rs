@@ -13,7 +13,7 @@ const PURGED: &str = "purged ";
 /// Chunks that are read from the store at once.
 const BATCH_CHUNKS: usize = 64;
 
-/// What the next part can build on.
+/// The snapshots and chunks of a backup that its next part can build on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tips {
     pub(super) have: Have,
