@@ -464,7 +464,7 @@ impl Directories {
 
     /// Detaches the directories and views of a workspace that was deleted. If it is mounted or has uncommitted changes, it is
     /// undeleted instead.
-    pub(crate) fn detach_ended(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
+    pub(crate) fn detach_deleted(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
         let _turn = self.context.registry.turn();
         if self.context.workspaces.find(name)?.is_some() {
             return Ok(());

@@ -429,7 +429,7 @@ impl Merging {
         };
         // The files are unlocked by now, because the registry is locked before files. The source has ended in any case;
         // a new workspace of that name has detached the old directories already.
-        ended.iter().try_for_each(|workspace| self.directories.detach_ended(workspace, &act))?;
+        ended.iter().try_for_each(|workspace| self.directories.detach_deleted(workspace, &act))?;
         updated?;
         update.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(TargetFold::Done(Box::new(update)))
