@@ -398,6 +398,8 @@ impl From<Stat> for Side {
 struct InodeSwitch {
     changes: Vec<(TreePath, InodeChange)>,
     detachment: Detachment,
+    /// Inodes of hard links that may have another number of names afterwards.
+    linked: BTreeSet<Ino>,
 }
 
 /// The change of the inode at a path.
@@ -421,7 +423,8 @@ impl InodeSwitch {
         changed: Vec<ChangedPath>,
         captured: Option<&Root>,
     ) -> Result<Self> {
-        let mut switch = Self { changes: Vec::with_capacity(changed.len()), detachment: Detachment::default() };
+        let linked = linked_inodes(fs, after, &changed)?;
+        let mut switch = Self { changes: Vec::with_capacity(changed.len()), detachment: Detachment::default(), linked };
         for changed in changed {
             if let Some(change) = switch.change_at(fs, after, &changed, captured)? {
                 switch.changes.push((changed.path, change));
@@ -504,7 +507,30 @@ impl InodeSwitch {
             directories.insert(parent);
         }
         directories.into_iter().for_each(|ino| notify(Invalidation::Contents(ino)));
+        self.linked.into_iter().for_each(|ino| notify(Invalidation::Attributes(ino)));
     }
+}
+
+/// Returns the inodes in the table that share a file with a changed path in one of the trees. Their number of links changes with
+/// that path, even if their own entries are equal.
+fn linked_inodes(fs: &FileSystem, after: &WorkingTree, changed: &[ChangedPath]) -> Result<BTreeSet<Ino>> {
+    let mut inodes = BTreeSet::new();
+    for tree in [&fs.tree, after].into_iter().filter(|tree| tree.has_hard_links()) {
+        let mut seen = BTreeSet::new();
+        for ChangedPath { path, .. } in changed {
+            if seen.contains(path) {
+                continue;
+            }
+            let Ok(Some(stat)) = tree.stat(path) else { continue };
+            if stat.kind == EntryKind::Directory || stat.links < 2 {
+                continue;
+            }
+            let names = tree.names_of(path)?;
+            inodes.extend(names.iter().filter_map(|name| fs.inodes.ino_of(name)));
+            seen.extend(names);
+        }
+    }
+    Ok(inodes)
 }
 
 fn has_same_data(one: &Node, other: &Node) -> bool {

@@ -69,6 +69,31 @@ fn a_mount_and_a_capture_fold_alike() {
 }
 
 #[test]
+fn hard_links_that_were_made_or_broken_are_changes() {
+    let scratch = Scratch::new();
+    scratch.run("echo pair > a; ln a b; echo same > c; echo same > d; amalgam init -q");
+    let (said, code) = all(&scratch, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+    scratch.run("cp -p a new; mv new a; ln -f c d");
+    // The second one finds what the first one found.
+    for _ in 0..2 {
+        let (said, code) = all(&scratch, "amalgam status --exit-code");
+        assert_eq!(code, 4, "{said}");
+        for line in ["m a", "m b", "m c", "m d"] {
+            assert!(said.lines().any(|found| found == line), "{line}: {said}");
+        }
+    }
+    scratch.run("amalgam undo -q");
+    assert_eq!(scratch.run("stat -c %h a b c d"), "2\n2\n1\n1\n");
+    let (said, code) = all(&scratch, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+    // A name outside of the directory is no change.
+    scratch.run("ln c ../outside");
+    let (said, code) = all(&scratch, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
 fn git_alone_is_no_change() {
     let scratch = repository();
     scratch.run("git add -A; git commit -qm more");

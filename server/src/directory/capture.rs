@@ -342,7 +342,7 @@ impl Directories {
             return Ok(false);
         }
         let changes = self.detect(locked, progress)?;
-        Ok(changes.modified.is_empty() && changes.added.is_empty() && changes.deleted.is_empty())
+        Ok(changes.is_empty() && !changes.may_be_relinked)
     }
 
     /// Compares a directory with its workspace's head. Stores nothing if the last capture equals the head.
@@ -371,7 +371,12 @@ impl Directories {
             }
         }
         let mut changes = match changes {
-            Some(changes) => changes,
+            Some(found) if found.may_be_relinked => match self.compare(&mut locked, head_root, progress) {
+                // A capture needs space; without it the status leaves hard links out.
+                Err(failure) if failure.reason() == Reason::Full => found,
+                compared => compared?,
+            },
+            Some(found) => found,
             None => self.compare(&mut locked, head_root, progress)?,
         };
         let uncovered = still_there(&locked, &mut changes.deleted);
