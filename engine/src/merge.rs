@@ -19,6 +19,7 @@ mod contents;
 mod entry;
 mod layout;
 mod links;
+mod moves;
 mod names;
 mod octopus;
 mod open_decisions;
@@ -33,6 +34,7 @@ pub use auto_resolve::{Regenerate, Regenerated};
 pub(crate) use auto_resolve::{UncommittedMerge, count_conflicts, have_conflicts};
 pub use base::{MergeBase, merge_base, merge_snapshots};
 pub use contents::{ContestedFile, FileVersion, MergeContents, NoContents, Verdict};
+pub use moves::AdmitMove;
 pub use names::side_names;
 pub use octopus::{Clash, OctopusPlan, UnmergedSource, plan_octopus};
 pub use open_decisions::{DECIDED_KEY, OpenDecision, undecided_before};
@@ -70,16 +72,6 @@ pub struct MergeOptions {
     pub units: Vec<Vec<TreePath>>,
     /// Which entries follow a directory that the other side renamed, and which changes a renamed entry; all of them if there is none.
     pub moves: Option<Arc<dyn AdmitMove>>,
-}
-
-/// Decides which entries follow a directory that the other side of a merge renamed, and which changes follow an entry that it
-/// renamed. The others stay at their paths.
-pub trait AdmitMove: std::fmt::Debug + Send + Sync {
-    /// Returns whether an entry may follow from one path to another.
-    fn admits(&self, from: &TreePath, to: &TreePath) -> bool;
-
-    /// Returns whether a directory may follow with everything below it.
-    fn admits_below(&self, from: &TreePath, to: &TreePath) -> bool;
 }
 
 /// The result of a merge.

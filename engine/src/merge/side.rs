@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::AdmitMove;
+use super::moves::AdmitMove;
 use crate::diff::{Change, DiffOptions, Kinds, What, find_renames};
 use crate::directory;
 use crate::error::Result;
