@@ -27,7 +27,7 @@ const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Until the server says for how long.
 const ORPHANED_AFTER_DEFAULT: Duration = Duration::from_secs(60);
-/// What the server can ask of this agent.
+/// The optional features of this agent, which it announces to the server.
 const ABILITIES: [&str; 3] = ["pty", "stdin", "ports"];
 /// Messages that wait for the connection.
 const QUEUE: usize = 16;

@@ -1,4 +1,4 @@
-//! Starts processes with the restrictions of Landlock, which belong to a thread and to what it starts.
+//! Starts processes with the restrictions of Landlock, which belong to a thread and to the processes that it starts.
 //!
 //! One thread has the scope of signals and abstract sockets, which all commands share. Below it a second one has the rules for writing,
 //! and starts the processes: so commands may also look at each other in `/proc`. When the server has mounted the workspace or the home

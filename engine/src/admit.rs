@@ -215,26 +215,33 @@ impl AdmissionCheck<'_> {
         }
     }
 
-    /// Checks that every listed name exists and is in its group. The list has as many names as the tree has hard links, so none
-    /// is missing.
+    /// Checks that every listed name exists and is in its group, and that all names of a group have equal entries. The list has as
+    /// many names as the tree has hard links, so none is missing.
     fn members(&self, root: &Root, links: LinksId) -> Result<()> {
         let top = self.session.node::<Links>(links.object())?;
         self.top(&top)?;
         self.claim(top.count() == root.directory.linked())?;
-        let (mut group, mut names) = (None, 2);
+        let (mut first, mut names): (Option<Entry>, u64) = (None, 2);
         // Writes pending objects first, so that they can be read from the store: a list of links is too long to hold in memory.
         self.session.write_all_ahead()?;
         let store = self.session.store();
         for member in Items::<Links>::all(store, Some(links.object()))? {
             let member = member?;
-            self.claim(
-                directory::entry_at(store, root, &member.path)?.and_then(|entry| entry.link()) == Some(member.group),
-            )?;
-            if group != Some(member.group) {
-                self.several(names)?;
-                (group, names) = (Some(member.group), 0);
+            let entry = directory::entry_at(store, root, &member.path)?;
+            let entry = entry.filter(|entry| entry.link() == Some(member.group));
+            let entry = entry.ok_or_else(|| self.refusal(Malformed::Link))?;
+            match &first {
+                Some(first) if first.link() == entry.link() => {
+                    if *first != entry {
+                        return Err(self.refusal(Malformed::Rule("names of one file that differ")));
+                    }
+                    names += 1;
+                }
+                _ => {
+                    self.several(names)?;
+                    (first, names) = (Some(entry), 1);
+                }
             }
-            names += 1;
         }
         self.several(names)
     }

@@ -287,7 +287,7 @@ pub enum Error {
     UnderWay {
         /// The task.
         what: &'static str,
-        /// Who does it, and what to do.
+        /// The process that does it, and advice for the caller.
         why: String,
     },
     /// The database of a shared store cannot be reached, or this process was expelled from it. A call that writes may have been done:

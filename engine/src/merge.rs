@@ -19,6 +19,7 @@ mod contents;
 mod entry;
 mod layout;
 mod links;
+mod moves;
 mod names;
 mod octopus;
 mod open_decisions;
@@ -33,6 +34,7 @@ pub use auto_resolve::{Regenerate, Regenerated};
 pub(crate) use auto_resolve::{UncommittedMerge, count_conflicts, have_conflicts};
 pub use base::{MergeBase, merge_base, merge_snapshots};
 pub use contents::{ContestedFile, FileVersion, MergeContents, NoContents, Verdict};
+pub use moves::AdmitMove;
 pub use names::side_names;
 pub use octopus::{Clash, OctopusPlan, UnmergedSource, plan_octopus};
 pub use open_decisions::{DECIDED_KEY, OpenDecision, undecided_before};
@@ -68,17 +70,8 @@ pub struct MergeOptions {
     /// Groups of paths, each including everything below them, that merge as units: if both sides changed any path of a group, the
     /// whole group conflicts. Renames are not tracked inside a group.
     pub units: Vec<Vec<TreePath>>,
-    /// Which entries follow a directory that the other side renamed; all of them if there is none.
+    /// Which entries follow a directory that the other side renamed, and which changes a renamed entry; all of them if there is none.
     pub moves: Option<Arc<dyn AdmitMove>>,
-}
-
-/// Decides which entries follow a directory that the other side of a merge renamed. The others stay at their paths.
-pub trait AdmitMove: std::fmt::Debug + Send + Sync {
-    /// Returns whether an entry may follow from one path to another.
-    fn admits(&self, from: &TreePath, to: &TreePath) -> bool;
-
-    /// Returns whether a directory may follow with everything below it.
-    fn admits_below(&self, from: &TreePath, to: &TreePath) -> bool;
 }
 
 /// The result of a merge.
@@ -323,7 +316,9 @@ pub fn merge_trees(
     }
     let units = Units::new(&options.units);
     let is_fixed = |path: &TreePath| units.is_near(path);
-    let ([our_side, their_side], searches) = two_sides(store, base, [ours, theirs], &options.renames, &is_fixed)?;
+    let moves = options.moves.as_deref();
+    let ([our_side, their_side], searches) =
+        two_sides(store, base, [ours, theirs], &options.renames, &is_fixed, moves)?;
     let mut merge = Merge {
         trees,
         ours: our_side,

@@ -53,7 +53,7 @@ const PLACES_MAX: usize = 10_000;
 /// The content to purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PurgeTarget {
-    /// The content of the file at this path in every snapshot.
+    /// The content of the file at this path in every snapshot. Snapshots where the path is a directory have none.
     Path(TreePath),
     /// A chunk, or the content of a file by the top node of its rope, at every path.
     Object(ObjectId),
@@ -114,10 +114,14 @@ pub fn plan_purge(store: &Store, target: &PurgeTarget, options: &PurgeOptions) -
     let mut finder = Finder::new(store);
     match target {
         PurgeTarget::Path(path) => {
+            let mut is_directory = false;
             for root in trees.roots.keys() {
                 if let Some(entry) = directory::entry_at(store, &*store.root(*root)?, path)? {
-                    contents(&entry, path, &mut |content| finder.want_content(content))?;
+                    contents(&entry, &mut is_directory, &mut |content| finder.want_content(content))?;
                 }
+            }
+            if is_directory && finder.wanted().is_empty() {
+                return Err(Error::IsADirectory { path: path.clone() });
             }
         }
         PurgeTarget::Object(id) if matches!(id.kind, ObjectKind::Chunk | ObjectKind::Rope) => {
@@ -164,13 +168,18 @@ pub fn plan_purge(store: &Store, target: &PurgeTarget, options: &PurgeOptions) -
     Ok(plan)
 }
 
-/// Calls `want` with the contents of a file, for all terms of a conflict.
-fn contents(entry: &Entry, path: &TreePath, want: &mut dyn FnMut(ObjectId) -> Result<()>) -> Result<()> {
+/// Calls `want` with the contents of a file, for all terms of a conflict. Sets `is_directory` for a directory, which has none.
+fn contents(entry: &Entry, is_directory: &mut bool, want: &mut dyn FnMut(ObjectId) -> Result<()>) -> Result<()> {
     match &entry.node {
         Node::File { content: Content::Chunk(id), .. } => want(id.object()),
         Node::File { content: Content::Rope(id), .. } => want(id.object()),
-        Node::Conflict(conflict) => conflict.terms().iter().flatten().try_for_each(|term| contents(term, path, want)),
-        Node::Directory(_) => Err(Error::IsADirectory { path: path.clone() }),
+        Node::Conflict(conflict) => {
+            conflict.terms().iter().flatten().try_for_each(|term| contents(term, is_directory, want))
+        }
+        Node::Directory(_) => {
+            *is_directory = true;
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

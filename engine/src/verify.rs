@@ -67,6 +67,8 @@ struct Examined {
     records: Records,
     loose: Vec<UnindexedRow>,
     flaws: Vec<Flaw>,
+    /// The purged objects.
+    buried: HashSet<ObjectId>,
 }
 
 fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<Option<Examined>> {
@@ -123,7 +125,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     report.records.extend(wrong.chain(unreadable).map(|(record, why)| RecordProblem { record, why }));
     let flaws = changed_paths::flaws(store, &graph, &beside, options.read_data);
     report.records.extend(flaws.iter().map(|flaw| flaw.problem.clone()));
-    Ok(Some(Examined { report, graph, records, loose, flaws }))
+    Ok(Some(Examined { report, graph, records, loose, flaws, buried }))
 }
 
 /// Removes false reports of damage. The index is read in parts and the rows later, so an object that was written, moved or collected

@@ -176,7 +176,7 @@ fn read_times(file: &File) -> Option<(u64, u64)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// What a read of the device does without a request.
+/// Whether a read of the device waits for a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeviceMode {
     /// Waits for one.

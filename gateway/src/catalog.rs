@@ -285,6 +285,16 @@ impl Catalog {
         self.project(name).await
     }
 
+    /// Returns the projects that were deleted at `since` or later and not restored, each with the time of its deletion.
+    pub async fn deleted_since(&self, since: Time) -> Result<Vec<(ProjectName, Time)>> {
+        let rows = sqlx::query("SELECT name, directory, created_at, deleted_at FROM projects WHERE deleted_at >= $1")
+            .bind(microseconds(since))
+            .fetch_all(&self.pool)
+            .await?;
+        let projects: Vec<Project> = rows.iter().map(project_of).collect::<Result<_>>()?;
+        Ok(projects.into_iter().filter_map(|project| Some((project.name, project.deleted?))).collect())
+    }
+
     /// Restores a deleted project.
     pub async fn undelete_project(&self, name: &ProjectName) -> Result<Project> {
         sqlx::query("UPDATE projects SET deleted_at = NULL WHERE name = $1")

@@ -1,5 +1,9 @@
 //! The gate: every call over the network passes it. It authenticates the caller, checks scope, project and rate, and passes the call
-//! on to the store of the project. REST calls become gRPC calls before, so no rule exists twice.
+//! on to the store of the project. A REST request becomes a gRPC call before it reaches the gate, so no rule exists twice.
+//!
+//! The gate knows keys and scopes, and no paths. The policy of the project, which restricts agents to paths, is checked by the store
+//! ([`amalgam_server::OpenStore::call`] and the guards behind it). The gate tells the store who calls by two headers: the agent of the
+//! key, and whether the key has the scope `admin`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,9 +64,9 @@ pub(crate) struct Inner {
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     /// The services of the server itself: projects, keys, health, reflection.
-    pub(crate) own: Routes,
+    pub(crate) server_services: Routes,
     /// Permits for git clients that are served at a time.
-    pub(crate) git_places: Arc<Semaphore>,
+    pub(crate) git_permits: Arc<Semaphore>,
     pub(crate) now: fn() -> Time,
     /// True when the server stops.
     pub(crate) stopping: watch::Receiver<bool>,
@@ -80,8 +84,8 @@ impl Gate {
     }
 
     /// Returns the permits for git clients that are served at a time.
-    pub(crate) fn git_places(&self) -> &Arc<Semaphore> {
-        &self.inner.git_places
+    pub(crate) fn git_permits(&self) -> &Arc<Semaphore> {
+        &self.inner.git_permits
     }
 
     pub(crate) fn projects(&self) -> &Projects {
@@ -202,7 +206,9 @@ impl Gate {
                 identity.agent().clone_into(&mut end.agent);
                 identity.key_id().clone_into(&mut end.key_id);
                 project.as_str().clone_into(&mut end.project);
-                Ok(Passed { identity: Some(identity.clone()), target: Target::Own })
+                // The project may have been deleted since.
+                let opened = self.inner.projects.open(project).await.map_err(Status::from);
+                opened.map(|_| Passed { identity: Some(identity.clone()), target: Target::Server })
             }
             None => self.pass(Some(method), request, &mut end).await,
         };
@@ -213,7 +219,7 @@ impl Gate {
         Ok(Admitted { project, cut, _end: end })
     }
 
-    /// Checks a call, and prepares its headers for the store.
+    /// Checks a call: key, rate, scope and project. Replaces the headers with the key by those that name the caller to the store.
     async fn pass(
         &self,
         method: Option<&'static Method>,
@@ -224,7 +230,7 @@ impl Gate {
             return Err(Status::unimplemented(format!("there is no method {}", request.uri().path().escape_debug())));
         };
         if method.access == Access::Open {
-            return Ok(Passed { identity: None, target: Target::Own });
+            return Ok(Passed { identity: None, target: Target::Server });
         }
         if *self.inner.stopping.borrow() {
             return Err(stopping());
@@ -249,21 +255,22 @@ impl Gate {
                 project.as_str().clone_into(&mut end.project);
                 let store = self.inner.projects.open(&project).await?;
                 match method.name == WORKSPACE_PATH && identity.is_same_user() {
-                    true => Target::OwnStore(store),
+                    true => Target::LocalStore(store),
                     false => Target::Store(store),
                 }
             }
             Access::InProject(_) => {
                 let project = project_of(request.headers(), &identity)?;
                 project.as_str().clone_into(&mut end.project);
+                // Fails for a deleted project.
+                let store = self.inner.projects.open(&project).await?;
                 if !identity.scopes().has(Scope::Admin) {
-                    let store = self.inner.projects.open(&project).await?;
                     store.check_policy(&format!("/{}", method.name), identity.agent())?;
                 }
                 request.extensions_mut().insert(project);
-                Target::Own
+                Target::Server
             }
-            _ => Target::Own,
+            _ => Target::Server,
         };
         let headers = request.headers_mut();
         headers.remove(AUTHORIZATION);
@@ -282,8 +289,8 @@ impl Gate {
         let answered = async move {
             match target {
                 Target::Store(store) => store.call(request).await,
-                Target::OwnStore(store) => store.call_local(request).await,
-                Target::Own => match self.inner.own.clone().call(request).await {
+                Target::LocalStore(store) => store.call_local(request).await,
+                Target::Server => match self.inner.server_services.clone().call(request).await {
                     Ok(response) => response,
                     Err(never) => match never {},
                 },
@@ -302,8 +309,8 @@ impl Gate {
     fn cut(&self, passed: &Passed, deadline: Option<Instant>) -> Cut {
         let (identity, now, mut server) = (passed.identity.clone(), self.inner.now, self.inner.stopping.clone());
         let store = match &passed.target {
-            Target::Store(store) | Target::OwnStore(store) => Some(store.cancelled()),
-            Target::Own => None,
+            Target::Store(store) | Target::LocalStore(store) => Some(store.cancelled()),
+            Target::Server => None,
         };
         Box::pin(async move {
             let ended = async {
@@ -355,10 +362,12 @@ pub(crate) struct Admitted {
 
 /// The service that answers a call.
 enum Target {
+    /// The store of the call's project.
     Store(Arc<amalgam_server::OpenStore>),
     /// The store, for its own user: the answer may name paths of the host.
-    OwnStore(Arc<amalgam_server::OpenStore>),
-    Own,
+    LocalStore(Arc<amalgam_server::OpenStore>),
+    /// The services of the server itself, which answer calls about projects, keys and sandboxes.
+    Server,
 }
 
 /// Returns the project of a call: the one that its header names, else the only one of its key, else `default`. Refuses a project

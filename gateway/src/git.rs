@@ -62,10 +62,10 @@ pub(crate) async fn answer(gate: &Gate, place: GitPlace, mut request: Request<Bo
         Ok(project) => request.headers_mut().insert(HeaderName::from_static(PROJECT_HEADER), project),
         Err(_) => return failed(&Failure::new(Reason::Invalid, "the name of the project is malformed").into_status()),
     };
-    let places = Arc::clone(gate.git_places());
-    // Only callers with a key wait for a place.
+    let permits = Arc::clone(gate.git_permits());
+    // Only callers with a key wait for a permit.
     let work = async |store: Arc<OpenStore>, request: Request<Body>| {
-        let Ok(Ok(permit)) = tokio::time::timeout(WAIT_MAX, places.acquire_owned()).await else {
+        let Ok(Ok(permit)) = tokio::time::timeout(WAIT_MAX, permits.acquire_owned()).await else {
             return Err(Failure::new(Reason::Busy, "too many git clients are served; try again").into_status());
         };
         served(store, place, request, permit).await

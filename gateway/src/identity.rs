@@ -151,11 +151,11 @@ struct Inner {
     catalog: Catalog,
     authentication: Authentication,
     now: fn() -> Time,
-    known: Mutex<HashMap<KeyId, Known>>,
+    known: Mutex<HashMap<KeyId, CachedKey>>,
 }
 
 /// A cached record of a key.
-struct Known {
+struct CachedKey {
     record: Arc<KeyRecord>,
     asked: Instant,
     revoked: watch::Sender<bool>,
@@ -205,7 +205,7 @@ impl Keys {
             known.retain(|_, known| known.revoked.receiver_count() > 0 || known.asked.elapsed() < CACHED_FOR);
         }
         let is_revoked = record.revoked.is_some();
-        let entry = known.entry(id.clone()).or_insert_with(|| Known {
+        let entry = known.entry(id.clone()).or_insert_with(|| CachedKey {
             record: Arc::clone(&record),
             asked: Instant::now(),
             revoked: watch::Sender::new(is_revoked),

@@ -124,7 +124,8 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes.clone(), false, Audit::off(), now);
     sandboxes.recover().await;
     let has_sandboxes = options.sandboxes.is_some();
-    let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
+    let own =
+        OwnServices { catalog, projects: projects.clone(), sandboxes: sandboxes.clone(), keys: keys.clone(), now };
     let system = SystemCalls::new(projects.clone(), sandboxes.clone(), now);
     let gate = Gate::new(Inner {
         keys,
@@ -133,8 +134,8 @@ async fn open(options: &LocalOptions, stopping: watch::Receiver<bool>) -> Option
         audit: Audit::off(),
         metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
         // Webhooks are not served: this socket does not live long enough to send deliveries.
-        own: own_routes(own, system, None, has_sandboxes.then(|| sandboxes.clone())).await,
-        git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
+        server_services: own_routes(own, system, None, has_sandboxes.then(|| sandboxes.clone())).await,
+        git_permits: Arc::new(Semaphore::new(CLIENTS_MAX)),
         now,
         stopping: stopping.clone(),
         has_traces: false,

@@ -7,9 +7,10 @@ use crate::key::{Scope, Scopes};
 pub enum Access {
     /// Nothing: health checks.
     Open,
-    /// A key with all these scopes, for the project of the call.
+    /// A key with all these scopes, for the project of the call. The store of the project answers.
     Project(&'static [Scope]),
-    /// A key with all these scopes, for the project of the call, which the server itself answers.
+    /// A key with all these scopes, for the project of the call. The server itself answers: calls about sandboxes, which use the
+    /// project's store but are no methods of it.
     InProject(&'static [Scope]),
     /// A key with all these scopes; the call is about the server and not about one project.
     Server(&'static [Scope]),

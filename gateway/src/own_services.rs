@@ -11,6 +11,7 @@ use crate::identity::{Identity, Keys};
 use crate::key::{KeyId, Scope, Scopes};
 use crate::project::ProjectName;
 use crate::projects::{ProjectError, Projects};
+use crate::sandboxes::Sandboxes;
 use crate::status::forbidden;
 
 const PAGE_DEFAULT: u32 = 100;
@@ -25,6 +26,7 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(crate) struct OwnServices {
     pub(crate) catalog: Catalog,
     pub(crate) projects: Projects,
+    pub(crate) sandboxes: Sandboxes,
     pub(crate) keys: Keys,
     pub(crate) now: fn() -> Time,
 }
@@ -96,7 +98,12 @@ impl ProjectService for OwnServices {
                 self.projects.refuse_local()?;
                 self.projects.get(&name).await?
             }
-            false => self.projects.delete(&name, (self.now)()).await?,
+            false => {
+                self.projects.refuse_local()?;
+                // While the project is open, their workspaces can be committed.
+                self.sandboxes.stop_project(&name).await;
+                self.projects.delete(&name, (self.now)()).await?
+            }
         };
         Ok(Response::new(v1::DeleteProjectResponse { project: Some(project_message(&project)) }))
     }
@@ -238,6 +245,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::audit::Audit;
     use crate::identity::Authentication;
     use crate::projects::OpenHome;
 
@@ -247,7 +255,8 @@ mod tests {
 
     fn services(catalog: &Catalog, projects: Projects) -> OwnServices {
         let keys = Keys::new(catalog.clone(), Authentication::Off, now);
-        OwnServices { catalog: catalog.clone(), projects, keys, now }
+        let sandboxes = Sandboxes::new(catalog.clone(), projects.clone(), None, false, Audit::off(), now);
+        OwnServices { catalog: catalog.clone(), projects, sandboxes, keys, now }
     }
 
     fn checked_creation() -> Request<v1::CreateProjectRequest> {

@@ -29,6 +29,10 @@ const CLOSE_EARLY_AFTER: Duration = Duration::from_secs(1);
 const OPEN_MAX: usize = 64;
 /// Interval of the checks for idle projects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of the checks for projects that another node deleted.
+const DELETED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Difference between the clocks of two nodes up to which a node finds the deletions of the other one.
+const CLOCK_DIFFERENCE_MAX_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
 
 /// Opens the store in a home, with the clocks and the settings of this process.
 pub type OpenHome = Arc<dyn Fn(&Home) -> amalgam_server::error::Result<Service> + Send + Sync>;
@@ -184,6 +188,12 @@ impl Projects {
     pub async fn delete(&self, name: &ProjectName, now: amalgam_engine::Time) -> Result<Project, ProjectError> {
         self.refuse_local()?;
         let project = self.inner.catalog.delete_project(name, now).await?;
+        self.close_deleted(name).await;
+        Ok(project)
+    }
+
+    /// Closes the store of a deleted project and ends its calls.
+    async fn close_deleted(&self, name: &ProjectName) {
         self.inner.due.forget(name);
         let slot = self.slot(name);
         let changing = Arc::clone(&slot.changing).lock_owned().await;
@@ -197,7 +207,30 @@ impl Projects {
                 close(&name, store).await;
             });
         }
-        Ok(project)
+    }
+
+    /// Closes projects that other nodes of a cluster delete. Never completes on a node of a cluster.
+    pub(crate) async fn keep_closing_deleted(&self, now: fn() -> amalgam_engine::Time) {
+        if !self.inner.catalog.is_shared() {
+            return;
+        }
+        let mut since = amalgam_engine::Time(0);
+        loop {
+            tokio::time::sleep(DELETED_CHECK_INTERVAL).await;
+            match self.inner.catalog.deleted_since(since).await {
+                Ok(deleted) => {
+                    for (name, at) in deleted {
+                        if self.opened(&name).is_some() {
+                            self.close_deleted(&name).await;
+                        }
+                        // Earlier than the newest deletion, because the clocks of nodes differ.
+                        let at = at.min(now()).0.saturating_sub(CLOCK_DIFFERENCE_MAX_NANOSECONDS);
+                        since = since.max(amalgam_engine::Time(at));
+                    }
+                }
+                Err(error) => warn!(%error, "deleted projects cannot be looked for"),
+            }
+        }
     }
 
     /// Restores a deleted project. It is opened soon, because work may be due in it.

@@ -22,7 +22,7 @@ use crate::gate::{Gate, PROJECT_HEADER, Peer, UNKNOWN_METHOD};
 use answer::{StreamForm, error_of, json_answer};
 use grpc_call::{framed, grpc_call};
 use json::{check_types, from_json, given_twice, object_of_query, set};
-use route::{Found, NoRoute};
+use route::{NoRoute, RouteMatch};
 
 /// The root of the REST API.
 pub(crate) const ROOT: &str = "/api/v1";
@@ -143,7 +143,7 @@ async fn refused(
 }
 
 /// Builds the gRPC call of a REST request from its query, body, path and headers.
-async fn grpc_request(found: &Found, head: &http::request::Parts, body: Body) -> Result<Request<Body>, Refusal> {
+async fn grpc_request(found: &RouteMatch, head: &http::request::Parts, body: Body) -> Result<Request<Body>, Refusal> {
     let invalid = |message: String| Refusal(ErrorCode::INVALID_ARGUMENT, message);
     let input = found.route.descriptor.input();
     refuse_encoded(&head.headers)?;
@@ -223,8 +223,8 @@ fn header_fields(headers: &HeaderMap) -> Result<Vec<(&'static str, String)>, Ref
 
 async fn collected(headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal> {
     let too_large = || Refusal(ErrorCode::TOO_LARGE, format!("the body is larger than {} MiB", BODY_BYTES_MAX >> 20));
-    let told: Option<usize> = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if told.is_some_and(|told| told > BODY_BYTES_MAX) {
+    let declared: Option<usize> = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if declared.is_some_and(|declared| declared > BODY_BYTES_MAX) {
         discard(body).await;
         return Err(too_large());
     }

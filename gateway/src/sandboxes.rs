@@ -433,11 +433,21 @@ impl Sandboxes {
     /// Ends all sandboxes before the server ends, because the server provides their mounts.
     pub(crate) async fn stop_all(&self) {
         self.end_watchers();
+        self.stop_living(|_| true, "the server was stopped; the workspace was committed and kept").await;
+    }
+
+    /// Ends the sandboxes of a project before it is deleted.
+    pub(crate) async fn stop_project(&self, project: &ProjectName) {
+        let is_wanted = |record: &SandboxRecord| record.project == *project;
+        self.stop_living(is_wanted, "the project was deleted; the workspace was committed and kept").await;
+    }
+
+    async fn stop_living(&self, is_wanted: impl Fn(&SandboxRecord) -> bool, why: &str) {
         let ids: Vec<_> = self.inner.living.lock().keys().cloned().collect();
         for id in ids {
             if let Ok(Some(record)) = self.inner.catalog.sandbox(&id).await
-                && let Err(status) =
-                    self.stop(&record, "the server was stopped; the workspace was committed and kept").await
+                && is_wanted(&record)
+                && let Err(status) = self.stop(&record, why).await
             {
                 warn!(sandbox = id, %status, "a sandbox was not ended");
             }

@@ -155,7 +155,8 @@ impl Server {
         let is_tls = tls.is_some() || options.is_behind_tls_proxy;
         let sandboxes =
             Sandboxes::new(catalog.clone(), projects.clone(), options.sandboxes, is_tls, audit.clone(), now);
-        let own = OwnServices { catalog, projects: projects.clone(), keys: keys.clone(), now };
+        let own =
+            OwnServices { catalog, projects: projects.clone(), sandboxes: sandboxes.clone(), keys: keys.clone(), now };
         let system = SystemCalls::new(projects.clone(), sandboxes.clone(), now);
         let gate = Gate::new(Inner {
             keys: keys.clone(),
@@ -163,8 +164,8 @@ impl Server {
             limits: RateLimits::new(options.rates),
             audit,
             metrics: Metrics::new(seconds(now()), sandboxes.metrics()),
-            own: own_routes(own, system, Some(webhooks), Some(sandboxes.clone())).await,
-            git_places: Arc::new(Semaphore::new(CLIENTS_MAX)),
+            server_services: own_routes(own, system, Some(webhooks), Some(sandboxes.clone())).await,
+            git_permits: Arc::new(Semaphore::new(CLIENTS_MAX)),
             now,
             stopping: stopping.clone(),
             has_traces: options.has_traces,
@@ -202,6 +203,10 @@ impl Server {
             tokio::spawn({
                 let projects = projects.clone();
                 async move { projects.keep_scheduling(now).await }
+            }),
+            tokio::spawn({
+                let projects = projects.clone();
+                async move { projects.keep_closing_deleted(now).await }
             }),
             tokio::spawn({
                 let sandboxes = sandboxes.clone();

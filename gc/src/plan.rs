@@ -15,7 +15,7 @@ use crate::retention::{
 
 const PAGE: usize = 256;
 
-/// What a plan does with a snapshot's tree.
+/// The decision of a plan about a snapshot's tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedAction {
     /// Drops it.
@@ -44,7 +44,7 @@ pub struct PlannedSnapshot {
     pub automatic: bool,
     /// The first workspace, deleted ones last, whose history contains it; `None` if only other names, such as labels, reach it.
     pub workspace: Option<String>,
-    /// What happens to its tree.
+    /// The decision about its tree.
     pub action: PlannedAction,
     /// Whether caches are dropped from the kept tree: of a workspace's automatic snapshots only the newest keeps them.
     pub without_caches: bool,

@@ -38,6 +38,8 @@ pub struct Changes {
     pub directories: Vec<TreePath>,
     /// Files of `deleted` that are in `added` with the same contents.
     pub renamed: Vec<Rename>,
+    /// Whether hard links may have been made or broken. Only a capture tells which.
+    pub may_be_relinked: bool,
     /// Paths that could not be compared, sorted by path.
     pub notices: Vec<Notice>,
     /// Contents of the stored tree, and the cost of the comparison.
@@ -194,6 +196,10 @@ impl Comparison<'_> {
                     let is_attributes = outcome == ContentMatch::Differs && self.is_attributes(leaf, &stamp, &path)?;
                     let mut found = self.found.lock();
                     match outcome {
+                        // Not learned: the next comparison has to find it, too.
+                        ContentMatch::Equal(stamp) if may_be_relinked(&leaf.stamp, &stamp) => {
+                            found.changes.may_be_relinked = true;
+                        }
                         ContentMatch::Equal(stamp) => {
                             let at = slot.known.expect("it holds a leaf");
                             found.learned.push((at, name, self.learned(leaf, stamp, &path)?));
@@ -328,4 +334,9 @@ impl Comparison<'_> {
         let mut found = self.found.lock();
         found.read = (found.read.0 + 1, found.read.1 + bytes);
     }
+}
+
+/// Returns whether a name may belong to another group of hard links than before.
+fn may_be_relinked(before: &Stamp, now: &Stamp) -> bool {
+    before.links.max(now.links) > 1 && (before.links != now.links || before.inode != now.inode)
 }

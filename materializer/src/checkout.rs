@@ -85,7 +85,7 @@ pub fn checkout_staged(
         Ok(()) => Ok(cx.recorder.into_report()),
         Err(source) => {
             let (written, removed) = cx.recorder.counts();
-            if written + removed == 0 {
+            if written + removed == 0 && !cx.recorder.has_touched() {
                 return Err(source);
             }
             Err(Error::Partial { written, removed, source: Box::new(source) })

@@ -48,7 +48,7 @@ pub enum Times {
     OfBytes(Time),
 }
 
-/// What a checkout did.
+/// The result of a checkout.
 #[derive(Debug, Default)]
 pub struct CheckoutReport {
     /// Directories in which names changed or whose attributes were set.

@@ -125,34 +125,45 @@ pub(crate) fn is_staged(name: &[u8]) -> bool {
 }
 
 /// Removes the temporary names that a checkout with this token left in these directories when its process died. Removes
-/// directories only if they are empty. Returns the number of removed names.
+/// directories only if they are empty. Goes on after a failure, and returns the first one at the end; else the number of removed
+/// names.
 pub fn clean_leftovers(directory: &HostDir, directories: &[TreePath], token: &str) -> Result<u64> {
     let Ok(token) = u64::from_str_radix(token, 16) else { return Ok(0) };
-    let mut removed = 0;
+    let (mut removed, mut failure) = (0, None);
     for path in directories {
-        let handle = match directory.directory(path) {
-            Ok(handle) => handle,
-            Err(error) if is_absent(&error) => continue,
-            Err(error) => return Err(Error::host("open", path, error)),
-        };
-        let failed = |source: Errno| Error::host("clean up in", path, source);
-        let mut left = Vec::new();
-        for item in Dir::read_from(&handle).map_err(failed)? {
-            let item = item.map_err(failed)?;
-            let name = item.file_name().to_bytes();
-            if token_of(name) == Some(token) {
-                left.push(Name::new(name).expect("the kernel's names are names"));
-            }
+        match clean_directory(directory, path, token) {
+            Ok(count) => removed += count,
+            Err(error) => failure = failure.or(Some(error)),
         }
-        for name in left {
-            let Ok(stamp) = Stamp::at(handle.as_fd(), &name) else { continue };
-            let is_directory = stamp.kind() == FileType::Directory;
-            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            match rustix::fs::unlinkat(&handle, c_name(&name), flags) {
-                Ok(()) => removed += 1,
-                Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
-                Err(errno) => return Err(failed(errno)),
-            }
+    }
+    failure.map_or(Ok(removed), Err)
+}
+
+/// Removes the temporary names of one directory. Returns their number.
+fn clean_directory(directory: &HostDir, path: &TreePath, token: u64) -> Result<u64> {
+    let handle = match directory.directory(path) {
+        Ok(handle) => handle,
+        Err(error) if is_absent(&error) => return Ok(0),
+        Err(error) => return Err(Error::host("open", path, error)),
+    };
+    let failed = |source: Errno| Error::host("clean up in", path, source);
+    let mut left = Vec::new();
+    for item in Dir::read_from(&handle).map_err(failed)? {
+        let item = item.map_err(failed)?;
+        let name = item.file_name().to_bytes();
+        if token_of(name) == Some(token) {
+            left.push(Name::new(name).expect("the kernel's names are names"));
+        }
+    }
+    let mut removed = 0;
+    for name in left {
+        let Ok(stamp) = Stamp::at(handle.as_fd(), &name) else { continue };
+        let is_directory = stamp.kind() == FileType::Directory;
+        let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match rustix::fs::unlinkat(&handle, c_name(&name), flags) {
+            Ok(()) => removed += 1,
+            Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno)),
         }
     }
     Ok(removed)

@@ -157,7 +157,7 @@ impl Watcher {
         }
         state.dirty.insert(path.clone());
         let Some(name) = name else { return };
-        if name.as_bytes() == RULES_FILE {
+        if name.as_bytes() == RULES_FILE && self.rules.uses_files() {
             // The rules exclude other directories now.
             state.has_lost_events = true;
             let above = path.split_last().and_then(|(parent, _)| state.chain(&parent));
@@ -192,7 +192,7 @@ impl Watcher {
             if stat.st_dev != self.host.identity().device || self.rules.is_ours(stat.st_dev, stat.st_ino) {
                 continue;
             }
-            let (chain, _) = chain.enter(&self.host, &path);
+            let chain = if self.rules.uses_files() { chain.enter(&self.host, &path).0 } else { chain };
             if let Err(error) = self.add(state, &directory, &path, &chain) {
                 state.incomplete = Some(watch_failure(error));
                 return;

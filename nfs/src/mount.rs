@@ -30,7 +30,7 @@ pub struct MountEvent {
     pub client: IpAddr,
     /// Path of the export, without the secret component.
     pub path: String,
-    /// What happened.
+    /// The kind of the event.
     pub what: MountChange,
 }
 

@@ -15,7 +15,7 @@ const DECISIONS_MAX: usize = 1 << 16;
 /// A decision about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What the agent may do.
+    /// The level of the agent on the path.
     pub level: Level,
     /// The place of the rule that decided, in [`Policy::rules`]; the default of the policy if `None`.
     pub rule: Option<usize>,

@@ -28,7 +28,7 @@ pub struct Refusal {
     pub path: Vec<u8>,
     /// The act.
     pub act: Act,
-    /// What the agent may do with the path.
+    /// The level of the agent on the path.
     pub level: Level,
     /// The line of the rule that decided; the default of the policy if `None`.
     pub line: Option<usize>,
@@ -55,7 +55,7 @@ impl Guard {
         }
     }
 
-    /// Returns whether everything is permitted.
+    /// Returns whether the guard is for no agent, so that it permits everything without a look at the rules.
     pub fn is_open(&self) -> bool {
         self.agents.is_empty()
     }
@@ -94,12 +94,12 @@ impl Guard {
         self.agents.iter().any(|agent| agent.is_read_only())
     }
 
-    /// Returns whether a path may be hidden.
+    /// Returns whether the rules hide some paths from an agent of the guard.
     pub fn hides(&self) -> bool {
         self.agents.iter().any(|agent| agent.hides())
     }
 
-    /// Returns whether every path has the level of everything.
+    /// Returns whether every agent of the guard has the level `RW` on every path.
     pub fn is_unrestricted(&self) -> bool {
         self.agents.iter().all(|agent| agent.is_unrestricted())
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What an agent may do with a path, from the least to the most.
+/// The acts that an agent is permitted on a path, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// Nothing: the path is absent from listings, lookups and every output.

@@ -18,7 +18,7 @@ pub(crate) struct Pattern {
     parts: Vec<Part>,
 }
 
-/// What one name of a path must be.
+/// The pattern of one name of a path.
 #[derive(Clone, Debug)]
 enum Part {
     Name(String),

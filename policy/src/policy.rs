@@ -4,7 +4,7 @@ use crate::level::Level;
 use crate::pattern::Pattern;
 use crate::selector::Selector;
 
-/// What happens to a merge of which some paths are refused.
+/// The treatment of a merge of which some paths are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnRefused {
     /// The whole merge waits for a review.
@@ -34,7 +34,7 @@ impl OnRefused {
 pub struct Rule {
     /// The line in the policy, counted from 1.
     pub line: usize,
-    /// What the agents may do with the paths.
+    /// The level of the agents on the paths.
     pub level: Level,
     pub(crate) agents: Option<Selector>,
     pub(crate) paths: Vec<Pattern>,
@@ -62,7 +62,7 @@ impl Rule {
 pub struct Policy {
     /// The level of paths that no rule matches.
     pub default: Level,
-    /// What happens to a merge of which some paths are refused.
+    /// The treatment of a merge of which some paths are refused.
     pub on_refused: OnRefused,
     pub(crate) rules: Vec<Rule>,
     pub(crate) reviewers: Selector,

@@ -84,6 +84,18 @@ fn twins_by_case_or_unicode_form_get_the_lesser_level() {
 }
 
 #[test]
+fn twins_by_unicode_form_get_the_lesser_level_beside_names_that_are_not_utf8() {
+    let policy = policy("default = \"RW\"\n[[rule]]\npaths = [\"caf\u{e9}\"]\nlevel = \"none\"");
+    let agent = policy.agent("ann");
+    for name in ["caf\u{e9}", "cafe\u{301}", "CAF\u{c9}"] {
+        for path in [[name.as_bytes(), &b"/\xff"[..]].concat(), [&b"\xff/"[..], name.as_bytes()].concat()] {
+            assert_eq!(agent.decide(&path).level, Level::Hidden, "{}", path.escape_ascii());
+        }
+    }
+    assert_eq!(agent.decide(b"\xff/tea").level, Level::Full);
+}
+
+#[test]
 fn a_directory_is_visible_if_something_below_it_may_be() {
     let policy = policy(
         "[[rule]]\npaths = [\"a/b/open/**\"]\nlevel = \"R\"\n[[rule]]\npaths = [\"a/b/open/shut\"]\nlevel = \"none\"",

@@ -1,7 +1,7 @@
 //! The wire: the public API of Amalgam as protobuf (`amalgam/v1`), its generated code, and the conversions between its words and
 //! the engine's.
 //!
-//! What is absent: no service is implemented here, and nothing here opens a connection. Prost types of the API live in this crate
+//! Absent: no service is implemented here, and nothing here opens a connection. Prost types of the API live in this crate
 //! and nowhere below it.
 
 mod convert;

@@ -49,7 +49,7 @@ pub(crate) const NPM_PREFIX: (&str, &str) = ("NPM_CONFIG_PREFIX", "/sandbox/.loc
 /// Directories that commands may write beside the workspace and the home.
 const WRITABLE: [&str; 2] = ["/dev", SECRETS];
 
-/// What Landlock restricts.
+/// The operations that Landlock restricts in a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confinement {
     /// Nothing: the kernel has none.

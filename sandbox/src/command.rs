@@ -428,7 +428,7 @@ mod tests {
         assert!(!within(Arc::clone(&command)).await);
         command.forget_unread_input();
         assert!(within(Arc::clone(&command)).await);
-        // The call that sent lost input fails late: what was read stays counted.
+        // The call that sent lost input fails late: the bytes that were read stay counted.
         command.uncount_input(much);
         assert!(within(command).await);
     }

@@ -140,7 +140,7 @@ impl DockerRuntime {
         find().await?.ok_or_else(|| missing("it was pulled, and is gone"))
     }
 
-    /// Writes the secret, and gives the user of the container what it has to read.
+    /// Writes the secret, and lets the user of the container read its files.
     fn prepare(&self, spec: &StartSpec) -> io::Result<()> {
         spec.write_secret()?;
         if self.is_root {
@@ -257,7 +257,7 @@ impl Runtime for DockerRuntime {
     fn mount_access(&self, is_mounted_later: bool) -> MountAccess {
         match self.is_root {
             true => MountAccess { allows_others: true, shown_owner: Some(self.user()) },
-            // The engine, which is root, looks at what it is asked to show.
+            // The engine, which is root, looks at the directories that it mounts into the container.
             false => MountAccess { allows_others: !is_mounted_later, shown_owner: None },
         }
     }

@@ -212,7 +212,7 @@ impl StartSpec {
 pub struct Started {
     /// The name by which the runtime finds it again, after a restart too.
     pub handle: String,
-    /// What enforces its limits.
+    /// The mechanisms that enforce its limits.
     pub enforced: Vec<Enforced>,
 }
 
@@ -225,12 +225,12 @@ pub struct Resource {
     pub name: String,
 }
 
-/// What sandboxes can be started from.
+/// A template: the root directory that a sandbox is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     /// Its name.
     pub name: String,
-    /// What it has.
+    /// A text about its contents.
     pub description: String,
     /// Words to find it by.
     pub tags: Vec<String>,

@@ -40,7 +40,7 @@ use tonic::{Request, Status};
 
 use crate::call_log::{CurrentCall, in_call, keep_running, task_in_call};
 use crate::caller::{Caller, ends, gone};
-use crate::calls::{Calls, Kind, RuntimePlace};
+use crate::calls::{Calls, Kind, RuntimePermit};
 use crate::error::{Error, Result};
 use crate::messages::{Phase, progress_message};
 use crate::service::Service;
@@ -113,7 +113,7 @@ impl Api {
         if self.service.context.is_shared() {
             return Err(work);
         }
-        match (self.service.try_using(), RuntimePlace::take()) {
+        match (self.service.try_using(), RuntimePermit::take()) {
             (Some(using), Some(_place)) => Ok(self.run_here(using, work)),
             _ => Err(work),
         }
@@ -349,9 +349,9 @@ impl Api {
         Ok(tonic::Response::new(ReceiverStream::new(receive)))
     }
 
-    /// Refuses a call that names paths of the host, unless the caller is local.
+    /// Refuses a call that names paths of the host, unless the caller is local or this process.
     pub(crate) fn local_only(&self) -> Result<(), Status> {
-        if self.origin == Origin::Local {
+        if self.origin != Origin::Network {
             return Ok(());
         }
         let message = "calls with paths of the host exist only on the Unix socket, for the same user";
@@ -443,8 +443,8 @@ impl<T> Sender<T> {
 
 /// Returns the actor that a request names in its header; `unknown` if there is none.
 pub(crate) fn actor<T>(request: &Request<T>) -> String {
-    let told = request.metadata().get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
-    told.unwrap_or("unknown").to_owned()
+    let named = request.metadata().get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
+    named.unwrap_or("unknown").to_owned()
 }
 
 /// Returns the size of a page: 100 by default, at most 1,000.
@@ -566,10 +566,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn half_of_the_threads_of_the_runtime_do_brief_work_at_most() {
         // Another test of this process may hold a place at the same time.
-        let places: Vec<_> = std::iter::from_fn(RuntimePlace::take).collect();
+        let places: Vec<_> = std::iter::from_fn(RuntimePermit::take).collect();
         assert!((1..=2).contains(&places.len()), "{}", places.len());
         drop(places);
-        assert!(RuntimePlace::take().is_some());
+        assert!(RuntimePermit::take().is_some());
     }
 
     #[tokio::test]

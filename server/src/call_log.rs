@@ -57,6 +57,11 @@ pub(crate) fn is_from_network() -> bool {
     CALL.try_with(|call| call.origin == Origin::Network).unwrap_or(false)
 }
 
+/// Returns whether errors of the current call reach a caller on the network, who gets no path of the host.
+pub(crate) fn hides_host_paths() -> bool {
+    CALL.try_with(|call| call.origin != Origin::Local).unwrap_or(false)
+}
+
 /// Returns the agent of the caller if the project's policy applies to it; `None` for the store's user, for an admin, and in
 /// background threads.
 pub(crate) fn restricted_agent() -> Option<String> {

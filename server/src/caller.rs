@@ -17,6 +17,8 @@ pub enum Origin {
     Local,
     /// The network. No call may name a path of the host, and no answer does.
     Network,
+    /// This process, for a caller on the network: calls may name paths of the host, but no error does, because the caller gets it.
+    Server,
 }
 
 /// The client of a call that runs. It can disconnect at any time.

@@ -25,25 +25,25 @@ const STREAMS_MAX: u32 = 16_384;
 /// has.
 const WAITING_MAX: usize = 128;
 /// How often the drain checks whether calls have ended.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Calls of this process whose work runs on threads of the runtime itself at the moment.
 static ON_RUNTIME: AtomicUsize = AtomicUsize::new(0);
 
 /// The right to run work on a thread of the runtime, until it is dropped.
-pub(crate) struct RuntimePlace(());
+pub(crate) struct RuntimePermit(());
 
-impl RuntimePlace {
-    /// Takes a place, if one is free. At most half of the runtime's threads may be taken, so that one slow disk access does not
-    /// stop the others; a runtime with one thread has no place.
+impl RuntimePermit {
+    /// Takes a permit, if one is free. At most half of the runtime's threads may be taken, so that one slow disk access does not
+    /// stop the others; a runtime with one thread has none.
     pub(crate) fn take() -> Option<Self> {
-        let places = tokio::runtime::Handle::try_current().ok()?.metrics().num_workers() / 2;
-        let more = |taken: usize| (taken < places).then_some(taken + 1);
+        let permits = tokio::runtime::Handle::try_current().ok()?.metrics().num_workers() / 2;
+        let more = |taken: usize| (taken < permits).then_some(taken + 1);
         ON_RUNTIME.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then(|| Self(()))
     }
 }
 
-impl Drop for RuntimePlace {
+impl Drop for RuntimePermit {
     fn drop(&mut self) {
         ON_RUNTIME.fetch_sub(1, Ordering::Relaxed);
     }
@@ -250,7 +250,7 @@ impl Calls {
             if Instant::now() >= until {
                 return false;
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
         true
     }

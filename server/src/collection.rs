@@ -49,7 +49,7 @@ const BYTES_PER_SECOND: u64 = 32 << 20;
 const HOLD_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The actor in the operation log for automatic work.
-const ITSELF: &str = "amalgam";
+const AUTOMATIC_ACTOR: &str = "amalgam";
 
 /// Collects the garbage of a store, on request and automatically, and measures the usage of workspaces.
 #[derive(Clone)]
@@ -115,7 +115,7 @@ pub(crate) enum CollectionReason {
     /// The last collection was a day ago.
     Time,
     /// The disk is nearly full, or a workspace is near its quota.
-    Room,
+    Space,
 }
 
 impl CollectionReason {
@@ -124,7 +124,7 @@ impl CollectionReason {
             Self::Asked => "asked",
             Self::Growth => "growth",
             Self::Time => "time",
-            Self::Room => "room",
+            Self::Space => "room",
         }
     }
 }
@@ -343,7 +343,7 @@ impl Collections {
 
     /// Returns the retention plan and the grace time, without a collection.
     pub(crate) fn plan_collection(&self, grace: Option<Span>) -> Result<(Plan, Span)> {
-        let how = CollectionRequest { actor: ITSELF, dry_run: true, grace, why: CollectionReason::Asked };
+        let how = CollectionRequest { actor: AUTOMATIC_ACTOR, dry_run: true, grace, why: CollectionReason::Asked };
         self.prepare(&how, &mut || true).map(|prepared| (prepared.plan, prepared.grace))
     }
 

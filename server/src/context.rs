@@ -57,8 +57,30 @@ impl From<Clock> for Clocks {
 pub(crate) const PAGE: usize = 256;
 /// The notice for a directory whose contents a lean tree leaves out.
 const CACHE_NOT_KEPT: &str = "a cache (CACHEDIR.TAG), which only the newest automatic snapshot keeps";
+/// The word for the head of a workspace without a snapshot.
+const NO_HEAD: &str = "none";
 /// The longest wait for exclusive use of the store.
 const EXCLUSIVE_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The head that a caller expects a workspace to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpectedHead {
+    /// Any head.
+    Any,
+    /// This snapshot; `None` for a workspace without a snapshot.
+    At(Option<SnapshotId>),
+}
+
+impl ExpectedHead {
+    /// Parses the field of a request: the name of a snapshot, `none`, or nothing for any head.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        Ok(match text {
+            "" => Self::Any,
+            NO_HEAD => Self::At(None),
+            name => Self::At(Some(amalgam_proto::snapshot_id(name)?)),
+        })
+    }
+}
 
 /// The store of a service, with the values that every part of the service needs.
 pub(crate) struct Context {
@@ -369,6 +391,31 @@ impl Context {
         Ok(self.workspaces.get(workspace)?.head)
     }
 
+    /// Returns the head of a workspace, if it is the expected one.
+    pub(crate) fn expect_head(&self, workspace: &WorkspaceName, expected: ExpectedHead) -> Result<Option<SnapshotId>> {
+        let head = self.head(workspace)?;
+        match expected {
+            ExpectedHead::At(wanted) if wanted != head => Err(other_head(workspace, head)),
+            _ => Ok(head),
+        }
+    }
+
+    /// Returns the expectation of a commit after edits of files may have been committed before it: the snapshot of these edits, if it
+    /// was made on the head that the caller expects.
+    pub(crate) fn expect_after(
+        &self,
+        workspace: &WorkspaceName,
+        expected: ExpectedHead,
+        safety: Option<SnapshotId>,
+    ) -> Result<ExpectedHead> {
+        let (ExpectedHead::At(wanted), Some(safety)) = (expected, safety) else { return Ok(expected) };
+        let parent = self.store.snapshot(safety)?.parents.first().copied();
+        if wanted == Some(safety) || wanted == parent {
+            return Ok(ExpectedHead::At(Some(safety)));
+        }
+        Err(other_head(workspace, Some(safety)))
+    }
+
     pub(crate) fn settings(&self) -> Result<Settings> {
         (self.settings)()
     }
@@ -466,6 +513,13 @@ pub(crate) struct Marks {
 struct Names {
     labels: Vec<String>,
     workspaces: Vec<String>,
+}
+
+/// Returns the error for a workspace whose head is not the expected one.
+fn other_head(workspace: &WorkspaceName, head: Option<SnapshotId>) -> Error {
+    let now = head.map_or_else(|| NO_HEAD.to_owned(), amalgam_proto::snapshot_name);
+    let message = format!("the head of workspace {workspace} is {now}; look at what it has, then decide");
+    Error::new(Reason::StaleHead, message).with("head", now)
 }
 
 /// Returns the number of conflicts that a snapshot's metadata records; 0 without one.

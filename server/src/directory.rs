@@ -19,7 +19,7 @@ mod writing;
 mod written_tree;
 
 pub(crate) use attach::Uncommitted;
-pub(crate) use merged::{PreviewedHead, Released};
+pub(crate) use merged::{PreviewedHead, Released, SecuredFiles};
 pub(crate) use watch::{Watches, WriteWatch};
 
 use std::collections::HashMap;
@@ -139,7 +139,7 @@ impl Directories {
         let mut locked =
             LockedDirectory { record, workspace, seen: CapturedConflicts::default(), aim_paths: None, host, live };
         locked.ready_index(&self.context);
-        self.remove_leftovers(&locked)?;
+        self.remove_leftovers(&locked);
         Ok(locked)
     }
 

@@ -151,7 +151,7 @@ impl DiskQuota {
     }
 
     /// Refuses if there is no space for a commit; otherwise returns warnings. Measures the store's files only if there is a budget.
-    pub(crate) fn check_room(&self) -> Result<Vec<String>> {
+    pub(crate) fn check_space(&self) -> Result<Vec<String>> {
         let settings = self.context.settings()?;
         let disk = match settings.budget_bytes {
             Some(budget) => self.measure_for(budget)?,
@@ -230,7 +230,7 @@ impl DiskQuota {
 
     /// Returns warnings about space and quota, for a call that commits nothing.
     pub(crate) fn room_warnings(&self, workspace: &WorkspaceName) -> Vec<String> {
-        let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.to_string()]);
+        let mut warnings = self.check_space().unwrap_or_else(|failure| vec![failure.to_string()]);
         match self.check_quota(workspace, None) {
             Ok(warning) => warnings.extend(warning),
             Err(failure) => warnings.push(failure.to_string()),

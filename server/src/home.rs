@@ -1,4 +1,4 @@
-//! Where everything of one user's store lies: the engine's store, the registry of directories with their indexes, the log.
+//! The directory of one user's store, its home, and the files in it: the engine's store, the registry of directories with their indexes, the log.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use amalgam_proto::Reason;
 use rustix::fs::OFlags;
 
-use crate::call_log::is_from_network;
+use crate::call_log::hides_host_paths;
 use crate::error::{Error, Result};
 
 /// Parses an absolute path from a request.
@@ -30,7 +30,7 @@ pub(crate) fn has_absolute_path(text: &str) -> bool {
 /// Returns a path for a message to the caller of the running call: only its last name on the network, whose callers get no path of
 /// the host.
 pub(crate) fn shown_path(path: &Path) -> String {
-    match is_from_network() {
+    match hides_host_paths() {
         true => path.file_name().unwrap_or_default().display().to_string(),
         false => path.display().to_string(),
     }
@@ -38,7 +38,7 @@ pub(crate) fn shown_path(path: &Path) -> String {
 
 /// Returns the recorded reason of a failure for the caller of the running call. A caller on the network gets no path of the host.
 pub(crate) fn reason_for_caller(reason: String) -> String {
-    match is_from_network() && has_absolute_path(&reason) {
+    match hides_host_paths() && has_absolute_path(&reason) {
         true => "the server could not do this; its log says more".to_owned(),
         false => reason,
     }
@@ -73,7 +73,7 @@ pub(crate) fn make_empty(path: &Path) -> Result<bool> {
         Ok(mut names) => match names.next() {
             None => Ok(false),
             Some(_) => {
-                let message = format!("{} is not empty; name a new directory", path.display());
+                let message = format!("{} is not empty; name a new directory", shown_path(path));
                 Err(Error::new(Reason::AlreadyExists, message))
             }
         },
@@ -87,7 +87,7 @@ pub(crate) fn make_empty(path: &Path) -> Result<bool> {
             Ok(true)
         }
         Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
-            let message = format!("{} is a file; name a new directory", path.display());
+            let message = format!("{} is a file; name a new directory", shown_path(path));
             Err(Error::new(Reason::AlreadyExists, message))
         }
         Err(source) => Err(Error::io(format!("read {}", path.display()))(source)),

@@ -9,9 +9,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::disk_quota::DiskQuota;
 use crate::error::{Error, Result};
 
-/// The interval at which the room is measured while an import or a receive runs.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The bytes of a stream that are read between two measurements of the room.
+/// The interval at which free space is measured while an import or a receive runs.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
+/// The bytes of a stream that are read between two measurements of the free space.
 const MEASURE_BYTES: usize = 4 << 20;
 
 /// Signals the end of the work when it is dropped, also after a panic.
@@ -27,8 +27,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// A stream whose reads fail when the store has no room left.
-pub(crate) struct WithinRoom<'a, R> {
+/// A stream whose reads fail when the disk is nearly full or the budget of the store is used up.
+pub(crate) struct SpaceChecked<'a, R> {
     stream: R,
     quota: &'a DiskQuota,
     /// The bytes that were read since the last measurement.
@@ -36,11 +36,11 @@ pub(crate) struct WithinRoom<'a, R> {
     full: &'a Mutex<Option<Error>>,
 }
 
-impl<R: Read> Read for WithinRoom<'_, R> {
+impl<R: Read> Read for SpaceChecked<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.unmeasured_bytes >= MEASURE_BYTES {
             self.unmeasured_bytes = 0;
-            if let Err(failure) = self.quota.check_room() {
+            if let Err(failure) = self.quota.check_space() {
                 let words = failure.to_string();
                 *self.full.lock() = Some(failure);
                 return Err(io::Error::other(words));
@@ -65,18 +65,18 @@ impl Drop for Incoming<'_> {
 }
 
 impl DiskQuota {
-    /// Runs an import or a receive. Refuses it if there is no room, and calls `stop` when the room runs out while the work
+    /// Runs an import or a receive. Refuses it if there is no disk space, and calls `stop` when the space runs out while the work
     /// writes: objects without a reference then get none.
-    pub(crate) fn within_room<T>(&self, stop: &(dyn Fn() + Sync), work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.check_room()?;
+    pub(crate) fn checking_space<T>(&self, stop: &(dyn Fn() + Sync), work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_space()?;
         let _incoming = self.begin_incoming();
         let (is_ended, signal, full) = (Mutex::new(false), Condvar::new(), Mutex::new(None));
         let done = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut is_over = is_ended.lock();
                 while !*is_over {
-                    signal.wait_for(&mut is_over, LOOK_EVERY);
-                    if let (false, Err(failure)) = (*is_over, self.check_room()) {
+                    signal.wait_for(&mut is_over, MEASURE_INTERVAL);
+                    if let (false, Err(failure)) = (*is_over, self.check_space()) {
                         *full.lock() = Some(failure);
                         stop();
                         return;
@@ -92,16 +92,16 @@ impl DiskQuota {
         }
     }
 
-    /// Runs work that reads a stream like [`within_room`](Self::within_room), and also measures the room as the bytes arrive.
-    pub(crate) fn read_within_room<R, T>(
+    /// Runs work that reads a stream like [`checking_space`](Self::checking_space), and also measures the free space as the bytes arrive.
+    pub(crate) fn read_checking_space<R, T>(
         &self,
         stream: R,
         stop: &(dyn Fn() + Sync),
-        work: impl FnOnce(WithinRoom<'_, R>) -> Result<T>,
+        work: impl FnOnce(SpaceChecked<'_, R>) -> Result<T>,
     ) -> Result<T> {
         let full = Mutex::new(None);
-        let stream = WithinRoom { stream, quota: self, unmeasured_bytes: 0, full: &full };
-        let done = self.within_room(stop, || work(stream));
+        let stream = SpaceChecked { stream, quota: self, unmeasured_bytes: 0, full: &full };
+        let done = self.checking_space(stop, || work(stream));
         match full.into_inner() {
             Some(failure) => Err(failure),
             None => done,

@@ -1,8 +1,8 @@
-//! Where rules come from: those built in, those of the store (`merge.toml` in its home), those of the project, those of one call;
-//! each goes before the ones named earlier.
+//! The sources of merge rules: built in, of the store (`merge.toml` in its home), of the project, of one call. A later source in this
+//! list takes precedence over an earlier one.
 //!
-//! A project's rules are a file in its tree, and hold as they are in the head of the workspace that is merged *into*. What comes
-//! in does not decide how it is merged: its rules hold for those that come after it.
+//! A project's rules are a file in its tree, and apply as they are in the head of the workspace that is merged *into*. A change of the
+//! rules does not decide how it is merged itself: it applies to later merges.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use crate::call_log::is_from_network;
+use crate::call_log::hides_host_paths;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
@@ -47,7 +47,7 @@ impl MergeRules {
     /// Returns the path of the store's own rules for the caller of the running call: only the file name on the network, whose
     /// callers get no path of the host.
     fn shown_path(&self) -> PathBuf {
-        if is_from_network() { PathBuf::from(FILE) } else { self.rules_path() }
+        if hides_host_paths() { PathBuf::from(FILE) } else { self.rules_path() }
     }
 
     /// Reads the text of the store's own rules; empty if there is no file.

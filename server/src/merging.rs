@@ -44,6 +44,9 @@ use crate::views::Views;
 /// How many results of entries are kept for submitters that wait.
 const RESULTS_MAX: usize = 4_096;
 
+/// How many locks of targets are kept. Beyond it, those that no thread uses are dropped.
+const LOCKS_MAX: usize = 1_024;
+
 /// Merges workspaces, at once and through the queue, and keeps reviews.
 #[derive(Clone)]
 pub(crate) struct Merging {
@@ -105,8 +108,14 @@ impl Inner {
         }
     }
 
+    /// Returns the lock of a target.
     fn lock_of(&self, target: &WorkspaceName) -> Arc<Mutex<()>> {
-        Arc::clone(self.folding.lock().entry(target.clone()).or_default())
+        let mut folding = self.folding.lock();
+        if folding.len() >= LOCKS_MAX {
+            // Others clone a lock only while they hold the map, so one that is not in use stays so.
+            folding.retain(|_, lock| Arc::strong_count(lock) > 1);
+        }
+        Arc::clone(folding.entry(target.clone()).or_default())
     }
 
     /// Records that the submitter of an entry waits for it, until the guard is dropped.
@@ -209,4 +218,41 @@ fn conflicts_message(conflicts: &[PathConflict]) -> Vec<v1::MergedPath> {
 
 fn path_bytes(path: &amalgam_engine::TreePath) -> Bytes {
     Bytes::copy_from_slice(path.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+    use amalgam_engine::workspace::NewWorkspace;
+
+    use super::*;
+    use crate::caller::Caller;
+    use crate::home::Home;
+    use crate::service::Service;
+
+    fn name(name: impl Into<String>) -> WorkspaceName {
+        WorkspaceName::new(name).expect("a name")
+    }
+
+    #[test]
+    fn locks_of_targets_are_bounded_and_those_in_use_stay() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(1), &[]).expect("opened");
+        let inner = &service.merging.inner;
+        let held = inner.lock_of(&name("held"));
+        for number in 0..3 * LOCKS_MAX {
+            inner.lock_of(&name(format!("t{number}")));
+        }
+        assert!(inner.folding.lock().len() <= LOCKS_MAX);
+        assert!(Arc::ptr_eq(&held, &inner.lock_of(&name("held"))));
+        let act = service.context.act("ann");
+        service.context.workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
+        let request = v1::MergeWorkspacesRequest {
+            target: "workspaces/absent".to_owned(),
+            sources: vec!["workspaces/main".to_owned()],
+            ..Default::default()
+        };
+        service.merging.merge_workspaces(&request, &act, &Caller::default()).expect_err("no such target");
+        assert!(!inner.folding.lock().contains_key(&name("absent")));
+    }
 }

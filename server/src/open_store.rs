@@ -26,7 +26,8 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 
 /// An open store. Calls come as gRPC requests, from a listener that authenticates their callers.
 ///
-/// A call names its caller in the header [`crate::api::ACTOR_HEADER`]; the listener sets it.
+/// The listener names the caller of a call in the header [`crate::api::ACTOR_HEADER`], and says in [`crate::api::ADMIN_HEADER`] whether
+/// the policy of the project applies to it.
 pub struct OpenStore {
     service: Service,
     calls: Arc<Calls>,
@@ -38,7 +39,7 @@ impl OpenStore {
     /// Serves a store of its own: starts the background threads. [`OpenStore::close`] ends them.
     pub fn start(service: Service) -> Self {
         let mut store = Self::beside(service);
-        // No client hands a device over here, so nothing listens at the door.
+        // No client of the network hands over a FUSE device, so nothing listens at this socket.
         store.service.views.begin_mounting(&store.service.context.home.path().join("door"));
         store.background = Some(Background::start(&store.service, &store.calls));
         store
@@ -57,7 +58,8 @@ impl OpenStore {
         Self { service, calls, routes, background: None }
     }
 
-    /// Answers one call.
+    /// Answers one call from the network. Refuses a method that cannot enforce the policy to agents that the policy restricts; all other
+    /// methods check the policy themselves, for each path.
     pub async fn call(&self, request: Request<Body>) -> Response<Body> {
         if let Some(agent) = restricted_agent_of(request.headers())
             && let Err(refused) = self.check_policy(request.uri().path(), agent)
@@ -79,7 +81,16 @@ impl OpenStore {
 
     /// Answers one call of the store's own user on the same machine, who may name paths of the host.
     pub async fn call_local(&self, request: Request<Body>) -> Response<Body> {
-        let origin = Origin::Local;
+        self.call_from(Origin::Local, request).await
+    }
+
+    /// Answers one call that this process makes for a caller on the network. It may name paths of the host, but its errors do not
+    /// have them.
+    pub async fn call_for_server(&self, request: Request<Body>) -> Response<Body> {
+        self.call_from(Origin::Server, request).await
+    }
+
+    async fn call_from(&self, origin: Origin, request: Request<Body>) -> Response<Body> {
         let api = Api::new(self.service.clone(), Arc::clone(&self.calls), origin);
         match CallLogLayer(origin).layer(routes(api).prepare()).call(request).await {
             Ok(response) => response,

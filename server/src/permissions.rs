@@ -29,7 +29,7 @@ pub(crate) use changes::refused;
 pub(crate) use document::POLICY_PREFIX;
 pub(crate) use moves::moves_of;
 use refusal_log::RefusalLog;
-pub(crate) use visible::{VisibleEntries, hidden_paths};
+pub(crate) use visible::{VisibleEntries, hidden_paths, is_visible_in};
 
 /// Trees without hidden paths that are remembered.
 const VISIBLE_TREES_MAX: usize = 256;

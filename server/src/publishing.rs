@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use amalgam_engine::Time;
@@ -34,6 +35,8 @@ pub(crate) struct Publishing {
 pub(crate) struct Plans {
     file: PathBuf,
     pub(crate) plans: Mutex<BTreeMap<String, Plan>>,
+    /// Whether the last write of the file failed, so that it may differ from the plans.
+    is_unwritten: AtomicBool,
     pub(crate) ending: Mutex<bool>,
     pub(crate) changed: Condvar,
 }
@@ -161,23 +164,47 @@ impl Publishing {
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
             Err(source) => return Err(failed()(source)),
         };
-        let inner = Plans { file, plans: Mutex::new(plans), ending: Mutex::new(false), changed: Condvar::new() };
+        let inner = Plans {
+            file,
+            plans: Mutex::new(plans),
+            is_unwritten: AtomicBool::new(false),
+            ending: Mutex::new(false),
+            changed: Condvar::new(),
+        };
         Ok((Self { context: Arc::clone(context), inner: Arc::new(inner) }, problem))
     }
 }
 
 impl Plans {
-    /// Changes the plans, and writes them if they differ.
+    /// Changes the plans, and writes them if they differ. Plans that cannot be written stay as they were.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Plan>) -> T) -> Result<T> {
-        let text = |plans: &BTreeMap<String, Plan>| serde_json::to_vec_pretty(plans).expect("plans are plain values");
         let mut plans = self.plans.lock();
-        let before = text(&plans);
-        let done = change(&mut plans);
-        let bytes = text(&plans);
-        if bytes != before {
-            replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))?;
-        }
+        let mut changed = plans.clone();
+        let done = change(&mut changed);
+        self.write(&plans, &changed)?;
+        *plans = changed;
         Ok(done)
+    }
+
+    /// Records a change in the plans: the result of a publish, or that a workspace was renamed or removed. The change counts even if it
+    /// cannot be written, so that no publish is repeated; the next change writes it.
+    pub(crate) fn record(&self, record: impl FnOnce(&mut BTreeMap<String, Plan>)) -> Result<()> {
+        let mut plans = self.plans.lock();
+        let before = plans.clone();
+        record(&mut plans);
+        self.write(&before, &plans)
+    }
+
+    /// Writes changed plans, or plans whose last write failed.
+    fn write(&self, before: &BTreeMap<String, Plan>, after: &BTreeMap<String, Plan>) -> Result<()> {
+        let text = |plans: &BTreeMap<String, Plan>| serde_json::to_vec_pretty(plans).expect("plans are plain values");
+        let bytes = text(after);
+        if bytes == text(before) && !self.is_unwritten.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let written = replace_file(&self.file, &bytes);
+        self.is_unwritten.store(written.is_err(), Ordering::Relaxed);
+        written.map_err(Error::io(format!("write {}", self.file.display())))
     }
 
     /// Returns whether a plan needs a running process: by an interval, or because it waits for writes.
@@ -235,7 +262,7 @@ impl Publishing {
 
     /// Removes the plan of a workspace that was removed.
     pub(crate) fn forget_plan(&self, workspace: &WorkspaceName) -> Result<()> {
-        self.inner.change(|plans| drop(plans.remove(workspace.as_str())))
+        self.inner.record(|plans| drop(plans.remove(workspace.as_str())))
     }
 
     /// Removes the plan of a workspace that an undo took away, unless it has another name now.
@@ -249,10 +276,45 @@ impl Publishing {
 
     /// Moves the plan of a workspace to its new name.
     pub(crate) fn rename_plan(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
-        self.inner.change(|plans| {
+        self.inner.record(|plans| {
             if let Some(plan) = plans.remove(from.as_str()) {
                 plans.insert(to.to_string(), plan);
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::home::Home;
+    use crate::service::Service;
+
+    #[test]
+    fn plans_are_written_by_the_next_change_after_a_failed_write() {
+        let around = tempfile::tempdir().expect("a directory");
+        let home = Home::new(around.path().join("home"));
+        let open = || Service::open(&home, || Time(1), &[]).expect("opened").publishing;
+        let publishing = open();
+        let plans = &publishing.inner;
+        let plan = Plan { every_seconds: 30, ..Plan::default() };
+        plans.change(|plans| plans.insert("try".to_owned(), plan)).expect("written");
+        let obstacle = home.path().join("publishing.tmp");
+        std::fs::create_dir(&obstacle).expect("made");
+        let remove = |plans: &mut BTreeMap<String, Plan>| drop(plans.remove("try"));
+        plans.change(remove).expect_err("it cannot be written");
+        assert!(plans.plans.lock().contains_key("try"), "a change that failed is not in force");
+        let record =
+            |plans: &mut BTreeMap<String, Plan>| "head".clone_into(&mut plans.get_mut("try").expect("it").tried);
+        plans.record(record).expect_err("it cannot be written");
+        assert_eq!(plans.plans.lock()["try"].tried, "head", "a publish is not repeated");
+        std::fs::remove_dir(&obstacle).expect("removed");
+        plans.record(|_| ()).expect("written");
+        drop(publishing);
+        let publishing = open();
+        assert_eq!(publishing.inner.plans.lock()["try"].tried, "head");
+        publishing.inner.change(remove).expect("written");
+        drop(publishing);
+        assert!(open().inner.plans.lock().is_empty());
     }
 }

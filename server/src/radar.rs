@@ -19,7 +19,7 @@ use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{EntryKind, OperationContext, OperationCursor, SnapshotId, Time, TreePath, WorkingTree};
 use amalgam_merge::trees::RuleMerger;
-use amalgam_policy::Policy;
+use amalgam_policy::{Guard, Policy};
 use amalgam_proto::{Reason, v1};
 use parking_lot::{Condvar, Mutex};
 
@@ -27,8 +27,9 @@ use crate::call_log::warn_failure;
 use crate::context::Context;
 use crate::directory::{Directories, PreviewedHead};
 use crate::error::{Error, Result};
-use crate::files::show_path;
+use crate::files::{parse_path, show_path};
 use crate::merge_rules::MergeRules;
+use crate::permissions::is_visible_in;
 use crate::views::Views;
 use detail::Common;
 use index::{Index, Reader, Side};
@@ -117,7 +118,7 @@ impl Radar {
         let Context { store, workspaces, history, .. } = &*self.context;
         let reader = Reader { store, workspaces, history };
         if scan.cursor.is_none() {
-            scan.index = Index::default();
+            scan.index.clear();
             let cursor = OperationCursor::at_end(store)?;
             self.context.each_workspace("", |workspace| {
                 apply(&mut scan.index, &reader, &workspace.name, Some(workspace), self.context.now())
@@ -137,8 +138,11 @@ impl Radar {
             if page.is_empty() {
                 break;
             }
-            for operation in &page {
-                apply_operation(&mut scan.index, &reader, operation)?;
+            let applied = page.iter().try_for_each(|operation| apply_operation(&mut scan.index, &reader, operation));
+            if applied.is_err() {
+                // The cursor is behind the page: everything is read anew the next time.
+                scan.cursor = None;
+                return applied;
             }
         }
         self.refresh_live(&mut scan.index)
@@ -172,9 +176,9 @@ impl Radar {
         let workspace = self.context.here(&request.workspace)?;
         let after = match request.page_token.as_str() {
             "" => None,
-            token => Some(
-                TreePath::new(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?,
-            ),
+            token => {
+                Some(parse_path(token).map_err(|_| Error::new(Reason::Invalid, "page_token: not one of this call's"))?)
+            }
         };
         let guard = self.context.permissions.reading(workspace.as_ref())?;
         let is_wanted = |path: &TreePath| {
@@ -188,19 +192,37 @@ impl Radar {
             (found, scan.index.incomplete())
         };
         let next_page_token = match found.len() > limit {
-            true => String::from_utf8_lossy(found[limit - 1].1.as_bytes()).into_owned(),
+            true => show_path(&found[limit - 1].1),
             false => String::new(),
         };
-        let overlaps = found.into_iter().take(limit).map(|(sides, path)| {
+        let mut overlaps = Vec::new();
+        for (sides, path) in found.into_iter().take(limit) {
+            if !self.is_shown(&guard, &path, &sides)? {
+                continue;
+            }
             let mut overlap = overlap_message(&path, &sides);
             if !request.paths_only {
                 overlap.pairs = self.pairs(&path, &sides, workspace.as_ref(), act)?;
             }
-            Ok(overlap)
-        });
-        let overlaps = overlaps.collect::<Result<_>>()?;
+            overlaps.push(overlap);
+        }
         let incomplete = incomplete.iter().map(amalgam_proto::workspace_name).collect();
         Ok(v1::GetRadarResponse { overlaps, next_page_token, incomplete })
+    }
+
+    /// Returns whether the agents of a guard can see a path in each workspace that changed it, under all names of its file.
+    fn is_shown(&self, guard: &Guard, path: &TreePath, sides: &[Side]) -> Result<bool> {
+        for side in sides.iter().filter(|_| guard.hides()) {
+            let Some(workspace) = self.context.workspaces.find(&side.workspace)? else { continue };
+            let now = self.tree_of(&workspace)?;
+            // A base whose tree was dropped tells nothing.
+            let base = workspace.base.and_then(|base| WorkingTree::open(&self.context.store, base).ok());
+            let trees: Vec<&WorkingTree> = std::iter::once(&now).chain(&base).collect();
+            if !is_visible_in(guard, &trees, path)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Compares pairs of workspaces that changed a path.
@@ -351,7 +373,7 @@ fn apply(
     time: Time,
 ) -> Result<()> {
     match index.apply(reader, name, record, time) {
-        Err(failure) if matches!(failure.reason(), Reason::NotFound | Reason::Corrupt) => {
+        Err(failure) if index::is_dropped(&failure) => {
             index.mark_incomplete(name);
             Ok(())
         }

@@ -34,10 +34,10 @@ pub(crate) struct Record {
     /// The snapshot that the directory was last in step with.
     #[serde(default, with = "hex_id")]
     pub(crate) snapshot: Option<SnapshotId>,
-    /// When it was last looked at, in nanoseconds since 1970.
+    /// When it was last captured or checked, in nanoseconds since 1970.
     #[serde(default)]
     pub(crate) looked: i64,
-    /// Made by a checkout of ours, so `cleanup` may remove it.
+    /// Whether a fork or a checkout made the directory, so that `ws rm --dir` may remove it.
     #[serde(default)]
     pub(crate) made_here: bool,
     /// How conflicts are shown in it, if not with markers.
@@ -58,6 +58,9 @@ pub(crate) struct Record {
     /// How many such paths there were beyond those that are listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) unlisted: u64,
+    /// The last operation of the workspace when the directory was attached. No capture of the directory is older.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) since: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -94,7 +97,7 @@ impl Record {
 pub(crate) struct UnwrittenPath {
     #[serde(with = "path_text")]
     pub(crate) path: PathBuf,
-    /// What a capture saw there right after.
+    /// The entry that a capture found there right after the attempt.
     pub(crate) seen: String,
     /// The notice of it: its kind on the wire, its words, and whether it was a failure.
     pub(crate) kind: i32,

@@ -59,7 +59,7 @@ const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
 /// The most connections on which a device is about to be handed over.
 const HANDOVERS_MAX: usize = 256;
 /// How often the server checks whether it is still needed.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Delay before a connection is accepted again after the kernel refused.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// No more open files than this are asked for, however high the hard limit is: commands that the process starts inherit the limit.
@@ -90,7 +90,7 @@ pub async fn serve_unix_counted(
 ) -> io::Result<()> {
     raise_descriptor_limit();
     // Before the socket for calls: a client that reaches that one may hand over a device.
-    let door = take_devices(&service, &socket.with_extension("door"))?;
+    let handover = take_devices(&service, &socket.with_extension("door"))?;
     make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
@@ -142,7 +142,7 @@ pub async fn serve_unix_counted(
     };
     drop(listening);
     let _ = std::fs::remove_file(socket);
-    door.abort();
+    handover.abort();
     let _ = std::fs::remove_file(socket.with_extension("door"));
     background.end(&ending).await;
     info!("stopped");
@@ -181,7 +181,7 @@ fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::Joi
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     service.views.begin_mounting(socket);
-    let (service, places) = (service.clone(), Arc::new(Semaphore::new(HANDOVERS_MAX)));
+    let (service, permits) = (service.clone(), Arc::new(Semaphore::new(HANDOVERS_MAX)));
     Ok(tokio::spawn(async move {
         loop {
             let stream = match listener.accept().await {
@@ -194,26 +194,26 @@ fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::Joi
                 }
             };
             // A connection beyond the limit is closed; its client tries again.
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            tokio::spawn(take_device(service.clone(), stream, place));
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+            tokio::spawn(take_device(service.clone(), stream, permit));
         }
     }))
 }
 
 /// Takes one device. Waits for it without a thread.
-async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphorePermit) {
+async fn take_device(service: Service, stream: UnixStream, permit: OwnedSemaphorePermit) {
     let ready = tokio::time::timeout(HANDOVER_WITHIN, stream.readable()).await;
     let (Ok(Ok(())), Ok(stream)) = (ready, stream.into_std()) else { return };
     // A disconnected client needs no answer.
     let answered = tokio::task::spawn_blocking(move || drop(crate::views::answer_handover(&service.views, stream)));
     let _ = answered.await;
-    drop(place);
+    drop(permit);
 }
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
         while calls.idle_for() < idle || service.is_at_work() || calls.is_kept() {
-            tokio::time::sleep(LOOK_EVERY.min(idle)).await;
+            tokio::time::sleep(IDLE_CHECK_INTERVAL.min(idle)).await;
         }
     };
     tokio::select! {

@@ -20,9 +20,10 @@ use amalgam_engine::merge::{
 };
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{
-    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, diff_roots,
+    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, WorkingTree, diff_roots,
 };
 use amalgam_merge::trees::RuleMerger;
+use amalgam_policy::Guard;
 use amalgam_proto::Reason;
 
 use crate::conflicts::Conflicts;
@@ -32,6 +33,8 @@ use crate::merge_rules::MergeRules;
 
 /// The action in the operation log for a snapshot of a directory.
 pub(crate) const CAPTURE: &str = "capture";
+/// The action in the operation log for a commit of edits.
+pub(crate) const COMMIT: &str = "commit";
 /// The action in the operation log for edits that are recorded because a restore or an undo is about to replace them.
 pub(crate) const EDIT: &str = "edit";
 /// The action in the operation log for a restore.
@@ -72,6 +75,14 @@ enum DroppedEdits {
     Record,
     /// Leaves them to the caller.
     Ignore,
+}
+
+/// How a merge with the head of a workspace treats dropped edits, and whose permissions it checks.
+#[derive(Clone, Copy)]
+struct Landing<'a> {
+    dropped: DroppedEdits,
+    /// The agents that must be permitted to make each change of the head. `None` if the merge only secures files.
+    guard: Option<&'a Guard>,
 }
 
 /// Merges contents like another merger, but keeps our version of a file of which that one takes theirs.
@@ -125,10 +136,26 @@ impl States {
 
     /// Returns whether two trees and their state values are equal, except for times.
     pub(crate) fn is_same_with_states(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+        Ok(before == after || self.has_same_states(before, after)? && self.is_same(before, after)?)
+    }
+
+    /// Returns whether two trees have the same state values.
+    fn has_same_states(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         let state = |root: Option<RootId>| -> Result<_> {
             Ok(root.map(|root| self.context.store.root(root)).transpose()?.and_then(|root| root.state))
         };
-        Ok(before == after || state(before)? == state(after)? && self.is_same(before, after)?)
+        Ok(state(before)? == state(after)?)
+    }
+
+    /// Returns whether two trees differ in this scope or in their state values, except for times. For live trees: a directory holds
+    /// no state values.
+    pub(crate) fn differs_with_states(
+        &self,
+        before: Option<RootId>,
+        after: Option<RootId>,
+        git: GitScope,
+    ) -> Result<bool> {
+        Ok(!self.has_same_states(before, after)? || self.differs(before, after, git)?)
     }
 
     /// Returns how many changes an undo leaves alone by default: those in `.git`, unless the workspace's setting includes it.
@@ -159,7 +186,8 @@ impl States {
         Ok(self.context.done_before(act)?.is_some())
     }
 
-    /// Commits the edits of files since a tree like [`merge_files`](Self::merge_files), with a message.
+    /// Secures the edits of files since a tree like [`merge_files`](Self::merge_files), with a message. No agent is asked for its
+    /// rights.
     pub(crate) fn merge_edits(
         &self,
         workspace: &WorkspaceName,
@@ -169,59 +197,70 @@ impl States {
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let act = &OperationContext { request: None, ..act.clone() };
-        self.merge_files(workspace, before, edited, Change::new(message), act)
+        let Some(head) = self.context.head(workspace)? else { return Ok(None) };
+        let landing = Landing { dropped: DroppedEdits::Record, guard: None };
+        self.merge_with_head(workspace, head, [before, edited], Change::new(message), landing, act)
     }
 
     /// Commits the changed files of a directory or a mount, merged with the workspace's head. The caller then brings the files to
     /// the head. So edits that the merge drops are recorded first, and an undo brings them back. Returns nothing if the head has
-    /// all other edits.
+    /// all other edits. Refuses changes of the head that the agents of the guard may not make.
     pub(crate) fn merge_files(
         &self,
         workspace: &WorkspaceName,
         before: RootId,
         edited: RootId,
         change: Change,
+        guard: &Guard,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        self.merge_with_head(workspace, before, edited, change, DroppedEdits::Record, act)
+        let Some(head) = self.context.head(workspace)? else { return Ok(None) };
+        let landing = Landing { dropped: DroppedEdits::Record, guard: Some(guard) };
+        self.merge_with_head(workspace, head, [before, edited], change, landing, act)
     }
 
-    /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change.
+    /// Commits a changed tree, merged with the workspace's head. Returns nothing if the head has the whole change, and an error if the
+    /// workspace has another head than the given one. Refuses changes of the head that the agents of the guard may not make.
     pub(crate) fn merge_change(
         &self,
         workspace: &WorkspaceName,
-        before: RootId,
-        edited: RootId,
+        head: SnapshotId,
+        [before, edited]: [RootId; 2],
         change: Change,
+        guard: &Guard,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        self.merge_with_head(workspace, before, edited, change, DroppedEdits::Ignore, act)
+        let landing = Landing { dropped: DroppedEdits::Ignore, guard: Some(guard) };
+        self.merge_with_head(workspace, head, [before, edited], change, landing, act)
     }
 
     fn merge_with_head(
         &self,
         workspace: &WorkspaceName,
-        before: RootId,
-        edited: RootId,
+        head: SnapshotId,
+        [before, edited]: [RootId; 2],
         mut change: Change,
-        dropped: DroppedEdits,
+        landing: Landing<'_>,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let store = &self.context.store;
-        let head = self.context.head(workspace)?;
-        let Some(now) = self.context.head_root(head)? else { return Ok(None) };
+        let now = store.snapshot(head)?.root;
         let rules = self.rules.merge_rules(Some(workspace), None);
         let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
         let moves = self.context.permissions.moves()?;
         let options = MergeOptions { time: act.time, moves, ..MergeOptions::default() };
         let merged = merge_trees(store, Some(before), now, edited, contents, &options)?;
-        let is_recorded = dropped == DroppedEdits::Record && drops_theirs(&merged);
+        let is_recorded = landing.dropped == DroppedEdits::Record && drops_theirs(&merged);
         let mut tree = merged.tree;
         let session = store.session();
         let root = tree.freeze().write(&session)?;
         session.write_all_ahead()?;
         let _pin = store.hold(root)?;
+        // The merge may have moved the changes.
+        if let Some(guard) = landing.guard.filter(|guard| !guard.is_unrestricted()) {
+            self.context.permissions.judge(guard, Some(now), Some(root), "this commit")?;
+        }
         let workspaces = &self.context.workspaces;
         // The request id belongs to the commit.
         let aside = &OperationContext { request: None, ..act.clone() };
@@ -234,14 +273,24 @@ impl States {
             if is_recorded {
                 workspaces.set_working(workspace, None, aside, EDIT)?;
             }
+            if !change.labels.is_empty() || change.note.is_some() || change.reward.is_some() {
+                // They belong to the head, which has the change.
+                let mut tree = WorkingTree::open(store, head)?;
+                workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE)?;
+            }
             return Ok(None);
         }
-        tree.rebase(head);
+        tree.rebase(Some(head));
         let conflicts = self.conflicts.conflicts_of(root, Some(now))?.len();
         if conflicts > 0 {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
-        let done = workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
+        // A directory that misses edits by a call must not take them for a capture of its own.
+        let action = match landing.dropped {
+            DroppedEdits::Record => CAPTURE,
+            DroppedEdits::Ignore => COMMIT,
+        };
+        let done = workspaces.commit_as(workspace, &mut tree, &change, act, action);
         Ok(Some(done?.snapshot))
     }
 }

@@ -89,8 +89,8 @@ struct Inner {
     state: Mutex<State>,
     /// Mounts that a client is about to make by itself, by their tokens.
     expected: Mutex<HashMap<Vec<u8>, handover::Expected>>,
-    /// The socket at which devices are handed over; `None` in a process that ends with one command.
-    door: Mutex<Option<PathBuf>>,
+    /// The socket at which clients hand over FUSE devices; `None` in a process that ends with one command.
+    handover_socket: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
     /// Watches of live trees.
     changes: TreeChanges,
@@ -232,7 +232,7 @@ impl Views {
             book: Book::open(&context.home.mounts_path())?,
             state: Mutex::default(),
             expected: Mutex::default(),
-            door: Mutex::default(),
+            handover_socket: Mutex::default(),
             ending: AtomicBool::new(false),
             changes: TreeChanges::default(),
             problems: Mutex::default(),
@@ -247,10 +247,10 @@ impl Views {
         })
     }
 
-    /// Lets this process mount: it takes devices at the socket `door`, and keeps running while something is mounted. Remounts the
+    /// Lets this process mount: it takes FUSE devices at `handover_socket`, and keeps running while something is mounted. Remounts the
     /// mounts that an earlier process left.
-    pub(crate) fn begin_mounting(&self, door: &Path) {
-        *self.inner.door.lock() = Some(door.to_owned());
+    pub(crate) fn begin_mounting(&self, handover_socket: &Path) {
+        *self.inner.handover_socket.lock() = Some(handover_socket.to_owned());
         self.remount_left();
     }
 
@@ -418,16 +418,16 @@ impl Views {
             });
             (open, mounts.chain(exported).collect::<Vec<_>>())
         };
-        for (id, live) in open {
-            let guard = self.context.permissions.workspace_guard(&self.view_workspace(id)?)?;
-            live.view.set_guard(Arc::new(guard))?;
-        }
-        for (view, workspace) in following {
-            let guard = self.context.permissions.workspace_guard(&WorkspaceName::new(workspace)?)?;
-            view.set_guard(Arc::new(guard))?;
-        }
-        self.await_told(|_| true);
-        Ok(())
+        let apply = |view: &View, workspace: &WorkspaceName| -> Result<()> {
+            let guard = self.context.permissions.workspace_guard(workspace)?;
+            Ok(view.set_guard(Arc::new(guard))?)
+        };
+        let to_open = open.into_iter().map(|(id, live)| apply(&live.view, &self.view_workspace(id)?));
+        let to_following = following.into_iter().map(|(view, name)| apply(&view, &WorkspaceName::new(name)?));
+        // A view that fails does not keep the others from getting the policy.
+        let applied = to_open.chain(to_following).fold(Ok(()), Result::and);
+        self.wait_for_kernels(|_| true);
+        applied
     }
 
     /// Moves the view, the exports and the mounts of a workspace to its new name.

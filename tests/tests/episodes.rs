@@ -225,6 +225,26 @@ fn a_request_is_recorded_once() {
 }
 
 #[test]
+fn a_repeated_drop_leaves_a_new_episode_of_the_same_name() {
+    over_all(|place| {
+        let store = place.store();
+        let episodes = Episodes::of(&store);
+        let request = act().as_request(RequestId::new("drop").expect("short"));
+        let mut random = Random::new(9);
+        let name = begin(&episodes, "name");
+        record(&episodes, &name, &mut Model::new(), &mut random);
+        assert_eq!(episodes.drop_episode(&name, &request).expect("drop"), 1);
+        assert_eq!(episodes.drop_episode(&name, &request).expect("the same request"), 0);
+        let name = begin(&episodes, "name");
+        record(&episodes, &name, &mut Model::new(), &mut random);
+        assert_eq!(episodes.drop_episode(&name, &request).expect("the same request"), 0);
+        assert_eq!(episodes.get(&name).expect("get").state, EpisodeState::Open);
+        assert_eq!(episodes.count(&name).expect("count"), 1);
+        assert_eq!(episodes.drop_episode(&name, &act()).expect("drop"), 1);
+    });
+}
+
+#[test]
 fn an_episode_is_exported_as_lines_of_json() {
     let store = Store::in_memory();
     let episodes = Episodes::of(&store);

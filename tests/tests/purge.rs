@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use amalgam_engine::backend::{Family, Inspect, Rocks, RocksOptions, RowEdit};
 use amalgam_engine::purge::{PurgeOptions, PurgePlan, PurgeTarget, forget_tombstone, plan_purge, purge, tombstones};
+use amalgam_engine::verify::Repaired;
 use amalgam_engine::{
     ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, OperationContext, SnapshotId, Store, StoreOptions, Time,
     TreePath, VerifyOptions, WorkingTree, repair, verify,
 };
-use amalgam_tests::harness::{Place, Random, check_log, name, over_all};
+use amalgam_tests::harness::{Place, Random, check_log, name, over_all, over_both};
 use bytes::Bytes;
 
 fn act() -> OperationContext {
@@ -162,6 +163,29 @@ fn repair_leaves_purged_content_alone() {
 }
 
 #[test]
+fn repair_drops_a_left_copy_of_purged_content() {
+    over_both(|place| {
+        let backend: Arc<dyn Inspect> = place.backend();
+        let store = Store::new(Arc::clone(&backend), &StoreOptions::default());
+        let snapshot = write(&store, None, &[("secret", b"hunter2"), ("kept", b"kept")]);
+        let secret = ChunkId::of(b"hunter2").object();
+        let stored = store.stored_many(&[secret]).expect("stored").remove(0).expect("it is there");
+        purge(&store, &plan(&store, &path("secret")), "", &act()).expect("purge");
+        let rows = || backend.rows(Family::Chunks, &[], None, usize::MAX).expect("rows").rows;
+        let before = rows();
+        let key = Bytes::copy_from_slice(&900_u64.to_be_bytes());
+        backend.edit(vec![RowEdit { family: Family::Chunks, key, value: Some(stored) }]).expect("left");
+        let repaired = repair(&store, &VerifyOptions::reading_data()).expect("repair");
+        assert_eq!(repaired.done, [Repaired::Dropped { id: secret }]);
+        assert!(repaired.left.is_clean(), "{:#?}", repaired.left);
+        assert_eq!(rows(), before);
+        let tree = WorkingTree::open(&store, snapshot).expect("open");
+        assert!(matches!(tree.read("secret"), Err(Error::Purged { .. })));
+        assert_eq!(tree.read("kept").expect("read"), b"kept");
+    });
+}
+
+#[test]
 fn what_other_contents_hold_stays_and_is_told() {
     let shared = Random::new(7).bytes(300_000);
     let longer = [&shared[..], &Random::new(8).bytes(200_000)].concat();
@@ -209,6 +233,27 @@ fn an_object_is_purged_wherever_it_is() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let error = plan_purge(&store, &path("b"), &PurgeOptions::default()).expect_err("a directory");
         assert_eq!(error.kind(), ErrorKind::Invalid);
+    });
+}
+
+#[test]
+fn content_is_purged_by_a_path_that_is_a_directory_elsewhere() {
+    over_all(|place| {
+        let store = place.store();
+        let first = write(&store, None, &[("secret/kept", b"kept")]);
+        let mut tree = WorkingTree::open(&store, first).expect("open");
+        tree.remove_all("secret").expect("remove");
+        tree.write("secret", b"hunter2").expect("write");
+        let second = tree.commit(Commit::new(&name("head/main"), "a file")).expect("commit").snapshot;
+        drop(tree);
+        let plan = plan(&store, &path("secret"));
+        assert_eq!((&plan.chunks[..], plan.places.len()), (&[ChunkId::of(b"hunter2")][..], 1));
+        purge(&store, &plan, "a key", &act()).expect("purge");
+        let tree = WorkingTree::open(&store, second).expect("open");
+        assert!(matches!(tree.read("secret"), Err(Error::Purged { .. })));
+        drop(tree);
+        let tree = WorkingTree::open(&store, first).expect("open");
+        assert_eq!(tree.read("secret/kept").expect("read"), b"kept");
     });
 }
 

@@ -636,19 +636,23 @@ const VAGUE_PHRASES: [&str; 14] = [
 ];
 
 /// The most vague phrases in 10,000 words of comments, for each crate. A ceiling may only fall.
-const VAGUE_MAX: [(&str, usize); 15] = [
+const VAGUE_MAX: [(&str, usize); 19] = [
+    ("agent/src/", 0),
     ("cli/src/", 2),
     ("cloud/src/", 0),
     ("conflicts/src/", 0),
     ("e2b/src/", 0),
-    ("engine/src/", 6),
+    ("engine/src/", 1),
     ("exchange/src/", 0),
     ("fuse/src/", 0),
+    ("gateway/src/", 1),
     ("gc/src/", 0),
     ("materializer/src/", 0),
-    ("merge/src/", 1),
-    ("nfs/src/", 4),
-    ("server/src/", 5),
+    ("merge/src/", 0),
+    ("nfs/src/", 3),
+    ("policy/src/", 0),
+    ("sandbox/src/", 0),
+    ("server/src/", 2),
     ("textdiff/src/", 0),
     ("transfer/src/", 0),
     ("view/src/", 0),

@@ -7,12 +7,13 @@
 
 mod files;
 mod manifest;
+mod tips;
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use amalgam_engine::{Error as EngineError, OperationContext, Store, Time};
+use amalgam_engine::{ChunkId, Error as EngineError, OperationContext, Store, Time};
 
 use crate::error::{Error, Result};
 use crate::have::Have;
@@ -20,10 +21,11 @@ use crate::progress::Progress;
 use crate::receive::{Names, Omissions, ReceiveOptions, ReceiveReport, ReceiveSource, receive_from};
 use crate::ref_kinds::Origin;
 use crate::selection::Selection;
-use crate::send::{SendOptions, SendReport, send};
+use crate::send::{SendOptions, SendReport, send_noting_purged};
 use crate::stream::CHECK_BYTES;
 use files::{failed, write_new};
 use manifest::{Manifest, Part};
+use tips::Tips;
 
 /// Name of the scratch store of a verification, in the directory of the backup.
 #[cfg(feature = "rocksdb")]
@@ -45,7 +47,8 @@ pub struct BackupReport {
 /// Backs a store up into a directory, which is created if necessary: everything the first time, then the changes.
 ///
 /// The store may be in use. Every chunk is hashed on its way out, so damaged bytes fail the backup rather than its restore. A
-/// part counts once the manifest names it; a partial one that a crash left is overwritten.
+/// part counts once the manifest names it; a partial one that a crash left is overwritten. Everything is sent, too, if a content
+/// that the earlier parts have as purged is in the store again.
 pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) -> Result<BackupReport> {
     files::create_directory(directory)?;
     let _lock = lock(directory)?;
@@ -53,15 +56,21 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
     for part in &manifest.parts {
         check_length(directory, part)?;
     }
-    let had = manifest.parts.last().and_then(|part| read_tips(directory, part)).unwrap_or_default();
+    let mut last = manifest.parts.last().and_then(|part| read_tips(directory, part)).unwrap_or_default();
+    if last.is_outdated(store)? {
+        last = Tips::default();
+    }
+    let Tips { have, mut purged } = last;
     let selection = Selection::of_backup(store)?;
     let number = manifest.parts.len() as u64 + 1;
     let mut part = Part { number, operation: selection.operation(), time, ..Part::default() };
-    let options = SendOptions { had: had.snapshots, verify: true };
-    let sent = write_new(directory, &part.stream(), |file| send(store, &selection, &options, file, progress))?;
+    let options = SendOptions { had: have.snapshots, verify: true };
+    let write = |file: &mut File| send_noting_purged(store, &selection, &options, file, progress);
+    let (sent, purged_in_part) = write_new(directory, &part.stream(), write)?;
     part.length = sent.bytes;
     part.check = read_check(&directory.join(part.stream())).map_err(|source| failed("read", directory, source))?;
-    let tips = Have { snapshots: selection.tips().to_vec() }.encode();
+    purged.extend(purged_in_part.iter().map(|id| ChunkId::from_bytes(id.hash)));
+    let tips = Tips { have: Have { snapshots: selection.tips().to_vec() }, purged }.encode();
     part.tips = *blake3::hash(tips.as_bytes()).as_bytes();
     let write = |file: &mut File| file.write_all(tips.as_bytes()).map_err(|source| failed("write", directory, source));
     write_new(directory, &part.tips_file(), write)?;
@@ -206,10 +215,10 @@ fn read_check(path: &Path) -> std::io::Result<[u8; CHECK_BYTES]> {
 }
 
 /// Reads the tips of a part. Returns `None` if the list is damaged; the next backup then sends everything.
-fn read_tips(directory: &Path, part: &Part) -> Option<Have> {
+fn read_tips(directory: &Path, part: &Part) -> Option<Tips> {
     let text = fs::read_to_string(directory.join(part.tips_file())).ok()?;
     if *blake3::hash(text.as_bytes()).as_bytes() != part.tips {
         return None;
     }
-    Have::decode(&text).ok()
+    Tips::decode(&text)
 }

@@ -323,6 +323,11 @@ impl ReceiveState<'_> {
                     self.done.left_out.add_object(id, objects[at].bytes(), &source);
                     start = at + 1;
                 }
+                // An earlier part has it as purged; its bytes were stored again since.
+                EngineError::Unwanted { .. } if self.origin == Origin::Backup => {
+                    self.session.unbury(id)?;
+                    start = at;
+                }
                 source => return Err(Error::Refused { place: places[at], id, source: Box::new(source) }),
             }
         }

@@ -63,6 +63,17 @@ pub fn send(
     out: impl Write,
     progress: &Progress,
 ) -> Result<SendReport> {
+    send_noting_purged(store, selection, options, out, progress).map(|(sent, _)| sent)
+}
+
+/// Sends a selection like [`send`]. Returns the chunks, too, in whose place the stream has tombstones.
+pub(crate) fn send_noting_purged(
+    store: &Store,
+    selection: &Selection,
+    options: &SendOptions,
+    out: impl Write,
+    progress: &Progress,
+) -> Result<(SendReport, HashSet<ObjectId>)> {
     let known = known_bases(store, &options.had)?;
     let had: HashSet<_> = known.iter().map(|base| base.snapshot).collect();
     let snapshots = send_order(store, &selection.tips, &had)?;
@@ -79,6 +90,7 @@ pub fn send(
         fallback: known.iter().max_by_key(|base| base.generation).map(|base| base.snapshot),
         had,
         named: HashSet::new(),
+        purged: HashSet::new(),
         sent: SendReport::default(),
     };
     let asked: HashSet<_> = selection.tips.iter().copied().collect();
@@ -139,6 +151,8 @@ struct Sender<'a, W> {
     had: HashSet<SnapshotId>,
     /// Bases that the stream has named.
     named: HashSet<SnapshotId>,
+    /// Chunks in whose place the stream has tombstones.
+    purged: HashSet<ObjectId>,
     sent: SendReport,
 }
 
@@ -233,7 +247,10 @@ impl<W: Write> Sender<'_, W> {
             let bytes = bytes.map(Leaf::Stored).or_else(|| read.next()).expect("each leaf was read");
             match bytes {
                 Leaf::Stored(bytes) => self.writer.object(id, &bytes)?,
-                Leaf::Purged(tombstone) => self.writer.purged(id, &tombstone)?,
+                Leaf::Purged(tombstone) => {
+                    self.writer.purged(id, &tombstone)?;
+                    self.purged.insert(id);
+                }
             }
             self.progress.add_items(1);
         }
@@ -241,7 +258,7 @@ impl<W: Write> Sender<'_, W> {
         Ok(())
     }
 
-    fn finish(mut self, selection: &Selection) -> Result<SendReport> {
+    fn finish(mut self, selection: &Selection) -> Result<(SendReport, HashSet<ObjectId>)> {
         self.flush()?;
         selection.tips.iter().try_for_each(|tip| self.writer.tip(*tip))?;
         selection.names.iter().try_for_each(|(name, value)| self.writer.name(name, value))?;
@@ -249,7 +266,7 @@ impl<W: Write> Sender<'_, W> {
         self.sent.names = selection.names.len() as u64;
         self.sent.bytes = self.writer.end()?;
         self.progress.bytes.store(self.sent.bytes, Ordering::Relaxed);
-        Ok(self.sent)
+        Ok((self.sent, self.purged))
     }
 }
 

@@ -2,6 +2,7 @@
 //! comparison of stored trees is faster, but an edited tree must be stored for it, and the disk may be full.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use amalgam_engine::object::{Entry, Node};
@@ -27,7 +28,7 @@ pub enum Difference {
 
 /// Returns whether two trees and their state values are equal, ignoring times.
 pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
-    if !before.has_same_states(after)? {
+    if !before.has_same_states(after)? || !has_equal_root(before, after)? {
         return Ok(false);
     }
     let mut same = true;
@@ -38,7 +39,8 @@ pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
     Ok(same)
 }
 
-/// Returns all paths at which two trees differ, ignoring times, sorted.
+/// Returns all paths at which two trees differ, ignoring times, sorted. A file with several names differs at each of them, also when
+/// only its set of names changed. Leaves out the attributes of the root directory.
 pub fn differences(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<(TreePath, Difference)>> {
     let mut found = Vec::new();
     compare(before, after, &mut |path, difference| {
@@ -54,6 +56,7 @@ type Report<'a> = dyn FnMut(&TreePath, Difference) -> ControlFlow<()> + 'a;
 
 /// Reports each difference until the callback ends the comparison.
 fn compare(before: &WorkingTree, after: &WorkingTree, report: &mut Report<'_>) -> Result<()> {
+    let edited = directories_of_edited_links([before, after]);
     let mut open = vec![TreePath::root()];
     while let Some(directory) = open.pop() {
         let (mut ours, mut theirs) = (before.list(&directory)?, after.list(&directory)?);
@@ -70,10 +73,10 @@ fn compare(before: &WorkingTree, after: &WorkingTree, report: &mut Report<'_>) -
                 if order.is_ge() { std::mem::replace(&mut right, theirs.next().transpose()?) } else { None };
             let step = match (took_left, took_right) {
                 (Some((name, left)), Some((_, right))) => {
-                    if is_stored_equal(&left, &right) {
+                    let path = directory.join(&name);
+                    if is_stored_equal(&left, &right) && !edited.contains(&path) {
                         continue;
                     }
-                    let path = directory.join(&name);
                     let are_directories = left.kind == Kind::Directory && right.kind == Kind::Directory;
                     let same = is_equal(before, after, &path, [&left, &right])?;
                     let mut step = ControlFlow::Continue(());
@@ -142,6 +145,31 @@ fn report_below(
         }
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Returns the directories above the names of edited hard-linked files. They may be stored equally although such a file differs,
+/// because its edits are kept apart from its names.
+fn directories_of_edited_links(trees: [&WorkingTree; 2]) -> HashSet<TreePath> {
+    let mut found = HashSet::new();
+    for path in trees.into_iter().flat_map(WorkingTree::edited_links) {
+        let mut above = path.split_last().map(|(above, _)| above);
+        while let Some(directory) = above {
+            above = directory.split_last().map(|(above, _)| above);
+            if !found.insert(directory) {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// Returns whether the attributes of the root directories are equal, ignoring times.
+fn has_equal_root(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
+    let root = TreePath::root();
+    match (before.stat(&root)?, after.stat(&root)?) {
+        (Some(left), Some(right)) => is_equal(before, after, &root, [&left, &right]),
+        _ => Ok(false),
+    }
 }
 
 /// Returns whether both entries are stored and differ in nothing but times.
@@ -217,6 +245,16 @@ mod tests {
         tree
     }
 
+    /// Commits a file with the names `one/x` and `two/x` below a directory.
+    fn link_below(tree: &mut WorkingTree, directory: &str) {
+        let [one, two] = ["one", "two"].map(|name| format!("{directory}/{name}"));
+        tree.create_directories(&*one).expect("made");
+        tree.create_directories(&*two).expect("made");
+        tree.write(&*format!("{one}/x"), b"bytes").expect("written");
+        tree.link(&*format!("{one}/x"), &*format!("{two}/x")).expect("linked");
+        tree.commit(Commit::new(&RefName::new("head/main").expect("a name"), "links")).expect("committed");
+    }
+
     fn rename(tree: &mut WorkingTree, from: &str, to: &str) -> amalgam_engine::Result<()> {
         tree.rename(from, to, RenameMode::Replace)
     }
@@ -224,19 +262,24 @@ mod tests {
     #[test]
     fn what_differs_is_found_and_what_only_was_touched_is_not() {
         type Change = fn(&mut WorkingTree) -> amalgam_engine::Result<()>;
-        let changes: [(&str, Change, bool); 9] = [
+        let changes: [(&str, Change, bool); 13] = [
             ("nothing", |_| Ok(()), true),
             ("the same bytes", |tree| tree.write("d/e/c", b"bytes of d/e/c"), true),
             ("other bytes", |tree| tree.write("d/e/c", b"bytes of d/e/x"), false),
             ("one more", |tree| tree.write("new", b""), false),
             ("one less", |tree| tree.remove("d/b"), false),
+            ("bytes of a linked file", |tree| tree.write("d/one/x", b"other bytes"), false),
+            ("a mode of a linked file", |tree| tree.set_mode("d/two/x", 0o700), false),
             ("a mode", |tree| tree.set_mode("d/e", 0o700), false),
+            ("the mode of the root", |tree| tree.set_mode("", 0o700), false),
+            ("an attribute of the root", |tree| tree.set_xattr("", b"user.a", b"1"), false),
             ("moved and back", |tree| rename(tree, "d", "f").and_then(|()| rename(tree, "f", "d")), true),
             ("moved onto", |tree| rename(tree, "d/e", "e").and_then(|()| rename(tree, "other", "d/e")), false),
             ("a link less", |tree| tree.remove("other/a").and_then(|()| tree.write("other/a", b"bytes of a")), false),
         ];
         for (what, change, same) in changes {
-            let tree = committed();
+            let mut tree = committed();
+            link_below(&mut tree, "d");
             let mut edited = tree.fork();
             change(&mut edited).expect(what);
             assert_eq!(holds_same(&edited, &tree).expect(what), same, "{what}");
@@ -264,12 +307,14 @@ mod tests {
 
     #[test]
     fn differences_are_those_that_a_comparison_of_stored_trees_finds() {
-        let tree = committed();
+        let mut tree = committed();
+        link_below(&mut tree, "linked");
         let mut edited = tree.fork();
         rename(&mut edited, "d/e", "e").expect("moved");
         edited.remove_all("other").expect("removed");
         edited.write("other", b"a file now").expect("written");
         edited.write("d/b", b"other bytes").expect("written");
+        edited.write("linked/two/x", b"other bytes").expect("written");
         edited.set_mode("d", 0o700).expect("set");
         let session = tree.store().session();
         let [before, after] = [&tree, &edited].map(|tree| tree.freeze().write(&session).expect("written"));
@@ -285,6 +330,6 @@ mod tests {
             .collect();
         expected.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(differences(&tree, &edited).expect("compared"), expected);
-        assert!(expected.len() >= 6, "{expected:?}");
+        assert!(expected.len() >= 8, "{expected:?}");
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Bytes that are copied without releasing the view's lock.
 pub(crate) const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// What a seek searches for.
+/// The target of a seek: the next data or the next hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Data that was written.
@@ -24,7 +24,7 @@ pub enum Seek {
     Hole,
 }
 
-/// What an operation on a range beyond the end of a file does with the file's size.
+/// Whether an operation on a range beyond the end of a file extends the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeChange {
     /// The size stays.

@@ -222,7 +222,10 @@ impl InodeTable {
     pub(crate) fn retire(&mut self, dentry: &Dentry) {
         let ino = self.reserved.remove(dentry).unwrap_or_else(|| dentry.hashed_ino());
         self.retire_number(ino);
-        if let Some(handles) = &mut self.handles {
+        // An inode that was renamed keeps the number of its old name, and its handle.
+        if let Some(handles) = &mut self.handles
+            && handles.issued_dentry(ino) == Some(dentry)
+        {
             handles.withdraw(ino);
         }
     }

@@ -35,7 +35,7 @@ pub struct ListedEntry<'a> {
     pub cookie: u64,
 }
 
-/// What a listing does with the inodes of the entries that the caller takes.
+/// Whether a listing counts the inodes of the entries that the caller takes as looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListingMode {
     /// Names and attributes alone: READDIR.

@@ -110,7 +110,8 @@ pub(crate) fn set_guard(fs: &mut FileSystem, guard: Arc<Guard>) -> Result<()> {
         return Ok(());
     }
     for directory in fs.inodes.directories() {
-        let Some(path) = fs.inodes.path(directory)? else { continue };
+        // The tree need not have the path of a local directory, which shows nothing of the tree.
+        let Some(path) = fs.inodes.path(directory)?.filter(|path| !fs.local.covers(path)) else { continue };
         let mut is_changed = false;
         for item in fs.tree.list(&path)? {
             let (name, stat) = item?;
@@ -322,17 +323,12 @@ struct ChangedPath {
 }
 
 impl ChangedPath {
-    /// Returns the edited paths of both trees and the paths at which their bases differ, sorted.
+    /// Returns the edited paths of both trees and the paths at which their stored entries may differ, sorted. `after` has no edits.
     fn between(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<Self>> {
         let mut edited: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
         let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
-        let changes = diff_entries(
-            before.store(),
-            TreePath::root(),
-            old,
-            new,
-            DiffOptions { times: true, ..DiffOptions::default() },
-        )?;
+        let options = DiffOptions { times: true, ..DiffOptions::default() };
+        let changes = diff_entries(before.store(), TreePath::root(), old, new, options)?;
         if edited.is_empty() {
             let stored = |change: Change| Self { path: change.path, stored: Some([change.before, change.after]) };
             return Ok(changes.map(|change| change.map(stored)).collect::<Result<_, _>>()?);
@@ -340,6 +336,14 @@ impl ChangedPath {
         // Below a directory that an edit moved, the entries of the bases are not those of the trees.
         for change in changes {
             edited.insert(change?.path);
+        }
+        for (path, contents) in before.moved_directories()? {
+            let entry = after.stat(&path)?.and_then(|stat| stat.entry);
+            let Some(entry) = entry.filter(|entry| matches!(entry.node, Node::Directory(_))) else { continue };
+            let moved = Entry { node: Node::Directory(contents), ..entry.clone() };
+            for change in diff_entries(before.store(), path, Some(moved), Some(entry), options)? {
+                edited.insert(change?.path);
+            }
         }
         Ok(edited.into_iter().map(|path| Self { path, stored: None }).collect())
     }
@@ -394,6 +398,8 @@ impl From<Stat> for Side {
 struct InodeSwitch {
     changes: Vec<(TreePath, InodeChange)>,
     detachment: Detachment,
+    /// Inodes of hard links that may have another number of names afterwards.
+    linked: BTreeSet<Ino>,
 }
 
 /// The change of the inode at a path.
@@ -417,7 +423,8 @@ impl InodeSwitch {
         changed: Vec<ChangedPath>,
         captured: Option<&Root>,
     ) -> Result<Self> {
-        let mut switch = Self { changes: Vec::with_capacity(changed.len()), detachment: Detachment::default() };
+        let linked = linked_inodes(fs, after, &changed)?;
+        let mut switch = Self { changes: Vec::with_capacity(changed.len()), detachment: Detachment::default(), linked };
         for changed in changed {
             if let Some(change) = switch.change_at(fs, after, &changed, captured)? {
                 switch.changes.push((changed.path, change));
@@ -485,13 +492,12 @@ impl InodeSwitch {
                     }
                     continue;
                 }
-                (Some(ino), InodeChange::Removed) if fs.inodes.has_several_dentries(ino) => {
-                    // The inode keeps its other names.
+                (Some(ino), InodeChange::Removed | InodeChange::Replaced) if fs.inodes.has_several_dentries(ino) => {
+                    // The inode keeps its other names. Those at which the data differs have changes of their own.
                     fs.inodes.remove_dentry(&dentry);
                     notify(Invalidation::Attributes(ino));
                     notify(Invalidation::Entry { parent, name: dentry.name });
                 }
-                // Invalidates all its names.
                 (Some(ino), _) => self.detachment.apply(fs, ino),
                 (None, _) => {
                     fs.inodes.retire(&dentry);
@@ -501,7 +507,30 @@ impl InodeSwitch {
             directories.insert(parent);
         }
         directories.into_iter().for_each(|ino| notify(Invalidation::Contents(ino)));
+        self.linked.into_iter().for_each(|ino| notify(Invalidation::Attributes(ino)));
     }
+}
+
+/// Returns the inodes in the table that share a file with a changed path in one of the trees. Their number of links changes with
+/// that path, even if their own entries are equal.
+fn linked_inodes(fs: &FileSystem, after: &WorkingTree, changed: &[ChangedPath]) -> Result<BTreeSet<Ino>> {
+    let mut inodes = BTreeSet::new();
+    for tree in [&fs.tree, after].into_iter().filter(|tree| tree.has_hard_links()) {
+        let mut seen = BTreeSet::new();
+        for ChangedPath { path, .. } in changed {
+            if seen.contains(path) {
+                continue;
+            }
+            let Ok(Some(stat)) = tree.stat(path) else { continue };
+            if stat.kind == EntryKind::Directory || stat.links < 2 {
+                continue;
+            }
+            let names = tree.names_of(path)?;
+            inodes.extend(names.iter().filter_map(|name| fs.inodes.ino_of(name)));
+            seen.extend(names);
+        }
+    }
+    Ok(inodes)
 }
 
 fn has_same_data(one: &Node, other: &Node) -> bool {

@@ -21,7 +21,7 @@ const NAMES_MAX: u32 = 1_000;
 
 /// Reads an upload and writes it to a path, with directories that are missing. `metadata` are pairs of `KEY=VALUE`.
 pub(super) fn write(path: &Path, metadata: &[&str], mut from: impl Read) -> Result<()> {
-    // A link stays, and what it leads to is written.
+    // A symlink stays, and its target is written.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if target.is_dir() {
         return Err(Failure::invalid(format!("{} is a directory", path.display())));

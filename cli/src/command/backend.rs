@@ -52,7 +52,7 @@ pub struct BackendArgs {
     /// How the files are provided: by a mount, or as a copy on the disk
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub backend: Backend,
-    /// What the files are used for: a hint for --backend auto
+    /// The task that needs the files: a hint for --backend auto
     #[arg(long = "for", value_name = "TASK")]
     pub task: Option<Task>,
     /// Print which backend was chosen, and why

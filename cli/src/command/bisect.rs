@@ -71,7 +71,7 @@ impl Bisect {
 
 /// The snapshots that were found to be good or bad, or were skipped, so far.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct Ratings {
     good: Vec<String>,
     bad: String,
     skipped: Vec<String>,
@@ -94,7 +94,7 @@ impl BisectRun {
         let place = session.attached_directory_if_any().await?;
         let mut client = session.client().await?;
         let mut known =
-            Known { bad: id_of(&snapshot(&mut client, place.as_ref(), &self.bad).await?), ..Known::default() };
+            Ratings { bad: id_of(&snapshot(&mut client, place.as_ref(), &self.bad).await?), ..Ratings::default() };
         for good in &self.good {
             known.good.push(id_of(&snapshot(&mut client, place.as_ref(), good).await?));
         }
@@ -152,7 +152,7 @@ impl BisectRun {
         &self,
         session: &mut Session,
         client: &mut Client,
-        mut known: Known,
+        mut known: Ratings,
         bench: &mut Bench,
         (workspace, source): (&str, &str),
     ) -> Result<Vec<v1::Snapshot>, CliError> {

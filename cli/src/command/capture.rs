@@ -41,14 +41,29 @@ pub async fn capture(
     directory: &str,
     about: SnapshotInfo,
 ) -> Result<v1::CaptureResult, CliError> {
-    let request = v1::CaptureDirectoryRequest {
+    drive(output, client.directories.capture_directory(request(directory, about))).await
+}
+
+/// Takes a snapshot of a directory, and looks at every file of it, watched or not: the result counts all ignored paths and has a
+/// notice for each path that could not be captured.
+pub async fn capture_all(
+    output: &Output,
+    client: &mut Client,
+    directory: &str,
+    about: SnapshotInfo,
+) -> Result<v1::CaptureResult, CliError> {
+    let request = v1::CaptureDirectoryRequest { all: true, ..request(directory, about) };
+    drive(output, client.directories.capture_directory(request)).await
+}
+
+fn request(directory: &str, about: SnapshotInfo) -> v1::CaptureDirectoryRequest {
+    v1::CaptureDirectoryRequest {
         name: directory.to_owned(),
         message: about.message,
         metadata: about.metadata.into_iter().collect(),
         labels: about.labels,
         ..Default::default()
-    };
-    drive(output, client.directories.capture_directory(request)).await
+    }
 }
 
 /// Describes the number of changed paths, for example `12 changed (+3 ~8 -1)`.

@@ -8,7 +8,7 @@ use amalgam_proto::v1;
 use amalgam_server::remove_tree;
 use serde_json::json;
 
-use super::capture::{SnapshotInfo, capture};
+use super::capture::{SnapshotInfo, capture_all};
 use crate::connect::Client;
 use crate::error::CliError;
 use crate::output::{Output, json as lines};
@@ -42,7 +42,8 @@ pub async fn delete_directory(
         return Err(refused(directory.problem));
     }
     if path.exists() && keep == Keep::Unsaved {
-        let captured = capture(output, client, name, SnapshotInfo::message("before the directory was removed")).await?;
+        let about = SnapshotInfo::message("before the directory was removed");
+        let captured = capture_all(output, client, name, about).await?;
         if let Some(notice) = captured.notices.first() {
             return Err(refused(format!("{} is in no snapshot: {}", text::path(&notice.path), notice.message)));
         }

@@ -19,8 +19,8 @@ use crate::session::Session;
 /// breaks, the command goes on and its output is read from where it ended.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command gets its words as they are; `sh -c '...'` runs a line of the shell. A secret is a file in
-memory, whose path the command finds in the variable NAME_FILE; it is gone when the command ends.
+The command runs without a shell, with exactly these arguments; `sh -c '...'` runs a line in a shell. A
+secret is a file in memory. The variable NAME_FILE has its path; it is removed when the command ends.
 
 Examples:
   amalgam exec try -- make test
@@ -31,10 +31,10 @@ Examples:
 pub struct Exec {
     /// The sandbox: its id or its name
     sandbox: String,
-    /// An environment variable: NAME=VALUE, or NAME for the value here; repeatable
+    /// An environment variable: NAME=VALUE, or NAME alone to pass on its local value; repeatable
     #[arg(short = 'e', long = "env", value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// A secret: NAME for the value of a variable here, NAME=@FILE for that of a file; repeatable
+    /// A secret: NAME for the value of the local environment variable, NAME=@FILE for the contents of a file; repeatable
     #[arg(long = "secret", value_name = "NAME[=@FILE]")]
     secrets: Vec<String>,
     /// The working directory, absolute or below /workspace

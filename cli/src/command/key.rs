@@ -41,9 +41,9 @@ enum KeyCommand {
     Generate(Generate),
 }
 
-/// The place of the catalog.
+/// The options that find the catalog of a server.
 #[derive(Debug, Args)]
-struct Place {
+struct CatalogArgs {
     /// The data directory of the server; without it the server of the local store
     #[arg(long, value_name = "DIR", env = "AMALGAM_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
@@ -61,10 +61,10 @@ Examples:
 struct Create {
     /// The agent or person that uses the key
     agent: String,
-    /// What the key permits: read, write, merge, run, admin
+    /// The scopes of the key: read, write, merge, run, admin; separated by commas, or repeatable
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
-    /// A project that the key may use [default: all]
+    /// A project that the key may use; repeatable [default: all]
     #[arg(long = "project", value_name = "PROJECT", value_delimiter = ',')]
     projects: Vec<String>,
     /// When the key expires, such as 12h or 90d
@@ -74,7 +74,7 @@ struct Create {
     #[arg(long)]
     e2b: bool,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// List all keys, revoked and expired ones too
@@ -82,7 +82,7 @@ struct Create {
 #[command(after_help = "Examples:\n  amalgam key ls\n  amalgam key ls --data /srv/amalgam")]
 struct Ls {
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// Revoke a key for ever; its open connections end
@@ -92,7 +92,7 @@ struct Revoke {
     /// The id of the key: 16 characters
     id: String,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// Print a new key without storing it, for the API_KEY variable of a server
@@ -123,7 +123,7 @@ impl Key {
     }
 }
 
-impl Place {
+impl CatalogArgs {
     async fn catalog(&self, session: &Session) -> Result<amalgam_gateway::Catalog, CliError> {
         open_server_catalog(self.cluster.as_deref(), self.data.as_deref().unwrap_or(session.home())).await
     }

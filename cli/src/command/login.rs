@@ -20,9 +20,10 @@ use crate::session::Session;
 /// Log in to a server, so that commands can work on it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The key is asked for at a terminal, and otherwise read from standard input; AMALGAM_API_KEY and --key
-hold it, too. It is checked, and stored in the user's configuration directory, where only the user
-can read it. Commands work on the server with `--server NAME`, or after `amalgam context use NAME`.
+The command takes the key from --key or AMALGAM_API_KEY. Otherwise it asks for the key at a terminal, or
+reads it from standard input. It checks the key, and stores it in the user's configuration directory,
+where only the user can read it. Commands work on the server with `--server NAME`, or after
+`amalgam context use NAME`.
 
 Examples:
   amalgam login https://state.example.com/demo

@@ -19,7 +19,7 @@ use crate::session::Session;
 #[command(after_help = "\
 Speaks MCP on standard input and output; a client such as Claude Code starts it. It works on the
 directory that it is started in, or on -C DIR. With --server or a context it works on a workspace of a server instead:
--w names it, and `run` is there if the server has sandboxes and the key the scope `run`.
+-w names it, and the tool `run` is offered if the server has sandboxes and the key has the scope `run`.
 
 Examples:
   amalgam mcp init claude              enter it into .mcp.json of this project

@@ -11,9 +11,6 @@ use crate::output::json as lines;
 use crate::session::Session;
 use crate::text;
 
-/// Most sandboxes whose commands are listed when no sandbox is named.
-const SANDBOXES_MAX: i32 = 100;
-
 /// List the commands of a sandbox, or those that run in all
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,12 +31,7 @@ impl Ps {
         let mut calls = SandboxCalls::connect(session).await?;
         let ids = match &self.sandbox {
             Some(word) => vec![calls.id(word).await?],
-            None => {
-                let (state, limit) = ("running".to_owned(), SANDBOXES_MAX);
-                let request = v1::ListSandboxesRequest { page: 1, limit, state, ..Default::default() };
-                let listed = calls.client.list_sandboxes(request).await.map_err(failure)?.into_inner();
-                listed.items.into_iter().map(|sandbox| sandbox.id).collect()
-            }
+            None => calls.list("", "running").await?.into_iter().map(|sandbox| sandbox.id).collect(),
         };
         let mut is_empty = true;
         for id in ids {

@@ -127,7 +127,7 @@ struct What {
     /// Return without waiting for the merge
     #[arg(long)]
     detach: bool,
-    /// What happens if the policy refuses some of the changes [default: what the policy says]
+    /// If the policy refuses some of the changes, leave all for a `review`, or merge the rest (`partial`) [default: as the policy says]
     #[arg(long, value_name = "WHAT", value_parser = ["review", "partial"])]
     on_refused: Option<String>,
     /// Print what would be captured, merged or left for review; change nothing

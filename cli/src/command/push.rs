@@ -23,7 +23,8 @@ const SECRETS_MAX: usize = 50;
 #[command(after_help = "\
 Only what the server does not have is sent; an interrupted push continues where it stopped. Uncommitted
 changes are not sent. Nothing on the server is overwritten: if the workspace moved there, the push
-fails and names the next step. Contents that look like keys or passwords are listed and not sent.
+fails and names the next step. If contents of a workspace look like keys or passwords, the push lists
+them and sends nothing of that workspace.
 
 Examples:
   amalgam push

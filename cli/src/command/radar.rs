@@ -20,10 +20,10 @@ const PAGE: i32 = 500;
 /// Show which open workspaces change the same files, while agents still work
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An overlap is a path that two or more workspaces have changed since each last met the workspace that it is merged into:
-in snapshots, or uncommitted in a mount. For each pair the common lines (or the common keys of JSON) are shown, and
-whether the file would merge cleanly now. Uncommitted changes in a directory are seen once they are captured
-(`amalgam watch`). Nothing is changed.
+An overlap is a path that two or more workspaces have changed, in snapshots or uncommitted in a mount. Changes count since
+the merge base of a workspace and its target, the workspace that it is merged into. For each pair the command shows the
+common lines (or the common keys of JSON), and whether the file would merge cleanly now. Uncommitted changes in a directory
+are seen once they are captured (`amalgam watch`). Nothing is changed.
 
 Examples:
   amalgam radar
@@ -34,7 +34,7 @@ pub struct Radar {
     /// Show only paths that start with this
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
-    /// Only overlaps of this workspace
+    /// Show only overlaps of this workspace
     #[arg(short, long, value_name = "WORKSPACE")]
     workspace: Option<String>,
     /// Do not compare contents: no lines, no keys, no trial merges

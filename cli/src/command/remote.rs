@@ -67,7 +67,7 @@ struct Add {
     /// When to sync: auto (when either side changes), a number of seconds, or manual
     #[arg(long, value_name = "auto|SECONDS|manual", default_value = "auto", value_parser = SyncMode::parse)]
     sync: SyncMode,
-    /// Sync only workspaces with this name; * stands for any characters, ! before it leaves them out. Can be repeated
+    /// Sync only workspaces with this name; * stands for any characters, ! before it leaves them out; repeatable
     #[arg(long = "workspace", value_name = "PATTERN")]
     workspaces: Vec<String>,
     /// The key; other users of this machine can see arguments, so `amalgam login` is better

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
+use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
 use super::conflicts;
@@ -83,6 +84,7 @@ impl Restore {
             session.output.done("nothing was chosen, nothing was changed")?;
             return Ok(Exit::OK);
         }
+        let named = choice.paths.clone();
         let request = v1::RestoreDirectoryRequest {
             name: place.directory.name,
             revision: revision.clone(),
@@ -95,7 +97,8 @@ impl Restore {
         };
         let mut plan = Vec::new();
         let call = client.directories.restore_directory(request);
-        let result = drive_with(&session.output, call, |part| plan.extend(part.changes)).await?;
+        let mut result = drive_with(&session.output, call, |part| plan.extend(part.changes)).await?;
+        mark_ignored(&mut result.notices, &named);
         if self.dry_run {
             session.output.page();
             say_plan(&mut session.output, &plan)?;
@@ -110,6 +113,15 @@ impl Restore {
         }
         warn(&mut session.output, &result.warnings)?;
         report_notices(&mut session.output, &result.notices)
+    }
+}
+
+/// Turns the notices about ignored paths that were named, or contain a named one, into failures: these were not restored.
+fn mark_ignored(notices: &mut [v1::Notice], named: &[Bytes]) {
+    for notice in notices.iter_mut().filter(|notice| notice.kind() == v1::NoticeKind::Ignored) {
+        let mut rests = named.iter().filter_map(|path| path.strip_prefix(&notice.path[..]));
+        let is_named = rests.any(|rest| rest.is_empty() || rest.first() == Some(&b'/'));
+        notice.failure |= is_named;
     }
 }
 

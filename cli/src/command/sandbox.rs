@@ -84,7 +84,7 @@ struct Rm {
     keep_workspace: bool,
 }
 
-/// Show what happened to a sandbox
+/// Show the log of a sandbox: its start, its end, failures
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam sandbox logs try -n 20")]
 struct Logs {
@@ -103,7 +103,7 @@ struct Stats {
     sandbox: String,
 }
 
-/// List what sandboxes can be started from
+/// List templates: the root directories that sandboxes can be started with
 ///
 /// The files of a label below `templates/` are the root directory of a sandbox, read-only: an imported image, for example, or a snapshot
 /// after the set-up. `snapshot:REV` names any other snapshot.

@@ -57,21 +57,27 @@ impl SandboxCalls {
 
     /// Returns the ids of the sandboxes with a name that are in a state, or in any state if `state` is empty.
     pub async fn with_name(&mut self, name: &str, state: &str) -> Result<BTreeSet<String>, CliError> {
-        let mut ids = BTreeSet::new();
+        let listed = self.list(name, state).await?;
+        Ok(listed.into_iter().filter(|sandbox| sandbox.name == name).map(|sandbox| sandbox.id).collect())
+    }
+
+    /// Returns all sandboxes whose names begin with a prefix and that are in a state, or in any state if `state` is empty.
+    pub async fn list(&mut self, name_prefix: &str, state: &str) -> Result<Vec<v1::Sandbox>, CliError> {
+        let (mut found, mut ids) = (Vec::new(), BTreeSet::new());
         let mut page = 1;
         loop {
             let request = v1::ListSandboxesRequest {
                 page,
                 limit: PAGE_SIZE,
                 state: state.to_owned(),
-                name_prefix: name.to_owned(),
+                name_prefix: name_prefix.to_owned(),
             };
             let listed = self.client.list_sandboxes(request).await.map_err(failure)?.into_inner();
             let is_last = i64::from(page) * i64::from(PAGE_SIZE) >= listed.total || listed.items.is_empty();
-            let named = listed.items.into_iter().filter(|sandbox| sandbox.name == name);
-            ids.extend(named.map(|sandbox| sandbox.id));
+            // A sandbox that is created meanwhile moves another one to the next page.
+            found.extend(listed.items.into_iter().filter(|sandbox| ids.insert(sandbox.id.clone())));
             if is_last {
-                return Ok(ids);
+                return Ok(found);
             }
             page += 1;
         }

@@ -49,10 +49,10 @@ pub struct Shell {
     /// The working directory, absolute or below /workspace
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true)]
     cwd: String,
-    /// An environment variable: NAME=VALUE, or NAME for the value here; repeatable
+    /// An environment variable: NAME=VALUE, or NAME alone to pass on its local value; repeatable
     #[arg(short = 'e', long = "env", value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// A secret: NAME for the value of a variable here, NAME=@FILE for that of a file; repeatable
+    /// A secret: NAME for the value of the local environment variable, NAME=@FILE for the contents of a file; repeatable
     #[arg(long = "secret", value_name = "NAME[=@FILE]")]
     secrets: Vec<String>,
 }

@@ -34,9 +34,9 @@ const UNWRITTEN_MAX: usize = 5;
 /// Show what changed since the last snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-M: contents changed; A: added; D: deleted; R: renamed; m: only permissions, owner or attributes changed. A directory
-that was added, deleted or renamed as a whole is one line. Changes in .git are counted in one line. The command
-prints at most 100 lines; -v lists every path.
+M: contents changed; A: added; D: deleted; R: renamed; m: only permissions, owner, attributes or hard links changed.
+A directory that was added, deleted or renamed as a whole is one line. Changes in .git are counted in one line. The
+command prints at most 100 lines; -v lists every path.
 
 Examples:
   amalgam status

@@ -49,9 +49,9 @@ enum WebhookCommand {
     Replay(Replay),
 }
 
-/// The place of the catalog.
+/// The options that find the catalog of a server.
 #[derive(Debug, Args)]
-struct Place {
+struct CatalogArgs {
     /// The data directory of the server; without it the server of the local store
     #[arg(long, value_name = "DIR", env = "AMALGAM_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
@@ -79,7 +79,7 @@ struct Create {
     #[arg(long, value_name = "PROJECT", default_value = "default")]
     project: String,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// List all webhooks
@@ -87,7 +87,7 @@ struct Create {
 #[command(after_help = "Examples:\n  amalgam webhook ls\n  amalgam webhook ls --data /srv/amalgam")]
 struct Ls {
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// Delete a webhook with its deliveries
@@ -97,7 +97,7 @@ struct Rm {
     /// The id of the webhook: 16 characters
     id: String,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// Send the event webhook.test, and wait for the result
@@ -110,7 +110,7 @@ struct Test {
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// List the deliveries of a webhook, newest first
@@ -126,7 +126,7 @@ struct Deliveries {
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: u32,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 /// Make a delivery again, and wait for the result
@@ -141,7 +141,7 @@ struct Replay {
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
-    place: Place,
+    place: CatalogArgs,
 }
 
 impl Webhook {
@@ -166,7 +166,7 @@ impl Webhook {
     }
 }
 
-impl Place {
+impl CatalogArgs {
     async fn catalog(&self, session: &Session) -> Result<Catalog, CliError> {
         open_server_catalog(self.cluster.as_deref(), self.data.as_deref().unwrap_or(session.home())).await
     }

@@ -24,7 +24,7 @@ pub struct RemoteState {
     pub next_try: i64,
     /// Why the last round failed; empty if it did not.
     pub problem: String,
-    /// What to do about it.
+    /// The advice that is printed with the problem.
     pub hint: String,
     /// The results for workspaces, by name.
     pub workspaces: BTreeMap<String, WorkspaceState>,
@@ -49,17 +49,17 @@ pub struct WorkspaceState {
     pub synced: String,
     /// When something was last sent, received or merged, in nanoseconds since 1970.
     pub changed: i64,
-    /// What came of the last round.
+    /// The result of the last round.
     pub outcome: SyncOutcome,
     /// Files in conflict after the last merge.
     pub conflicts: u64,
     /// Why it failed.
     pub problem: String,
-    /// What to do about it.
+    /// The advice that is printed with the problem.
     pub hint: String,
 }
 
-/// What came of syncing a workspace.
+/// The result of syncing a workspace or a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncOutcome {

@@ -118,16 +118,23 @@ impl Agent {
     }
 }
 
-/// Removes the entries with a command of this program, and events that become empty. Returns whether there were any.
+/// Removes the hooks with a command of this program, and entries and events that become empty. Returns whether there were any.
 fn take_out(root: &mut Node) -> bool {
     let mut was_there = false;
     let Some(hooks) = root.get_mut("hooks") else { return false };
     if let Node::Object(events) = hooks {
         for (_, event) in events.iter_mut() {
             let Node::Array(entries) = event else { continue };
-            let before = entries.len();
-            entries.retain(|entry| !entry.mentions(MARK));
-            was_there |= entries.len() < before;
+            entries.retain_mut(|entry| {
+                if !entry.mentions(MARK) {
+                    return true;
+                }
+                was_there = true;
+                // Hooks of others can be in the same entry.
+                let Some(Node::Array(group)) = entry.get_mut("hooks") else { return false };
+                group.retain(|hook| !hook.mentions(MARK));
+                !group.is_empty()
+            });
         }
         if was_there {
             events.retain(|(_, event)| !event.is_empty());
@@ -181,5 +188,24 @@ mod tests {
         let left: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
         assert_eq!(left["hooks"]["PreToolUse"], mine["hooks"]["PreToolUse"]);
         assert_eq!(left["model"], "m");
+    }
+
+    #[test]
+    fn hooks_of_others_in_the_same_entry_stay() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = Agent::Claude.file(directory.path());
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a directory");
+        let own = json!({"type": "command", "command": Agent::Claude.command("amalgam")});
+        let other = json!({"type": "command", "command": "lint"});
+        let with = |hooks: Value| json!({"hooks": {"PreToolUse": [{"matcher": "*", "hooks": hooks}]}});
+        fs::write(&file, with(json!([own, other])).to_string()).expect("a file");
+        let read = || -> Value { serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON") };
+        Agent::Claude.install(&file, "amalgam").expect("installed again");
+        let installed = read();
+        let entries = &installed["hooks"]["PreToolUse"];
+        assert_eq!(entries[0]["hooks"], json!([other]));
+        assert_eq!(entries.as_array().map(Vec::len), Some(2), "{entries}");
+        assert!(Agent::Claude.remove(&file).expect("removed"));
+        assert_eq!(read(), with(json!([other])));
     }
 }

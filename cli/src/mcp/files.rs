@@ -35,7 +35,7 @@ pub struct StoreFiles<'a> {
 }
 
 /// A workspace, and its directory on the host if it has one.
-struct Place {
+struct WorkspaceFiles {
     workspace: String,
     directory: Option<PathBuf>,
 }
@@ -49,7 +49,7 @@ impl StoreFiles<'_> {
         connected.map_err(|error| error.to_string())
     }
 
-    async fn place(&self, client: &mut Client, name: Option<&str>) -> Result<Place, String> {
+    async fn place(&self, client: &mut Client, name: Option<&str>) -> Result<WorkspaceFiles, String> {
         use std::os::unix::ffi::OsStrExt as _;
         let of_host = |path: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(path));
         let Some(name) = name else {
@@ -57,13 +57,13 @@ impl StoreFiles<'_> {
             let found = client.directories.find_directory(v1::FindDirectoryRequest { path }).await.map_err(said)?;
             let found = found.into_inner();
             let directory = found.directory.map(|directory| of_host(&directory.path));
-            return Ok(Place { workspace: found.workspace.unwrap_or_default().name, directory });
+            return Ok(WorkspaceFiles { workspace: found.workspace.unwrap_or_default().name, directory });
         };
         let request = v1::GetWorkspaceRequest { name: workspace_name(name) };
         let found = client.workspaces.get_workspace(request).await.map_err(said)?.into_inner();
         let workspace = found.workspace.unwrap_or_default();
         let directory = workspace.directories.first().map(|directory| of_host(&directory.path));
-        Ok(Place { workspace: workspace.name, directory })
+        Ok(WorkspaceFiles { workspace: workspace.name, directory })
     }
 
     /// Reads lines of a file, or lists a directory.

@@ -278,7 +278,8 @@ fn a_workspace_is_published_by_itself_on_a_commit() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let shown = said(&scratch, "amalgam ws show ann; cd ../ann; amalgam status; amalgam queue");
-    assert_eq!(shown.matches("into main after each commit; last ").count(), 3, "{shown}");
+    // A second look at the same commit may have found nothing new by now.
+    assert_eq!(shown.matches("into main after each commit; ").count(), 3, "{shown}");
     let told = said(&scratch, "amalgam publish ann --manual; amalgam ws show ann");
     assert!(told.contains("when somebody asks for it") && !told.contains("Published"), "{told}");
     for (arguments, why) in [

@@ -69,6 +69,31 @@ fn a_mount_and_a_capture_fold_alike() {
 }
 
 #[test]
+fn hard_links_that_were_made_or_broken_are_changes() {
+    let scratch = Scratch::new();
+    scratch.run("echo pair > a; ln a b; echo same > c; echo same > d; amalgam init -q");
+    let (said, code) = all(&scratch, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+    scratch.run("cp -p a new; mv new a; ln -f c d");
+    // The second one finds what the first one found.
+    for _ in 0..2 {
+        let (said, code) = all(&scratch, "amalgam status --exit-code");
+        assert_eq!(code, 4, "{said}");
+        for line in ["m a", "m b", "m c", "m d"] {
+            assert!(said.lines().any(|found| found == line), "{line}: {said}");
+        }
+    }
+    scratch.run("amalgam undo -q");
+    assert_eq!(scratch.run("stat -c %h a b c d"), "2\n2\n1\n1\n");
+    let (said, code) = all(&scratch, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+    // A name outside of the directory is no change.
+    scratch.run("ln c ../outside");
+    let (said, code) = all(&scratch, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
 fn git_alone_is_no_change() {
     let scratch = repository();
     scratch.run("git add -A; git commit -qm more");
@@ -281,6 +306,19 @@ fn parts_of_files_are_restored_as_chosen_and_can_be_undone() {
     assert_eq!(scratch.run("grep -c 'two\\|twenty-nine' a"), "2\n");
     assert_eq!(all(&scratch, "echo q | amalgam restore -p -q; test -e gone").1, 1);
     assert_eq!(all(&scratch, "amalgam restore -p --no-input").1, 2);
+}
+
+#[test]
+fn a_new_directory_is_removed_as_a_whole_or_file_by_file() {
+    let scratch = Scratch::new();
+    scratch.run("echo x > kept; amalgam init -q; mkdir new; echo a > new/a; echo b > new/b; echo c > new-c");
+    let (said, code) = all(&scratch, "printf 'y\\nn\\n' | amalgam restore -p");
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("remove new with everything in it [") && !said.contains("remove new/a"), "{said}");
+    assert_eq!(scratch.run("ls; amalgam undo -q; ls new"), "kept\nnew-c\na\nb\n");
+    let (said, code) = all(&scratch, "printf 'n\\ny\\nn\\nn\\n' | amalgam restore -p");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(scratch.run("ls new; ls"), "b\nkept\nnew\nnew-c\n");
 }
 
 #[test]

@@ -147,3 +147,17 @@ fn a_unit_of_systemd_starts_the_watch_without_any_command() {
     kill_process(id, Signal::TERM).expect("it runs");
     assert!(process.wait().expect("it ends").success());
 }
+
+#[test]
+fn a_watched_directory_with_an_ignored_file_is_not_removed() {
+    let scratch = Scratch::new();
+    scratch.run("echo .env > .amalgamignore; amalgam init; amalgam fork try --dir ../try");
+    scratch.run("cd ../try; echo KEY > .env; amalgam watch --background --quiet-for 50ms; echo one > one");
+    until("one is committed", || scratch.output("cd ../try; amalgam show @:one").status.success());
+    let refused = scratch.output("amalgam ws rm try --dir");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("ignored path"), "{said}");
+    assert!(scratch.path().join("try/.env").exists());
+    scratch.run("rm ../try/.env; amalgam ws rm try --dir");
+    assert!(!scratch.path().join("try").exists());
+}

@@ -225,6 +225,25 @@ fn what_rules_leave_out_stays_on_the_disk_through_undo_and_redo() {
 }
 
 #[test]
+fn a_restore_that_skips_an_ignored_path_says_so() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "mkdir big; echo x >big/x; echo a >a; amalgam init; echo /big/ >.amalgamignore");
+    shell(&scratch, &place, "amalgam commit; echo y >big/x");
+    for named in ["big", "big/x"] {
+        let (said, code) = say(&scratch, &place, &format!("amalgam restore @~ -- {named}"));
+        assert_eq!(code, 3, "{said}");
+        assert!(said.contains("nothing was changed") && said.contains("skipped big: "), "{said}");
+        assert!(said.contains("ignore rules exclude it"), "{said}");
+    }
+    assert_eq!(read(&scratch, "big/x"), "y\n");
+    // Ignored paths that are not named are no failure.
+    let (said, code) = say(&scratch, &place, "amalgam restore @~");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(read(&scratch, "big/x"), "y\n");
+}
+
+#[test]
 fn a_dry_run_counts_what_the_restore_writes() {
     let scratch = Scratch::new();
     let place = scratch.project();

@@ -90,6 +90,31 @@ fn what_cannot_be_read_is_reported_and_the_rest_is_done() {
     assert_eq!(kit.run(&["show", "@:unreadable"]).ends(0).out, "three more\n");
 }
 
+#[test]
+fn a_directory_that_cannot_be_read_after_a_killed_restore_refuses_no_command() {
+    let kit = Kit::new();
+    kit.write("closed/inside", "one\n");
+    kit.write("other/file", "two\n");
+    kit.run(&["init"]).ends(0);
+    kit.run(&["stop"]).ends(0);
+    let left = "other/.amalgam-tmp.0000000000000001-00000000";
+    kit.write(left, "half\n");
+    let note = kit.path("store/directories/1.writing");
+    fs::write(&note, "token 0000000000000001\0closed\0other").expect("written");
+    kit.own("store".as_ref());
+    let set = |mode| {
+        fs::set_permissions(kit.work().join("closed"), fs::Permissions::from_mode(mode)).expect("it is there");
+    };
+    set(0o000);
+    let partly = kit.run(&["status"]).ends(3);
+    assert!(partly.err.contains("skipped closed: permission denied\n"), "{}", partly.err);
+    assert!(!kit.work().join(left).exists(), "the others are cleaned up");
+    assert!(note.exists(), "the rest follows");
+    set(0o755);
+    kit.run(&["status"]).ends(0);
+    assert!(!note.exists());
+}
+
 /// A small file system of its own, without privilege: a user and mount namespace.
 fn on_a_small_disk(kit: &Kit, script: &str) -> Option<(i32, String)> {
     let unshare = ["-c", "unshare --user --map-root-user --mount true"];

@@ -1,6 +1,7 @@
 //! Which directory belongs to which workspace, and what is refused.
 
 use std::fs;
+use std::path::Path;
 
 use super::kit::Kit;
 
@@ -119,4 +120,26 @@ fn a_new_workspace_does_not_get_the_directory_of_one_that_was_undone() {
     fs::write(kit.path("second").join("file"), "two\n").expect("written");
     let done = kit.run_in(&kit.path("second"), &["status"]).ends(0);
     assert!(done.out.contains("file"), "{}", done.out);
+}
+
+#[test]
+fn a_commit_of_a_newly_attached_directory_is_refused_and_the_files_of_the_workspace_stay() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    kit.run(&["init", "--workspace", "main"]).ends(0);
+    kit.write("other", "two\n");
+    kit.run(&["commit"]).ends(0);
+    kit.run(&["ws", "detach", "main"]).ends(0);
+    let empty = kit.path("empty");
+    fs::create_dir(&empty).expect("a directory");
+    kit.own(Path::new("empty"));
+    kit.run_in(&empty, &["ws", "attach", "--workspace", "main"]).ends(0);
+    let refused = kit.run_in(&empty, &["commit"]).ends(6);
+    assert!(refused.err.contains("restore @"), "{}", refused.err);
+    assert_eq!(kit.run_in(&empty, &["show", "@:file"]).ends(0).out, "one\n");
+    kit.run_in(&empty, &["restore", "@"]).ends(0);
+    assert_eq!(fs::read_to_string(empty.join("other")).expect("it is there"), "two\n");
+    fs::write(empty.join("file"), "three\n").expect("written");
+    kit.run_in(&empty, &["commit"]).ends(0);
+    assert_eq!(kit.run_in(&empty, &["show", "@:file"]).ends(0).out, "three\n");
 }

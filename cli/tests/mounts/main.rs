@@ -380,6 +380,25 @@ fn a_restore_while_files_are_open_gives_the_path_a_new_file() {
 }
 
 #[test]
+fn the_number_of_hard_links_is_right_after_undo_and_redo() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    mounted(&scratch);
+    scratch.run("cd ../try; ln a b; amalgam commit -q -m two");
+    // Names in the same directory and in another one, looked at before and after each step.
+    for name in ["c", "d/c"] {
+        scratch.run(&format!("cd ../try; ln a {name}"));
+        let count = "stat -c %h a";
+        let seen = scratch.run(&format!("cd ../try; {count}; amalgam undo -q; {count}; amalgam redo -q; {count}"));
+        assert_eq!(seen, "3\n2\n3\n", "{name}");
+        scratch.run("cd ../try; amalgam undo -q");
+    }
+    scratch.run("amalgam umount try");
+}
+
+#[test]
 fn a_shell_stays_in_its_directory_through_a_restore() {
     if !can_mount() {
         return;

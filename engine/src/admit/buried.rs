@@ -25,6 +25,13 @@ impl WriteSession {
         Ok(())
     }
 
+    /// Removes the tombstone of a chunk, so that its bytes can be admitted: the sender has stored them again.
+    pub fn unbury(&self, id: ObjectId) -> Result<()> {
+        self.buried().lock().remove(&id);
+        let key = Bytes::copy_from_slice(&tombstone_key(id));
+        self.store().inspect().edit(vec![RowEdit { family: Family::Tombstones, key, value: None }])
+    }
+
     /// Writes the tombstones of chunks that are not in the store.
     pub fn write_tombstones(&self) -> Result<()> {
         let mut edits = Vec::new();

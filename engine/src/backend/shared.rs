@@ -1,12 +1,12 @@
-//! Collection of a store that several processes share: what the sessions and pins of each process hold, and what the collector learns
-//! of it. A backend of one process needs none of this.
+//! Collection of a store that several processes share: each process reports the objects that its sessions and pins keep, and the
+//! collector deletes none of them. A backend of one process needs none of this.
 
 use std::time::Duration;
 
 use super::Epoch;
 use crate::id::ObjectId;
 
-/// What the sessions and pins of a process hold.
+/// The epoch and the objects that the sessions and pins of a process keep from collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// The epoch of the oldest open session.

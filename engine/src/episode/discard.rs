@@ -25,29 +25,45 @@ impl Episodes {
     /// still listed in that state, and a second call finishes it.
     pub fn drop_episode(&self, name: &EpisodeName, context: &OperationContext) -> Result<u64> {
         let mut steps = 0;
+        let mut is_begun = false;
         loop {
-            let dropped = self.drop_part(name, DROP_PAGE, context)?;
+            let dropped = self.drop_page(name, DROP_PAGE, context, is_begun)?;
             steps += dropped.steps;
             if dropped.is_done {
                 return Ok(steps);
             }
+            is_begun = true;
         }
     }
 
     /// Removes at most `steps_max` steps of an episode in one transaction, for callers that show progress or may stop.
     pub fn drop_part(&self, name: &EpisodeName, steps_max: usize, context: &OperationContext) -> Result<Dropped> {
+        self.drop_page(name, steps_max, context, false)
+    }
+
+    /// Removes at most `steps_max` steps of an episode in one transaction. A drop that `is_begun` ends where the episode is not being
+    /// dropped any more: another caller has finished it, and the name may belong to a new episode.
+    fn drop_page(
+        &self,
+        name: &EpisodeName,
+        steps_max: usize,
+        context: &OperationContext,
+        is_begun: bool,
+    ) -> Result<Dropped> {
         // The request id belongs to the final transaction.
         let part = OperationContext { request: None, ..context.clone() };
         let limit = steps_max.clamp(1, REFS_PER_TRANSACTION_MAX);
         trying(|| {
-            let Some(episode) = self.find(name)? else {
-                if let Some(request) = &context.request
-                    && self.store.find_request(request)?.is_some()
-                {
-                    return Ok(Dropped { steps: 0, is_done: true });
-                }
-                return Err(self.absent(name)?);
-            };
+            let done = Dropped { steps: 0, is_done: true };
+            // The name of an episode that this request has dropped may belong to a new one.
+            if context.done_before(&self.store)?.is_some() {
+                return Ok(done);
+            }
+            let found = self.find(name)?;
+            if is_begun && found.as_ref().is_none_or(|episode| episode.state != EpisodeState::Dropping) {
+                return Ok(done);
+            }
+            let Some(episode) = found else { return Err(self.absent(name)?) };
             let record = |after| Step { name: name.reference(), before: Some(episode.value().clone()), after };
             match episode.state {
                 EpisodeState::Kept => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::moves::AdmitMove;
 use crate::diff::{Change, DiffOptions, Kinds, What, find_renames};
 use crate::directory;
 use crate::error::Result;
@@ -45,13 +46,14 @@ pub(super) fn is_directory(entry: &Entry) -> bool {
 }
 
 /// Computes the changes of both sides. Searches for similar renames only if the other side changed an entry that could follow
-/// them.
+/// them. A rename that no change of the other side may follow counts as a removal and an addition.
 pub(super) fn two_sides(
     store: &Store,
     base: Option<RootId>,
     [ours, theirs]: [RootId; 2],
     options: &RenameOptions,
     is_fixed: &dyn Fn(&TreePath) -> bool,
+    moves: Option<&dyn AdmitMove>,
 ) -> Result<([Side; 2], [RenameSearch; 2])> {
     let exact = |side| -> Result<Side> {
         Ok(Side::new(find_renames(store, base, Some(side), DiffOptions::default(), Kinds::Apart)?, is_fixed))
@@ -75,6 +77,9 @@ pub(super) fn two_sides(
             side.open(store, &from, false)?;
         }
         side.find_dir_renames();
+        if let Some(moves) = moves {
+            side.split_refused(store, moves)?;
+        }
     }
     // A directory that both sides renamed applies to neither: each side's own placement counts.
     let both: Vec<_> =
@@ -175,6 +180,25 @@ impl Side {
             } else {
                 self.changes.insert(from, SideChange { before, after: None });
                 self.added.insert(to.path, to.entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns renames of entries to paths where changes of the other side may not follow them into removals and additions.
+    /// Directory renames stay: each entry that would follow one is asked about by itself.
+    fn split_refused(&mut self, store: &Store, moves: &dyn AdmitMove) -> Result<()> {
+        let moved = self.moved.iter().filter(|(from, to)| !moves.admits_below(from, to));
+        let moved: Vec<_> = moved.map(|(from, _)| from.clone()).collect();
+        for from in &moved {
+            self.open(store, from, true)?;
+        }
+        for (from, change) in &mut self.changes {
+            let is_refused = |after: &mut PathEntry| after.path != *from && !moves.admits(from, &after.path);
+            if !is_directory(&change.before)
+                && let Some(PathEntry { path, entry }) = change.after.take_if(is_refused)
+            {
+                self.added.insert(path, entry);
             }
         }
         Ok(())

@@ -83,7 +83,7 @@ impl Queue {
         let mut line = TargetLine::begin(self, head, &session, None)?;
         let untested =
             QueueEntry { options: super::QueueOptions { test: Vec::new(), ..entry.options.clone() }, ..entry.clone() };
-        line.merge_or_put_aside(&untested, policy, context)
+        line.merge_or_set_aside(&untested, policy, context)
     }
 
     fn try_fold(&self, target: &WorkspaceName, policy: &dyn MergePolicy, context: &OperationContext) -> Result<Fold> {
@@ -97,7 +97,7 @@ impl Queue {
         let mut line = TargetLine::begin(self, workspace.head, &session, ancestors)?;
         let mut done = Vec::with_capacity(entries.len());
         for entry in &entries {
-            done.push(line.merge_or_put_aside(entry, policy, context)?);
+            done.push(line.merge_or_set_aside(entry, policy, context)?);
         }
         let TargetLine { head, root, ancestors, pins, reviews, .. } = line;
         let committed = without_cancellation(|| {
@@ -194,10 +194,10 @@ impl Queue {
         if !entry.options.ends || outcome.is_left() || !refused.is_empty() || entry.source == entry.target {
             return Ok(false);
         }
-        let is_put_aside = |other: &Folded| {
+        let is_set_aside = |other: &Folded| {
             other.entry.source == entry.source && (other.outcome.is_left() || !other.refused.is_empty())
         };
-        if done.iter().any(is_put_aside) {
+        if done.iter().any(is_set_aside) {
             return Ok(false);
         }
         Ok(self.workspaces.find(&entry.source)?.is_some_and(|source| source.head == Some(entry.snapshot)))

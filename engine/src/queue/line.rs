@@ -84,7 +84,7 @@ impl<'a> TargetLine<'a> {
     }
 
     /// Merges an entry. If that fails because of the entry itself, the entry becomes a review.
-    pub(super) fn merge_or_put_aside(
+    pub(super) fn merge_or_set_aside(
         &mut self,
         entry: &QueueEntry,
         policy: &dyn MergePolicy,
@@ -93,7 +93,7 @@ impl<'a> TargetLine<'a> {
         match self.merge(entry, policy, context) {
             Err(error) if concerns_entry_only(&error) => {
                 let (made, reason) = (Vec::new(), error.to_string());
-                self.put_aside(entry, &[], made, reason)
+                self.set_aside(entry, &[], made, reason)
             }
             other => other,
         }
@@ -107,7 +107,7 @@ impl<'a> TargetLine<'a> {
             let changes = diff_roots(store, None, Some(theirs), DiffOptions::default())?.into_changes()?;
             let refused = admission::refusals(entry, &changes, policy)?;
             if !refused.is_empty() {
-                return self.put_refused_aside(entry, &[], refused);
+                return self.set_refused_aside(entry, &[], refused);
             }
             if let Some(put) = self.failed_test(entry, theirs, &[], &[], policy)? {
                 return Ok(put);
@@ -124,7 +124,7 @@ impl<'a> TargetLine<'a> {
         let refused = admission::refusals(entry, &changes, policy)?;
         if !refused.is_empty() {
             if !policy.takes_rest(entry) {
-                return self.put_refused_aside(entry, &start.snapshots, refused);
+                return self.set_refused_aside(entry, &start.snapshots, refused);
             }
             return self.merge_permitted(entry, &start, theirs, &changes, refused, policy, context);
         }
@@ -156,7 +156,7 @@ impl<'a> TargetLine<'a> {
             None => self.merge_in_full(entry, start, [ours, theirs], &*contents, &options, policy)?,
         };
         if !made.conflicts.is_empty() && !entry.options.keep_conflicts {
-            let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
+            let mut put = self.set_aside(entry, &start.snapshots, made.conflicts, reason)?;
             put.files = made.files;
             return Ok(put);
         }
@@ -230,13 +230,13 @@ impl<'a> TargetLine<'a> {
     }
 
     /// Turns an entry with refused changes into a review.
-    fn put_refused_aside(
+    fn set_refused_aside(
         &mut self,
         entry: &QueueEntry,
         bases: &[SnapshotId],
         refused: Vec<RefusedChange>,
     ) -> Result<Folded> {
-        let put = self.put_aside(entry, bases, Vec::new(), admission::reason(&refused))?;
+        let put = self.set_aside(entry, bases, Vec::new(), admission::reason(&refused))?;
         Ok(Folded { refused, ..put })
     }
 
@@ -413,13 +413,13 @@ impl<'a> TargetLine<'a> {
         let _pin = self.queue.store().hold(tree)?;
         match policy.test(entry, tree)? {
             TestVerdict::Passed => Ok(None),
-            TestVerdict::Failed(reason) => self.put_aside(entry, bases, conflicts.to_vec(), reason).map(Some),
+            TestVerdict::Failed(reason) => self.set_aside(entry, bases, conflicts.to_vec(), reason).map(Some),
             TestVerdict::NotStarted(reason) => Ok(Some(Folded::new(entry, EntryOutcome::Refused(reason), Vec::new()))),
         }
     }
 
     /// Turns an entry into a review.
-    fn put_aside(
+    fn set_aside(
         &mut self,
         entry: &QueueEntry,
         bases: &[SnapshotId],

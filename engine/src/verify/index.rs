@@ -10,6 +10,8 @@ use crate::id::{ObjectId, ObjectKind};
 
 /// Page size for reading rows of the index and of records, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
+/// Number of first bytes in which numbers and hashes differ.
+const DISTINCT_BYTES: usize = 8;
 const PARTS: u16 = 16;
 const BUCKETS: usize = 1 << 16;
 
@@ -132,7 +134,12 @@ pub(super) fn each_row(
             PageEnd::Room => {}
             PageEnd::Damaged { why } => {
                 unreadable.push(why);
-                match further(&from, steps) {
+                // Names can have any number of first bytes in common.
+                let distinct = match family {
+                    Family::Refs | Family::Requests => from.len(),
+                    _ => from.len().min(DISTINCT_BYTES),
+                };
+                match further(&from[..distinct], steps) {
                     Some(next) if until.is_none_or(|until| &next[..] < until) => from = next,
                     _ => return Ok(dedup(unreadable)),
                 }
@@ -147,10 +154,43 @@ fn dedup(mut whys: Vec<String>) -> Vec<String> {
     whys
 }
 
-/// Returns a key some distance after another one.
+/// Returns a key some distance after another one: 2 to the power of `steps` is added to its bytes as one big-endian number. Returns
+/// `None` after the last key.
 fn further(key: &[u8], steps: u32) -> Option<Vec<u8>> {
-    let mut first = [0; 8];
-    first.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
-    let next = u64::from_be_bytes(first).checked_add(1_u64.checked_shl(steps)?)?;
-    Some(next.to_be_bytes().to_vec())
+    let mut next = key.to_vec();
+    next.resize(key.len().max(DISTINCT_BYTES), 0);
+    let mut at = next.len().checked_sub(1 + steps as usize / 8)?;
+    let (sum, mut carry) = next[at].overflowing_add(1 << (steps % 8));
+    next[at] = sum;
+    while carry {
+        at = at.checked_sub(1)?;
+        (next[at], carry) = next[at].overflowing_add(1);
+    }
+    Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distance_is_added_at_the_end_of_a_key() {
+        assert_eq!(further(b"", 0), Some(vec![0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(further(&[0, 0, 0, 0, 0, 0, 1, 255], 0), Some(vec![0, 0, 0, 0, 0, 0, 2, 0]));
+        assert_eq!(further(b"workspace/a", 8), Some(b"workspace0a".to_vec()));
+        assert_eq!(further(&[255; 8], 0), None);
+        assert_eq!(further(b"", 64), None);
+    }
+
+    #[test]
+    fn unreadable_names_hide_few_that_begin_with_the_same_bytes() {
+        let mut key = b"workspace/0100\0".to_vec();
+        for steps in 0.. {
+            key = further(&key, steps).expect("not the last key");
+            if key[..] > b"workspace/0200"[..] {
+                break;
+            }
+        }
+        assert!(key[..] < b"workspace/0301"[..], "{}", key.escape_ascii());
+    }
 }

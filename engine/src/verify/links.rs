@@ -1,4 +1,5 @@
-//! Checks the hard links of a tree: every listed name exists and is in its group, and no group has a single name.
+//! Checks the hard links of a tree: every listed name exists and is in its group, no group has a single name, and all names of a
+//! group have equal entries.
 
 use crate::directory;
 use crate::error::Result;
@@ -20,19 +21,21 @@ pub(super) fn broken_rule(store: &Store, root: RootId) -> Result<Option<Malforme
 
 fn broken_map(store: &Store, root: &Root, links: LinksId) -> Result<Option<Malformed>> {
     const SINGLE: Malformed = Malformed::Rule("a hard link with a single name");
-    let (mut group, mut names) = (None, 2);
+    let (mut first, mut names): (Option<Entry>, u64) = (None, 2);
     for member in Items::<Links>::all(store, Some(links.object()))? {
         let member = member?;
-        if find(store, root, &member.path)?.and_then(|entry| entry.link()) != Some(member.group) {
-            return Ok(Some(Malformed::Link));
-        }
-        if group != Some(member.group) {
-            if names < 2 {
-                return Ok(Some(SINGLE));
+        let entry = find(store, root, &member.path)?.filter(|entry| entry.link() == Some(member.group));
+        let Some(entry) = entry else { return Ok(Some(Malformed::Link)) };
+        match &first {
+            Some(first) if first.link() == entry.link() => {
+                if *first != entry {
+                    return Ok(Some(Malformed::Rule("names of one file that differ")));
+                }
+                names += 1;
             }
-            (group, names) = (Some(member.group), 0);
+            _ if names < 2 => return Ok(Some(SINGLE)),
+            _ => (first, names) = (Some(entry), 1),
         }
-        names += 1;
     }
     Ok((names < 2).then_some(SINGLE))
 }

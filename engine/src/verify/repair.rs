@@ -40,7 +40,7 @@ pub enum Repaired {
         /// The object.
         id: ObjectId,
     },
-    /// An unreferenced row of an object that the store has a second time was removed.
+    /// An unreferenced row of an object that the store has a second time, or that was purged, was removed.
     Dropped {
         /// The object.
         id: ObjectId,
@@ -145,7 +145,8 @@ impl Work<'_> {
             let misses = match object_index {
                 Some(_) => damaged.is_some(),
                 // Any bytes are a valid chunk: a row indexed under another hash becomes a chunk only if that chunk is wanted.
-                None => !loose.named || wanted.contains(&id),
+                // A row of a purged chunk is a copy that the purge did not find.
+                None => !self.found.buried.contains(&id) && (!loose.named || wanted.contains(&id)),
             };
             if misses && given.insert(id) {
                 let row = IndexValue {

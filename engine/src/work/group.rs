@@ -47,6 +47,12 @@ impl WorkingTree {
         }
     }
 
+    /// Returns the paths of all hard-linked files that were edited since the base, under each of their names. An edit through one
+    /// name leaves the directories of the other names unmodified. May include files whose edits were reverted.
+    pub fn edited_links(&self) -> impl Iterator<Item = &TreePath> {
+        self.state.groups.iter().flat_map(|(_, group)| group.members.iter().map(|(member, ())| member))
+    }
+
     fn has_links(&self) -> bool {
         let stored = self.state.base.root.as_ref().is_some_and(|root| root.links.is_some());
         stored || !self.state.groups.is_empty()

@@ -331,6 +331,34 @@ impl WorkingTree {
         found
     }
 
+    /// Returns the directories that edits put where the directory above them has stored other contents, with their own stored
+    /// contents. For example those that were renamed, or created in place of a removed one. Their unedited entries are not those
+    /// of the base at the same paths.
+    pub fn moved_directories(&self) -> Result<Vec<(TreePath, Option<DirectoryRef>)>> {
+        let mut found = Vec::new();
+        let mut open = vec![(TreePath::root(), &self.state.root)];
+        while let Some((path, dir)) = open.pop() {
+            for (name, child) in dir.edits.iter() {
+                let contents = match child {
+                    Some(Child::Dir(below)) => {
+                        open.push((path.join(name), below));
+                        below.base
+                    }
+                    Some(Child::Clean(Entry { node: Node::Directory(contents), .. })) => *contents,
+                    _ => continue,
+                };
+                let expected = match directory::get(&self.store, dir.base, name)? {
+                    Some(Entry { node: Node::Directory(expected), .. }) => expected,
+                    _ => None,
+                };
+                if contents != expected {
+                    found.push((path.join(name), contents));
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Returns all extended attributes of a path, sorted by name.
     pub fn xattrs(&self, path: impl AsTreePath) -> Result<Vec<Xattr>> {
         let path = path.tree_path()?;

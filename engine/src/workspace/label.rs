@@ -35,7 +35,8 @@ impl LabelName {
         &self.0
     }
 
-    pub(super) fn reference(&self) -> RefName {
+    /// Returns the reference of the label.
+    pub fn reference(&self) -> RefName {
         RefName::new(format!("{LABEL_PREFIX}{}", self.0)).expect("a label's name is a part of a reference's")
     }
 }

@@ -108,7 +108,7 @@ fn outermost(paths: &[TreePath]) -> Vec<TreePath> {
     sorted
 }
 
-/// Returns a tree with the entries of some paths taken from another tree, without what is below them: a directory that both have
+/// Returns a tree with the entries of some paths taken from another tree, but not the entries below them: a directory that both have
 /// keeps its contents and gets the attributes of the other one. A path that the other tree does not have is removed. Directories
 /// keep their times. A path whose directory is missing is skipped. The paths are sorted. A file with several names becomes a
 /// separate file.

@@ -19,7 +19,7 @@ pub(super) struct Plan {
     pub(super) known: HashMap<Oid, SnapshotId>,
 }
 
-/// What to import.
+/// The options of an import: how much history, and which parts.
 pub(super) struct WalkOptions<'a> {
     pub(super) history: GitHistory,
     /// Snapshots whose histories may contain earlier imports.

@@ -35,18 +35,16 @@ fn times(mtime: Time) -> Timestamps {
     }
 }
 
-/// Sets owner, mode and time of an open file or directory, in the order in which none resets another.
-pub(super) fn set_attributes(
-    handle: BorrowedFd<'_>,
-    path: &TreePath,
-    entry: &Entry,
-    mode: u32,
-    report: &mut Report,
-) -> Result<()> {
-    if let Some(owner) = entry.owner() {
-        let (user, group) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-        note_refusal(sys::fchown(handle, Some(user), Some(group)), NOTE_OWNER, path, report)?;
-    }
+/// Sets the owner of an open file or directory. This removes capabilities and set-ID bits, so it comes before extended attributes
+/// and the mode.
+pub(super) fn set_owner(handle: BorrowedFd<'_>, path: &TreePath, entry: &Entry, report: &mut Report) -> Result<()> {
+    let Some(owner) = entry.owner() else { return Ok(()) };
+    let (user, group) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    note_refusal(sys::fchown(handle, Some(user), Some(group)), NOTE_OWNER, path, report)
+}
+
+/// Sets mode and time of an open file or directory, after its owner and its extended attributes.
+pub(super) fn set_mode_and_time(handle: BorrowedFd<'_>, path: &TreePath, entry: &Entry, mode: u32) -> Result<()> {
     sys::fchmod(handle, Mode::from_raw_mode(mode)).map_err(|errno| failed(path, errno))?;
     sys::futimens(handle, &times(entry.mtime)).map_err(|errno| failed(path, errno))
 }

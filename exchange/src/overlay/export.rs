@@ -16,7 +16,7 @@ use amalgam_engine::{LinkGroup, Name, Progress, RootId, Store, TreePath, entry_a
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::attributes::{CAPABILITY, is_of_overlay, set_attributes, set_link_attributes};
+use super::attributes::{CAPABILITY, is_of_overlay, set_link_attributes, set_mode_and_time, set_owner};
 use crate::error::{Error, Result};
 use crate::layer::{LayerChange, LayerSink, write_changes};
 use crate::report::Report;
@@ -296,8 +296,9 @@ impl UpperWriter<'_> {
             at += length;
         }
         file.set_len(size).map_err(writing)?;
+        set_owner(file.as_fd(), path, entry, &mut self.report)?;
         self.set_xattrs(file.as_fd(), path, entry)?;
-        set_attributes(file.as_fd(), path, entry, mode, &mut self.report)
+        set_mode_and_time(file.as_fd(), path, entry, mode)
     }
 
     /// Returns the mode that an entry gets.
@@ -359,8 +360,9 @@ impl UpperWriter<'_> {
             let mode = self.mode(&path, &entry);
             let Some(top) = &self.top else { continue };
             let handle = open_directory(top, &path)?;
+            set_owner(handle.as_fd(), &path, &entry, &mut self.report)?;
             self.set_xattrs(&handle, &path, &entry)?;
-            set_attributes(handle.as_fd(), &path, &entry, mode, &mut self.report)?;
+            set_mode_and_time(handle.as_fd(), &path, &entry, mode)?;
         }
         Ok(self.report)
     }

@@ -47,7 +47,7 @@ impl Route {
 }
 
 /// A route that matches a request, with the values of the fields in its path.
-pub(crate) struct Found {
+pub(crate) struct RouteMatch {
     pub(crate) route: &'static Route,
     pub(crate) fields: Vec<(&'static str, String)>,
 }
@@ -85,7 +85,7 @@ pub(crate) fn routes() -> &'static [Route] {
 }
 
 /// Finds the route of a request. `path` is the part behind the API's root or the name of the project.
-pub(crate) fn find(verb: &Verb, path: &str) -> Result<Found, NoRoute> {
+pub(crate) fn find(verb: &Verb, path: &str) -> Result<RouteMatch, NoRoute> {
     let words: Result<Vec<_>, _> = path
         .split('/')
         .filter(|word| !word.is_empty())
@@ -93,7 +93,7 @@ pub(crate) fn find(verb: &Verb, path: &str) -> Result<Found, NoRoute> {
         .collect();
     let words = words.map_err(|_| NoRoute::Malformed)?;
     let mut others = Vec::new();
-    let mut best: Option<Found> = None;
+    let mut best: Option<RouteMatch> = None;
     for route in routes() {
         let Some(fields) = fitting(&route.parts, &words) else { continue };
         if route.verb != *verb {
@@ -102,7 +102,7 @@ pub(crate) fn find(verb: &Verb, path: &str) -> Result<Found, NoRoute> {
         }
         // The route with the fewest fields wins: `operations/undo` also matches `operations/{name}`.
         if best.as_ref().is_none_or(|best| best.fields.len() > fields.len()) {
-            best = Some(Found { route, fields });
+            best = Some(RouteMatch { route, fields });
         }
     }
     others.dedup();

@@ -72,10 +72,11 @@ impl StoreCalls {
         Ok(())
     }
 
-    /// Commits the files of a directory. Returns whether all of them could be read.
+    /// Commits the files of a directory. Looks at each of them, watched or not, and returns whether all could be read.
     async fn capture(&self, directory: &str, why: &str) -> Result<bool, Status> {
         let (name, message) = (directory.to_owned(), why.to_owned());
-        let message = v1::CaptureDirectoryRequest { name, message, ..v1::CaptureDirectoryRequest::default() };
+        let message =
+            v1::CaptureDirectoryRequest { name, message, all: true, ..v1::CaptureDirectoryRequest::default() };
         let mut progress = self.directories().capture_directory(self.request(message)).await?.into_inner();
         while let Some(told) = progress.message().await? {
             if let Some(Captured::Result(done)) = told.event {

@@ -47,7 +47,7 @@ impl tower::Service<http::Request<Body>> for Direct {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let store = Arc::clone(&self.0);
-        Box::pin(async move { Ok(store.call_local(request).await) })
+        Box::pin(async move { Ok(store.call_for_server(request).await) })
     }
 }
 

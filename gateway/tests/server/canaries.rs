@@ -7,6 +7,8 @@ use std::time::Duration;
 use amalgam_proto::v1;
 use amalgam_proto::v1::event_service_client::EventServiceClient;
 use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
+use amalgam_proto::v1::merge_service_client::MergeServiceClient;
+use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use http::Method;
 use serde_json::{Value, json};
 use tonic::Request;
@@ -66,7 +68,7 @@ impl House {
     }
 
     async fn write(&self, key: &str, workspace: &str, path: &str, text: &str) {
-        let edits = json!({"edits": [{"write": {"path": path, "text": text}}]});
+        let edits = json!({"edits": [{"write": {"path": path, "text": text, "createParents": true}}]});
         self.ok(key, Method::POST, &format!("/workspaces/{workspace}/commit-edits"), edits).await;
     }
 
@@ -192,6 +194,7 @@ async fn whatever_an_agent_tries_protected_files_stay_and_hidden_bytes_do_not_re
             let words = format!("{method} {path} {body}");
             let answer = house.call(&house.ann, method, &path, body).await;
             let text = String::from_utf8_lossy(&answer.bytes).into_owned();
+            println!("{words}: {}", answer.status);
             assert!(!text.contains(HIDDEN), "{words}: {text}");
             assert_ne!(answer.status.as_u16(), 500, "{words}: {text}");
             done += usize::from(answer.status == 200);
@@ -259,6 +262,70 @@ async fn overlaps_are_told_to_subscribers_and_the_radar_hides_hidden_paths() {
     house.ok(&house.bob, Method::DELETE, "/workspaces/bobs", Value::Null).await;
     let ended = [next(&mut told).await, next(&mut told).await];
     assert!(ended.iter().all(|event| event.kind == "overlap.ended"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conflict_of_a_merge_does_not_name_a_hidden_path_of_the_other_side() {
+    let house = House::new().await;
+    // A group of a visible and a hidden path: each side changes one of them.
+    let rules = "[[group]]\npaths = [\"manifest\", \"shut-lock\"]\n";
+    for (path, text) in [(".amalgam/rules.toml", rules), ("manifest", "1\n"), ("shut-lock", "1\n")] {
+        house.write(&house.admin, "main", path, text).await;
+    }
+    let policy = "default = \"RW\"\n[[rule]]\nagents = [\"ann\"]\npaths = [\"/shut-lock\"]\nlevel = \"none\"\n";
+    house.ok(&house.admin, Method::PUT, "/policy", json!({"text": policy})).await;
+    house.fork(&house.ann, "mine").await;
+    house.write(&house.admin, "main", "shut-lock", "2\n").await;
+    house.write(&house.ann, "mine", "manifest", "2\n").await;
+    let conflicts = async |key: &str| {
+        let mut request = Request::new(v1::MergeWorkspacesRequest {
+            target: "workspaces/mine".to_owned(),
+            sources: vec!["workspaces/main".to_owned()],
+            dry_run: true,
+            ..Default::default()
+        });
+        request.metadata_mut().insert("x-api-key", key.parse().unwrap());
+        let mut merges = MergeServiceClient::new(house.server.channel().await);
+        merges.merge_workspaces(request).await.unwrap().into_inner().merge.unwrap().conflicts
+    };
+    let is_hidden_named = |conflict: &v1::MergedPath| conflict.others.iter().any(|other| other.starts_with(b"shut"));
+    let all = conflicts(&house.admin).await;
+    assert!(all.iter().any(is_hidden_named), "{all:?}");
+    let seen = conflicts(&house.ann).await;
+    assert!(!seen.is_empty() && !seen.iter().any(is_hidden_named), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conflict_that_no_directory_shows_is_searched_and_read() {
+    let house = House::new().await;
+    house.fork(&house.ann, "mine").await;
+    house.write(&house.ann, "mine", "open/file", "of ann\n").await;
+    house.write(&house.admin, "main", "open/file", "of root\n").await;
+    let sources = json!({"sources": ["workspaces/main"]});
+    let merged = house.ok(&house.ann, Method::POST, "/workspaces/mine/merge", sources).await;
+    assert_eq!(merged["merge"]["conflicts"].as_array().map(Vec::len), Some(1), "{merged}");
+    let state = Some(v1::State { state: Some(v1::state::State::Revision("mine@".to_owned())) });
+    let mut snapshots = SnapshotServiceClient::new(house.server.channel().await);
+    let path = "open/file".into();
+    let mut request = Request::new(v1::ReadFileRequest { state: state.clone(), path, ..Default::default() });
+    request.metadata_mut().insert("x-api-key", house.ann.parse().unwrap());
+    let mut stream = snapshots.read_file(request).await.unwrap().into_inner();
+    let mut text = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        text.extend_from_slice(&message.data);
+    }
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("of ann") && text.contains("of root") && text.contains("<<<<<<<"), "{text}");
+    // In another conflict, whose text nothing has read.
+    house.write(&house.admin, "main", "open/file", "newer\n").await;
+    house.fork(&house.ann, "second").await;
+    house.write(&house.ann, "second", "open/file", "second\n").await;
+    house.write(&house.admin, "main", "open/file", "newest\n").await;
+    let sources = json!({"sources": ["workspaces/main"]});
+    house.ok(&house.ann, Method::POST, "/workspaces/second/merge", sources).await;
+    let place = "/search?pattern=newest&state.revision=second@";
+    let found = house.ok(&house.ann, Method::GET, place, Value::Null).await;
+    assert_eq!(found["matches"][0]["text"], "newest", "{found}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -212,6 +212,30 @@ async fn keys_and_projects_of_one_node_hold_on_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_project_that_one_node_deletes_is_closed_on_the_others() {
+    let Some(place) = Place::new().await else { return };
+    let (mut one, mut two) = (place.node().await, place.node().await);
+    let admin = one.key("admin", &[], false).await;
+    call(&one, &admin, Method::POST, "/projects", json!({"projectId": "demo"})).await;
+    let key = two.key("write", &["demo"], false).await;
+    call(&two, &key, Method::POST, "/workspaces", json!({"workspaceId": "main"})).await;
+    call(&one, &admin, Method::DELETE, "/projects/demo", Value::Null).await;
+    let began = Instant::now();
+    loop {
+        let answer = two.rest(Method::GET, "/api/v1/workspaces/main", &[("x-api-key", &key)], "").await;
+        if answer.status != 200 {
+            break;
+        }
+        assert!(began.elapsed() < WITHIN, "the other node still serves the project");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    call(&one, &admin, Method::POST, "/projects/demo/undelete", json!({})).await;
+    call(&two, &key, Method::GET, "/workspaces/main", Value::Null).await;
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_is_called_once_for_a_change_on_any_node() {
     let Some(place) = Place::new().await else { return };
     let receiver = Receiver::start().await;

@@ -72,6 +72,14 @@ impl House {
         self.policy(&text).await;
     }
 
+    /// Makes a workspace `plain` of the admin with one file, which every agent may change.
+    async fn plain(&self) {
+        self.ok(&self.admin, Method::POST, "/workspaces", json!({"workspaceId": "plain"})).await;
+        let edit = json!({"write": {"path": "open/x", "text": "x", "createParents": true}});
+        let edits = json!({"edits": [edit], "message": "plain"});
+        self.ok(&self.admin, Method::POST, "/workspaces/plain/commit-edits", edits).await;
+    }
+
     /// Everything that a key can read of `main`'s head.
     async fn seen(&self, key: &str) -> Vec<String> {
         let listed = self.ok(key, Method::GET, "/workspaces/main/list?recursive=true", Value::Null).await;
@@ -214,6 +222,16 @@ async fn an_agent_gets_no_rights_by_forks_restores_undos_and_other_agents() {
     }
     let other = house.call(&house.ann, Method::PATCH, "/workspaces/mine", json!({"agent": "root"})).await;
     assert_eq!(other.status, 403, "{:?}", other.bytes);
+    // Neither does an undo change the agent of a workspace.
+    house.ok(&house.admin, Method::PATCH, "/workspaces/main", json!({"agent": "bob"})).await;
+    let listed = house.ok(&house.admin, Method::GET, "/operations?workspace=workspaces/main", Value::Null).await;
+    let described = listed["operations"][0]["name"].as_str().unwrap().to_owned();
+    for undo in [json!({"workspace": "workspaces/main"}), json!({"operation": described})] {
+        let answer = house.call(&house.ann, Method::POST, "/operations/undo", undo).await;
+        assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    }
+    let main = house.ok(&house.admin, Method::GET, "/workspaces/main", Value::Null).await;
+    assert_eq!(main["workspace"]["agent"], "bob", "{main}");
     for (method, path, body) in [
         (Method::PUT, "/policy", json!({"text": ""})),
         (Method::GET, "/policy", Value::Null),
@@ -271,7 +289,7 @@ async fn merges_with_refused_changes_are_held_or_taken_in_part() {
     let direct = json!({"sources": ["workspaces/mine"]});
     let direct = house.ok(&house.ann, Method::POST, "/workspaces/main/merge", direct).await;
     assert_eq!(direct["merge"]["how"], "MERGE_HOW_REFUSED", "{direct}");
-    // Another agent cannot approve it, a reviewer can.
+    // Another agent can neither approve nor reject it, a reviewer can.
     let reviews = house.ok(&house.admin, Method::GET, "/reviews", Value::Null).await;
     let review = reviews["reviews"][0]["entry"]["name"].as_str().unwrap().to_owned();
     let accept = |review: &str| format!("/{review}/accept");
@@ -279,6 +297,8 @@ async fn merges_with_refused_changes_are_held_or_taken_in_part() {
     assert_eq!(again["merge"]["how"], "MERGE_HOW_REVIEW", "{again}");
     let reviews = house.ok(&house.lea, Method::GET, "/reviews", Value::Null).await;
     let review = reviews["reviews"][0]["entry"]["name"].as_str().unwrap().to_owned();
+    let rejected = house.call(&house.bob, Method::POST, &format!("/{review}/reject"), json!({})).await;
+    assert_eq!(rejected.status, 403, "{:?}", rejected.bytes);
     let landed = house.ok(&house.lea, Method::POST, &accept(&review), json!({})).await;
     assert_eq!(landed["merge"]["how"], "MERGE_HOW_MERGED", "{landed}");
     assert_eq!(text("/workspaces/main/files/a/file").await, "not permitted");
@@ -399,6 +419,54 @@ async fn a_merge_moves_no_file_to_where_other_rules_apply() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_does_not_follow_a_file_to_where_other_rules_apply() {
+    let house = House::new().await;
+    house.policy(&format!("default = \"RW\"\n{}", rule("kept/**", "R"))).await;
+    let first = house.ok(&house.admin, Method::GET, "/snapshots/main@", Value::Null).await;
+    let first = first["snapshot"]["name"].as_str().unwrap().trim_start_matches("snapshots/").to_owned();
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", json!({"workspaceIds": ["mine"]})).await;
+    let edit = json!({"write": {"path": "open/file", "text": "changed"}});
+    let edits = json!({"edits": [edit], "message": "edit"});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/commit-edits", edits).await;
+    let rename = json!({"rename": {"path": "open/file", "newPath": "kept/file", "createParents": true}});
+    let edits = json!({"edits": [rename], "message": "kept"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+    for (path, body) in [
+        ("/workspaces/main/commit-edits", json!({"edits": [edit], "message": "late", "revision": first})),
+        ("/workspaces/main/merge", json!({"sources": ["workspaces/mine"]})),
+        ("/workspaces/mine/publish", json!({"submission": {"target": "workspaces/main"}})),
+    ] {
+        let answer = house.call(&house.ann, Method::POST, path, body).await;
+        let kept = house.get(&house.admin, "/workspaces/main/files/kept/file").await;
+        assert_eq!(kept.status, 200, "{path}: {:?}", answer.bytes);
+        assert_eq!(&kept.bytes[..], CANARY.as_bytes(), "{path}: {:?}", answer.bytes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renamed_file_gets_no_contents_that_were_written_at_a_hidden_path() {
+    let house = House::new().await;
+    let lines: String = (0..60).map(|number| format!("line {number} of a text\n")).collect();
+    let write = |path: &str, text: &str| json!({"write": {"path": path, "text": text}});
+    let edits = json!({"edits": [write("open/text", &lines)], "message": "text"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+    house.policy(&format!("default = \"RW\"\n{}", rule("shut", "none"))).await;
+    house.ok(&house.ann, Method::POST, "/workspaces/main/fork", json!({"workspaceIds": ["mine"]})).await;
+    let rename = |to: &str| json!({"rename": {"path": "open/text", "newPath": to}});
+    let edits = json!({"edits": [rename("open/mine")], "message": "mine"});
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/commit-edits", edits).await;
+    let secret = format!("{lines}{CANARY}\n");
+    let edits = json!({"edits": [rename("shut/text"), write("shut/text", &secret)], "message": "secret"});
+    house.ok(&house.admin, Method::POST, "/workspaces/main/commit-edits", edits).await;
+
+    house.ok(&house.ann, Method::POST, "/workspaces/mine/merge", json!({"sources": ["workspaces/main"]})).await;
+    let mine = house.get(&house.ann, "/workspaces/mine/files/open/mine").await;
+    assert_eq!(&mine.bytes[..], lines.as_bytes(), "{}", mine.status);
+    let hidden = house.get(&house.admin, "/workspaces/mine/files/shut/text").await;
+    assert_eq!(&hidden.bytes[..], secret.as_bytes(), "{}", hidden.status);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restricted_agent_removes_and_renames_only_its_own_workspaces() {
     let house = House::new().await;
     house.level_of_a("R").await;
@@ -411,8 +479,32 @@ async fn a_restricted_agent_removes_and_renames_only_its_own_workspaces() {
     house.ok(&house.ann, Method::POST, "/workspaces/main/fork", fork).await;
     house.ok(&house.ann, Method::POST, "/workspaces/mine/rename", rename).await;
     house.ok(&house.ann, Method::DELETE, "/workspaces/other", Value::Null).await;
+    // An undo removes no workspace of another agent, also where the agent may change all its files.
+    house.plain().await;
+    let fork = json!({"workspaceIds": ["bobs"]});
+    let forked = house.ok(&house.bob, Method::POST, "/workspaces/plain/fork", fork).await;
+    let undo = json!({"operation": forked["operation"]["name"]});
+    let answer = house.call(&house.ann, Method::POST, "/operations/undo", undo.clone()).await;
+    assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    house.ok(&house.bob, Method::POST, "/operations/undo", undo).await;
     house.policy("").await;
     house.ok(&house.ann, Method::DELETE, "/workspaces/main", Value::Null).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undo_in_a_workspace_is_judged_for_every_workspace_of_the_operation() {
+    let house = House::new().await;
+    house.plain().await;
+    let fork = json!({"workspaceIds": ["one", "two"], "agent": "bob"});
+    house.ok(&house.admin, Method::POST, "/workspaces/plain/fork", fork).await;
+    house.level_of_a("R").await;
+    let undo = json!({"workspace": "workspaces/one"});
+    let answer = house.call(&house.ann, Method::POST, "/operations/undo", undo.clone()).await;
+    assert_eq!(answer.status, 403, "{:?}", answer.bytes);
+    assert_eq!(house.get(&house.admin, "/workspaces/two").await.status, 200);
+    // The agent of both may.
+    house.ok(&house.bob, Method::POST, "/operations/undo", undo).await;
+    assert_eq!(house.get(&house.admin, "/workspaces/two").await.status, 404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -528,6 +620,25 @@ async fn a_file_with_a_hidden_name_is_absent_from_blame_versions_and_find() {
     for path in ["/snapshots/linked@/blame?path=open/alias", "/snapshots/linked@~/blame?path=open/twin"] {
         assert_eq!(house.get(&house.ann, path).await.status, 404, "{path}");
         assert_eq!(house.get(&house.admin, path).await.status, 200, "{path} for the admin");
+    }
+    // So it is from the changes of a workspace, from those that a restore would make, and from the radar.
+    house.ok(&house.admin, Method::POST, "/workspaces/linked/fork", json!({"workspaceIds": ["one", "two"]})).await;
+    for name in ["one", "two"] {
+        let edits = json!({"edits": [{"write": {"path": "open/alias", "text": name}}], "message": name});
+        house.ok(&house.admin, Method::POST, &format!("/workspaces/{name}/commit-edits"), edits).await;
+    }
+    let edits = json!({"edits": [{"write": {"path": "open/alias", "text": "live"}}]});
+    house.ok(&house.admin, Method::POST, "/workspaces/linked/edits", edits).await;
+    let restore = json!({"revision": "linked@~", "dryRun": true});
+    for (method, path, body, hidden) in [
+        (Method::GET, "/workspaces/linked/status", Value::Null, "alias"),
+        (Method::POST, "/workspaces/linked/restore", restore, "twin"),
+        (Method::GET, "/radar", Value::Null, "alias"),
+    ] {
+        let seen = house.ok(&house.ann, method.clone(), path, body.clone()).await.to_string();
+        assert!(!seen.contains(hidden), "{path}: {seen}");
+        let all = house.ok(&house.admin, method, path, body).await.to_string();
+        assert!(all.contains(hidden), "{path} for the admin: {all}");
     }
     // A file whose names are all visible stays.
     for path in ["/snapshots/plain@/blame?path=open/two", "/snapshots/plain@/versions?path=open/two"] {

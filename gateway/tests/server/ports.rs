@@ -190,6 +190,27 @@ async fn a_url_with_a_token_needs_no_key_and_ends_with_the_key_and_the_sandbox()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_project_takes_its_sandboxes_and_their_urls_with_it() {
+    let mut site = Site::start_with(|options| options.port_domain = Some("ports.test".to_owned())).await;
+    let id = site.create(json!({"template": "host"})).await;
+    site.listen_in(&id, 9000, "0.0.0.0").await;
+    let (url, _) = site.port_url(&id, 9000).await;
+    let host = url.strip_prefix("http://").unwrap().strip_suffix('/').unwrap();
+    assert_eq!(site.server.rest(Method::GET, "/", &[("host", host)], "").await.status, 200);
+    let admin = site.server.key("admin run", &[], false).await;
+    let admin = [("x-api-key", admin.as_str())];
+    let deleted = site.server.rest(Method::DELETE, "/api/v1/projects/default", &admin, "").await;
+    assert_eq!(deleted.status, 200, "{:?}", deleted.bytes);
+    assert!(!site.server.rest(Method::GET, "/", &[("host", host)], "").await.status.is_success());
+    let seen = site.server.rest(Method::GET, &format!("/api/v1/sandboxes/{id}"), &admin, "").await;
+    assert!(!seen.status.is_success(), "{:?}", seen.bytes);
+    let restored = site.server.rest(Method::POST, "/api/v1/projects/default/undelete", &admin, "{}").await;
+    assert_eq!(restored.status, 200, "{:?}", restored.bytes);
+    assert_eq!(site.get(&id).await["state"], "stopped");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn websockets_go_through_with_a_key_and_by_a_token() {
     let mut site = Site::start().await;
     let id = site.create(json!({"template": "host"})).await;

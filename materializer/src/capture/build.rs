@@ -1,6 +1,6 @@
 //! Builds a stored tree from a scan: reads contents, and assembles each directory as soon as everything in it is complete.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
@@ -139,11 +139,16 @@ pub(crate) fn build(
 /// Takes the edits out of all slots. A slot that is no directory any more becomes an edit of its parent.
 pub(crate) fn take_edits(slots: &mut [Slot], index: &Index) -> Vec<Vec<Edit>> {
     let mut edits: Vec<Vec<Edit>> = Vec::with_capacity(slots.len());
+    // The number of edits that the scan found in each slot. These are sorted; those of slots below follow in any order.
+    let mut scanned = Vec::with_capacity(slots.len());
+    let mut added = HashSet::new();
     for at in 0..slots.len() {
-        edits.push(match &mut slots[at].state {
+        let found = match &mut slots[at].state {
             State::Scanned(found) => std::mem::take(&mut found.edits),
             _ => Vec::new(),
-        });
+        };
+        scanned.push(found.len());
+        edits.push(found);
         let now = match &slots[at].state {
             State::Leaf(stamp) => Some(*stamp),
             State::Gone if slots[at].known.is_some() => None,
@@ -151,8 +156,11 @@ pub(crate) fn take_edits(slots: &mut [Slot], index: &Index) -> Vec<Vec<Edit>> {
         };
         let (Some(parent), Some((_, name))) = (slots[at].parent, slots[at].path.split_last()) else { continue };
         let known = slots[parent].known.map(|known| index.directory(known));
-        let is_same = edits[parent].iter().any(|edit| edit.name == name);
-        if !is_same && (now.is_some() || known.is_some_and(|known| known.get(&name).is_some())) {
+        let is_same = edits[parent][..scanned[parent]].binary_search_by(|edit| edit.name.cmp(&name)).is_ok();
+        if !is_same
+            && (now.is_some() || known.is_some_and(|known| known.get(&name).is_some()))
+            && added.insert((parent, name.clone()))
+        {
             edits[parent].push(Edit { name, now });
         }
     }
@@ -389,4 +397,40 @@ pub(crate) fn finish(assembly: Assembly, top: Entry, members: &BTreeSet<LinkMemb
     let tree = assembly.finish(top, members)?;
     let root = tree.freeze().write(&tree.store().session())?;
     Ok((tree, root))
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+
+    use super::*;
+    use crate::host::Identity;
+
+    fn name(number: usize) -> Name {
+        Name::new(format!("d{number:06}").as_bytes()).expect("a name")
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_one_edit_of_its_parent_also_among_many() {
+        const COUNT: usize = 50_000;
+        let (mode, time) = (0o040_755, Time(1));
+        let stamp = Stamp { mode, links: 1, uid: 0, gid: 0, inode: 1, size: 0, mtime: time, ctime: time };
+        let held = IndexEntry::Leaf(Leaf { stamp, trust: Trust::Clean });
+        let names = (0..=COUNT).map(|number| NamedEntry { name: name(number), held }).collect();
+        let mut index = Index::new(Identity { device: 1, inode: 1, birth: 0 });
+        let directory = index::Directory { stamp, trust: Trust::Clean, has_attributes: false, contents: None, names };
+        let known = Some(index.add(directory));
+        // The scan of the parent found all but the last one.
+        let edits = (0..COUNT).map(|number| Edit { name: name(number), now: None }).collect();
+        let found = ScannedDirectory { stamp, is_new: true, xattrs: Vec::new(), edits };
+        let mut slots = vec![Slot { path: TreePath::root(), parent: None, known, state: State::Scanned(found) }];
+        let gone =
+            |number| Slot { path: TreePath::root().join(&name(number)), parent: Some(0), known, state: State::Gone };
+        slots.extend((0..=COUNT).chain([COUNT]).map(gone));
+        // Searched one by one, these would take minutes.
+        let edits = take_edits(&mut slots, &index);
+        assert_eq!(edits[0].len(), COUNT + 1);
+        assert!(edits[0].iter().enumerate().all(|(number, edit)| edit.name == name(number)));
+        assert!(edits[1..].iter().all(Vec::is_empty));
+    }
 }

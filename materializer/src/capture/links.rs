@@ -63,9 +63,11 @@ fn collect(scanner: &Scanner<'_>) -> ChangedLinks {
     scanner.with_slots(|slots| {
         let mut inodes = HashSet::new();
         each_before(index, slots, &mut |parent, name, leaf| {
-            if leaf.stamp.links > 1 {
+            let path = parent.join(name);
+            // A stamp may be newer than the tree, and then has another number of links than the group in the tree.
+            if leaf.stamp.links > 1 || index.links().contains_key(&path) {
                 inodes.insert(leaf.stamp.inode);
-                changed_links.before.insert(parent.join(name));
+                changed_links.before.insert(path);
             }
         });
         for slot in slots {

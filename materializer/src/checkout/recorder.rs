@@ -84,6 +84,11 @@ impl Recorder {
         (report.written, report.removed)
     }
 
+    /// Returns whether names in a directory, or its attributes, changed so far.
+    pub(super) fn has_touched(&self) -> bool {
+        !self.report.lock().touched.is_empty()
+    }
+
     pub(super) fn into_report(self) -> CheckoutReport {
         let mut report = self.report.into_inner();
         report.notices.sort_by(|a, b| a.path.cmp(&b.path));

@@ -88,7 +88,7 @@ fn weave(tokens: &[Vec<Token>; 3], count: u32) -> Vec<Stretch> {
     let [base, one, other] = tokens;
     let (left, right) = (token_hunks(base, one, count), token_hunks(base, other, count));
     let mut stretches = Vec::with_capacity(base.len());
-    let (mut mine, mut theirs) = (Ahead::new(&left), Ahead::new(&right));
+    let (mut mine, mut theirs) = (HunkCursor::new(&left), HunkCursor::new(&right));
     let mut at = 0;
     while at <= base.len() {
         let (one, other) = (mine.inserted(at), theirs.inserted(at));
@@ -118,11 +118,11 @@ fn weave(tokens: &[Vec<Token>; 3], count: u32) -> Vec<Stretch> {
 }
 
 /// The hunks of one side that have not been passed yet.
-struct Ahead<'a> {
+struct HunkCursor<'a> {
     hunks: &'a [Hunk],
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> HunkCursor<'a> {
     fn new(hunks: &'a [Hunk]) -> Self {
         Self { hunks }
     }

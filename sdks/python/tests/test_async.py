@@ -107,6 +107,20 @@ def test_a_subscription_ends_with_its_task(server: Server, name: str) -> None:
     run(server, test)
 
 
+def test_a_call_is_answered_beside_more_than_a_hundred_open_streams(server: Server, name: str) -> None:
+    async def test(client: AsyncAmalgam) -> None:
+        await client.workspaces.create(name)
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(101):
+                operations = aiter(await client.events.subscribe(after=0))
+                stack.push_async_callback(operations.aclose)
+                await anext(operations)
+            found = await client.with_options(timeout=3, retries=0).workspaces.get(name)
+            assert found.name == name
+
+    run(server, test)
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_one_client_works_in_several_event_loops(server: Server) -> None:
     client = AsyncAmalgam(server.url, api_key=server.key)

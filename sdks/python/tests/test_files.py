@@ -183,6 +183,14 @@ def test_a_missing_workspace_is_not_a_missing_file(client: Amalgam, ws: Workspac
         client.workspaces._named("no-such-workspace").files.exists("nothing")
 
 
+def test_more_paths_than_one_call_takes_have_their_metadata_in_order(ws: Workspace) -> None:
+    ws.files.write("a", "1")
+    ws.files.write("b", "22")
+    found = ws.files.stat_many(["a", *(f"missing-{number}" for number in range(1500)), "b"])
+    assert [file and file.size for file in found] == [1, *[None] * 1500, 2]
+    assert ws.files.stat_many([]) == []
+
+
 def test_state_values_are_json_and_page(ws: Workspace) -> None:
     first = ws.state.set("plan/1", {"done": [1, None, "ä"]})
     assert ws.state.get("plan/1") == {"done": [1, None, "ä"]}

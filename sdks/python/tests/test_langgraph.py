@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import operator
+import os
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypedDict
 
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance")
 
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
 
@@ -124,6 +126,25 @@ def test_prune_keeps_checkpoints_that_are_stored_meanwhile(
     left = {found.config["configurable"]["checkpoint_id"] for found in saver.list(config)}
     assert left.isdisjoint(old[1:])
     assert {old[0], *stored} <= left
+
+
+def test_a_step_with_many_writes_and_a_large_value_is_stored(client: Amalgam, name: str) -> None:
+    saver = AmalgamSaver(client, prefix=f"lg-{name}")
+    large = os.urandom(20 << 20)
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"large": large, "small": 1}
+    checkpoint["channel_versions"] = {"large": saver.get_next_version(None, None), "small": "1"}
+    config: Any = {"configurable": {"thread_id": "large", "checkpoint_ns": ""}}
+    stored = saver.put(config, checkpoint, {}, checkpoint["channel_versions"])
+    writes: list[tuple[str, Any]] = [*(("numbers", number) for number in range(1500)), ("large", large)]
+    saver.put_writes(stored, writes, "task")
+    # Those that exist are kept.
+    saver.put_writes(stored, [("numbers", -1)] * 1500, "task")
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"large": large, "small": 1}
+    assert found.pending_writes is not None
+    assert [(channel, value) for _, channel, value in found.pending_writes] == writes
 
 
 def test_a_graph_runs_with_asyncio(server: Server, name: str) -> None:

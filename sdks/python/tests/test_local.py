@@ -66,6 +66,16 @@ def test_a_new_store_is_made_and_its_process_started(store: Store) -> None:
     assert store.command("cat", "first@:a.txt") == "1\n"
 
 
+def test_an_author_with_other_characters_has_dashes_for_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMALGAM_AUTHOR", "Jörg 李🙂")
+    with store.client() as client:
+        ws = client.workspaces.create("w")
+        ws.files.write("a", "1")
+        ws.commit("by the SDK")
+        assert b"".join(ws.files.stream("a")) == b"1"
+        assert [snapshot.author for snapshot in ws.log()] == ["J-rg---"]
+
+
 # httpcore leaves a Unix socket open that it could not connect.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_client_goes_on_after_the_process_ended(store: Store) -> None:
@@ -80,6 +90,25 @@ def test_a_client_goes_on_after_the_process_ended(store: Store) -> None:
         assert ws.files.read("a") == b"1"
         ws.files.write("b", "2")
         assert ws.commit("after").changed
+
+
+def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(store: Store) -> None:
+    with store.client() as client:
+        ws = client.workspaces.create("w")
+        ws.files.write("a", "1")
+        local = client._transport.pool.store
+        assert local is not None
+        # As a thread of the parent does that calls at the moment of the fork.
+        with local._lock:
+            child = os.fork()
+            if child == 0:
+                try:
+                    signal.alarm(5)
+                    os._exit(0 if ws.files.read("a") == b"1" else 3)
+                except BaseException:
+                    os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert ws.files.read("a") == b"1"
 
 
 def test_the_environment_names_the_store_and_asyncio_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ def test_a_session_runs_commands_and_moves_files(server: Server) -> None:
             ws = await inner_of(session).workspace()
             assert await ws.files.read("greeting.txt") == b"hello\n"
         assert not await session.running()
+
+    run(server, test)
+
+
+def test_a_session_outside_the_workspace_writes_files_that_are_longer_than_a_standard_input(server: Server) -> None:
+    async def test(client: AsyncAmalgam) -> None:
+        async with await AmalgamSandboxClient(client).create(manifest=Manifest(root="/tmp/session")) as session:
+            for data in (os.urandom(5 << 20), b""):
+                await session.write(Path("z"), io.BytesIO(data))
+                assert await contents(session, "z") == data
 
     run(server, test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -32,6 +33,15 @@ def runner(server: Server) -> Iterator[Amalgam]:
 def sandbox(runner: Amalgam) -> Iterator[Sandbox]:
     """A sandbox that the tests of this module share."""
     with runner.sandboxes.create(name="shared", envs={"COLOUR": "blue"}) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def noisy(runner: Amalgam) -> Iterator[Sandbox]:
+    """A sandbox whose ``tail`` writes to its standard error, and that has the file ``/tmp/plain``."""
+    with runner.sandboxes.create(envs={"PATH": "/workspace/bin:/usr/local/bin:/usr/bin:/bin"}) as sandbox:
+        sandbox.files.write("bin/tail", '#!/bin/sh\necho noise >&2\nexec /usr/bin/tail "$@"\n', mode=0o755)
+        assert sandbox.commands.run("printf contents > /tmp/plain; tail -c 1 /tmp/plain").stderr == "noise\n"
         yield sandbox
 
 
@@ -291,6 +301,39 @@ def test_a_command_runs_on_a_fork_and_its_changes_are_merged(runner: Amalgam, na
     assert not late.merged
     with pytest.raises(errors.NotFoundError):
         runner.sandboxes.run_on_fork("nothing-" + name, "true")
+
+
+def test_a_file_that_deepagents_downloads_has_no_standard_error_in_it(noisy: Sandbox) -> None:
+    pytest.importorskip("deepagents")
+    from amalgam.integrations.deepagents import AmalgamSandboxBackend
+
+    (found,) = AmalgamSandboxBackend(noisy).download_files(["/tmp/plain"])
+    assert (found.content, found.error) == (b"contents", None)
+
+
+def test_deepagents_moves_files_that_are_longer_than_a_standard_input(sandbox: Sandbox) -> None:
+    pytest.importorskip("deepagents")
+    from amalgam.integrations.deepagents import AmalgamSandboxBackend, _code
+
+    backend = AmalgamSandboxBackend(sandbox)
+    files = [("/workspace/z", b"\0" * (3 << 20)), ("/tmp/z", os.urandom(5 << 20)), ("/tmp/empty", b"")]
+    assert [(one.path, one.error) for one in backend.upload_files(files)] == [(path, None) for path, _ in files]
+    found = backend.download_files([path for path, _ in files])
+    assert [(one.path, one.content) for one in found] == files
+    assert _code(errors.TooLargeError("the body is too large")) == "the body is too large"
+    assert _code(errors.InvalidArgumentError("a path")) == "invalid_path"
+
+
+def test_a_file_that_inspect_reads_has_no_standard_error_in_it(runner: Amalgam, noisy: Sandbox) -> None:
+    pytest.importorskip("inspect_ai")
+    from amalgam.integrations.inspect_ai import AmalgamSandboxEnvironment
+
+    async def read() -> bytes:
+        async with AsyncAmalgam(runner.options.url, api_key=runner.options.api_key) as client:
+            environment = AmalgamSandboxEnvironment(await client.sandboxes.get(noisy.id))
+            return await environment.read_file("/tmp/plain", text=False)
+
+    assert asyncio.run(read()) == b"contents"
 
 
 SERVE = "python3 -um http.server 8123 --bind 127.0.0.1 >/tmp/log 2>&1 & until grep -q Serv /tmp/log; do sleep 0.1; done"

@@ -17,7 +17,9 @@ import pytest
 
 from amalgam import Amalgam, Workspace, edits, errors
 from amalgam._call import EventParser, LineSplitter, message_of_line
+from amalgam._sync import events as sync_events
 from amalgam._sync.connections import Connections
+from amalgam.models import Operation
 
 from .conftest import Relay, Server
 
@@ -171,6 +173,48 @@ def test_a_subscription_goes_on_after_a_lost_connection(server: Server, name: st
         heads = [change.after for operation in found for change in operation.changes]
         assert heads == [snapshot.id for snapshot in ws.log()][::-1]
         operations.close()
+
+
+def test_a_subscription_outlives_thousands_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    monkeypatch.setattr(sync_events, "sleep", delays.append)
+    with Amalgam("http://127.0.0.1:1", retry_delay=0.5) as client:
+        subscription = client.events.subscribe(after=7)
+        subscription._has_connected = True
+
+        def connected() -> Iterator[Operation]:
+            if len(delays) < 2000:
+                raise errors.ConnectError("the server is away")
+            yield Operation.from_json({"sequence": 8})
+
+        monkeypatch.setattr(subscription, "_connected", connected)
+        operations = iter(subscription)
+        assert next(operations).sequence == 8
+        operations.close()
+    assert (delays[:3], delays[-1]) == ([0.5, 1.0, 2.0], 30.0)
+
+
+def test_a_list_of_sandboxes_is_whole_although_the_loop_deletes_them() -> None:
+    ids = [f"sbx-{number}" for number in range(250)]
+    left = [*ids]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            left.remove(request.url.path.rpartition("/")[2])
+            return httpx.Response(200, json={})
+        page, limit = int(request.url.params["page"]), int(request.url.params["limit"])
+        items = [{"id": one} for one in left[(page - 1) * limit : page * limit]]
+        return httpx.Response(200, json={"items": items})
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(answer)) as http_client,
+        Amalgam("http://127.0.0.1:1", http_client=http_client) as client,
+    ):
+        seen = []
+        for sandbox in client.sandboxes.list():
+            seen.append(sandbox.id)
+            sandbox.delete()
+    assert (seen, left) == (ids, [])
 
 
 def test_a_client_works_after_the_server_was_restarted(own_server: Server) -> None:

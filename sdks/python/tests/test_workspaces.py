@@ -78,6 +78,9 @@ def test_an_idempotency_key_returns_the_first_result(ws: Workspace) -> None:
     with pytest.raises(errors.RequestIdReusedError):
         ws.commit_edits([edits.write("a", "2")], idempotency_key="k")
     assert len(list(ws.log())) == 1
+    forks = [fork.name for fork in ws.fork(count=2, idempotency_key="f")]
+    assert [fork.name for fork in ws.fork(count=2, idempotency_key="f")] == forks
+    assert not {fork.name for fork in ws.fork(count=2, idempotency_key="g")} & {*forks}
 
 
 def test_diff_insight_and_patch_show_a_change(ws: Workspace, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import { checkedPath, escape, escapePath, segment, urlPath } from "./text.js";
 import { type CallOptions, type Content, type RawRequest, type Transport, parseJson, queryText } from "./transport.js";
 
 const PAGE_SIZE = 1000;
+const STAT_MANY_PATHS = 1000;
 
 /** Options of reads: without a revision they work on the live tree. */
 export interface ReadOptions extends CallOptions {
@@ -141,8 +142,19 @@ export class Files {
     return fileInfo(answer.file ?? {});
   }
 
-  /** Returns the metadata of up to 1,000 paths of one state of the tree; nothing for a missing one. */
+  /**
+   * Returns the metadata of many paths; nothing for a missing one. Up to 1,000 paths are those of one state of the tree. More
+   * of them are asked for in several calls.
+   */
   async statMany(paths: readonly string[], options: ReadOptions = {}): Promise<(FileInfo | undefined)[]> {
+    const found: (FileInfo | undefined)[] = [];
+    for (let begin = 0; begin < paths.length; begin += STAT_MANY_PATHS) {
+      found.push(...(await this.statGroup(paths.slice(begin, begin + STAT_MANY_PATHS), options)));
+    }
+    return found;
+  }
+
+  private async statGroup(paths: readonly string[], options: ReadOptions): Promise<(FileInfo | undefined)[]> {
     const body = { paths: paths.map(escapePath), revision: revisionText(options.revision) };
     const answer = await this.transport.call("StatFiles", { path: this.path, body }, options, true);
     return (answer.results ?? []).map(({ file, failure }) => {

@@ -8,6 +8,9 @@ import { Agent as HttpsAgent, request as httpsRequest } from "node:https";
 import { Readable } from "node:stream";
 import type { ReadableStream as NodeReadableStream } from "node:stream/web";
 
+/** A longer body is sent in pieces of this length. */
+const PIECE_BYTES = 1 << 20;
+
 /** The bytes of a file that is written. Only a stream cannot be sent again. */
 export type Content = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
 
@@ -21,6 +24,8 @@ export interface HttpRequest {
   signal: AbortSignal;
   /** The Unix socket that takes the place of the host in the address. */
   socketPath?: string | undefined;
+  /** Called with each piece of a long body that the connection takes. A `fetch` does not tell them. */
+  onSent?: (() => void) | undefined;
 }
 
 /** The headers of an answer. */
@@ -57,10 +62,13 @@ export class NodeSender implements Sender {
   private readonly https = new HttpsAgent({ keepAlive: true });
 
   async send(request: HttpRequest): Promise<HttpResponse> {
-    const { verb: method, content, signal, socketPath } = request;
+    const { verb: method, content: given, signal, socketPath, onSent } = request;
+    const isLongText = typeof given === "string" && given.length > PIECE_BYTES;
+    const content: Content | undefined = isLongText ? Buffer.from(given) : given;
     const isTls = request.url.startsWith("https:");
     const headers: Record<string, string> = { ...request.headers };
     if (content instanceof Blob) headers["content-length"] = String(content.size);
+    else if (content instanceof Uint8Array) headers["content-length"] = String(content.byteLength);
     const settings = { method, headers, signal, agent: isTls ? this.https : this.http };
     return new Promise((resolve, reject) => {
       const options = socketPath === undefined ? settings : { ...settings, socketPath };
@@ -68,7 +76,7 @@ export class NodeSender implements Sender {
       outgoing.once("response", (incoming) => resolve(new NodeResponse(incoming)));
       // Errors after the answer has begun are those of its body.
       outgoing.on("error", reject);
-      write(outgoing, content);
+      write(outgoing, content, onSent);
     });
   }
 
@@ -78,18 +86,34 @@ export class NodeSender implements Sender {
   }
 }
 
-function write(outgoing: ClientRequest, content: Content | undefined): void {
-  if (content === undefined || typeof content === "string" || content instanceof Uint8Array) {
+function write(outgoing: ClientRequest, content: Content | undefined, onSent: (() => void) | undefined): void {
+  const isShort = content instanceof Uint8Array && content.byteLength <= PIECE_BYTES;
+  if (content === undefined || typeof content === "string" || isShort) {
     outgoing.end(content);
     return;
   }
   let source: Readable;
-  if (content instanceof Blob) source = Readable.fromWeb(content.stream() as NodeReadableStream);
+  if (content instanceof Uint8Array) source = Readable.from(slicesOf(content));
+  else if (content instanceof Blob) source = Readable.from(piecesOfBlob(content));
   else if (content instanceof ReadableStream) source = Readable.fromWeb(content as NodeReadableStream);
   else source = Readable.from(content);
   source.once("error", (error) => outgoing.destroy(error));
   outgoing.once("close", () => source.destroy());
   source.pipe(outgoing);
+  if (onSent) source.on("data", onSent);
+}
+
+function* slicesOf(content: Uint8Array): Generator<Uint8Array, void, undefined> {
+  for (let offset = 0; offset < content.byteLength; offset += PIECE_BYTES) {
+    yield content.subarray(offset, offset + PIECE_BYTES);
+  }
+}
+
+/** Yields pieces of a blob; its `stream` may have all of it in one piece. */
+async function* piecesOfBlob(content: Blob): AsyncGenerator<Uint8Array, void, undefined> {
+  for (let offset = 0; offset < content.size; offset += PIECE_BYTES) {
+    yield new Uint8Array(await content.slice(offset, offset + PIECE_BYTES).arrayBuffer());
+  }
 }
 
 class NodeResponse implements HttpResponse {

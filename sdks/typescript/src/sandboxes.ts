@@ -243,17 +243,20 @@ export class Sandboxes {
     return new Sandbox(this.transport, sandboxInfo(await this.transport.call("GetSandbox", { path: { id } }, options)));
   }
 
-  /** Yields the sandboxes of the project, newest first. */
+  /** Yields the sandboxes of the project, newest first. The caller may delete them meanwhile. */
   async *list(
     options: CallOptions & { state?: SandboxState; namePrefix?: string } = {},
   ): AsyncGenerator<Sandbox, void, undefined> {
     const { state, namePrefix } = options;
+    // Pages are numbered: a sandbox that is created or deleted between two of them moves the others.
+    const sandboxes = new Map<string, SandboxInfo>();
     for (let page = 1; ; page += 1) {
       const query = { page, limit: PAGE_SIZE, state, namePrefix };
       const items = (await this.transport.call("ListSandboxes", { query }, options)).items ?? [];
-      yield* items.map((found) => new Sandbox(this.transport, sandboxInfo(found)));
-      if (items.length < PAGE_SIZE) return;
+      for (const info of items.map(sandboxInfo)) sandboxes.set(info.id, info);
+      if (items.length < PAGE_SIZE) break;
     }
+    for (const info of sandboxes.values()) yield new Sandbox(this.transport, info);
   }
 
   /** Ends a sandbox and forgets it. `keepWorkspace` commits and keeps a workspace that was made for it. */

@@ -74,7 +74,7 @@ export class Snapshots {
       revisions: (options.revisions ?? []).map(revisionText),
       workspace: workspaceName(options.workspace),
       all: options.all,
-      path: options.path === undefined ? "" : escapePath(options.path),
+      paths: options.path === undefined ? [] : [escapePath(options.path)],
       exclude: (options.exclude ?? []).map(revisionText),
       pageSize: PAGE_SIZE,
     };

@@ -1,9 +1,11 @@
 /** A directory of this machine whose files become those of a workspace: its entries, and those that look like secrets. */
+import { openAsBlob } from "node:fs";
 import { open, readFile, readdir, readlink, stat } from "node:fs/promises";
 import { join } from "node:path";
 
 import * as edits from "./edits.js";
 import { InvalidArgumentError, SecretsFoundError } from "./errors.js";
+import { escapeBytes, escapePath } from "./text.js";
 import type { CallOptions } from "./transport.js";
 import type { Workspace } from "./workspace.js";
 
@@ -129,7 +131,7 @@ export async function upload(
   };
   for (const entry of entries) {
     if (entry.size > BATCH_BYTES) {
-      const data = await readFile(entry.hostPath);
+      const data = await openAsBlob(entry.hostPath);
       await workspace.files.write(entry.path, data, { mode: entry.mode, signal, timeoutMs });
       continue;
     }
@@ -143,7 +145,11 @@ export async function upload(
 
 async function editOf(entry: SourceEntry): Promise<edits.Edit> {
   if (entry.kind === "directory") return edits.mkdir(entry.path, { mode: entry.mode });
-  if (entry.kind === "symlink") return edits.symlink(entry.path, await readlink(entry.hostPath));
+  if (entry.kind === "symlink") {
+    // A target is bytes, which need not be UTF-8.
+    const target = escapeBytes(await readlink(entry.hostPath, { encoding: "buffer" }));
+    return { createSymlink: { path: escapePath(entry.path), target, createParents: true } };
+  }
   return edits.write(entry.path, await readFile(entry.hostPath), { mode: entry.mode });
 }
 

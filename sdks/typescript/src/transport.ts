@@ -134,23 +134,25 @@ export function localStore(options: Options, directory: string | undefined): Loc
   throw new InvalidArgumentError("a client has a URL or a store, not both");
 }
 
-/** One attempt of a request: its abort signal and its timeout, which each piece of the answer starts again. */
+/** One attempt of a request: its abort signal and its timeout, which each piece of both bodies starts again. */
 class Attempt {
   readonly controller = new AbortController();
   hasTimedOut = false;
-  private readonly timer: NodeJS.Timeout;
+  private hasEnded = false;
+  private timer: NodeJS.Timeout | undefined;
   private readonly abort = (): void => this.controller.abort();
+  private readonly expire = (): void => {
+    this.hasTimedOut = true;
+    this.controller.abort();
+  };
 
   constructor(
-    timeoutMs: number,
+    private readonly timeoutMs: number,
     private readonly sources: readonly AbortSignal[],
     /** Whether the attempt before it could not connect. */
     readonly isAfterConnectError: boolean,
   ) {
-    this.timer = setTimeout(() => {
-      this.hasTimedOut = true;
-      this.controller.abort();
-    }, timeoutMs);
+    this.restartTimer();
     for (const source of sources) {
       // One signal may end any number of calls.
       setMaxListeners(0, source);
@@ -160,11 +162,20 @@ class Attempt {
   }
 
   restartTimer(): void {
-    this.timer.refresh();
+    if (this.hasEnded) return;
+    if (this.timer) this.timer.refresh();
+    else this.timer = setTimeout(this.expire, this.timeoutMs);
+  }
+
+  /** Stops the timeout until `restartTimer`, while the caller works and nothing is waited for. */
+  pauseTimer(): void {
+    clearTimeout(this.timer);
+    this.timer = undefined;
   }
 
   end(): void {
-    clearTimeout(this.timer);
+    this.hasEnded = true;
+    this.pauseTimer();
     for (const source of this.sources) source.removeEventListener("abort", this.abort);
   }
 }
@@ -290,8 +301,9 @@ export class Transport {
     try {
       if (response.status === request.accepted) return;
       for await (const piece of response.pieces()) {
-        attempt.restartTimer();
+        attempt.pauseTimer();
         yield piece;
+        attempt.restartTimer();
       }
     } catch (error) {
       throw this.failure(error, request, options, attempt);
@@ -350,11 +362,13 @@ export class Transport {
     };
     if (this.options.apiKey) headers["authorization"] = `Bearer ${this.options.apiKey}`;
     if (this.options.project) headers["amalgam-project"] = this.options.project;
-    if (this.options.actor) headers["amalgam-actor"] = this.options.actor;
+    // A header has plain characters only; the command writes the same name.
+    if (this.options.actor) headers["amalgam-actor"] = this.options.actor.replace(/[^!-~]/gu, "-");
     const socketPath = await this.store?.socket(attempt.isAfterConnectError);
     const { verb, content } = request;
     const url = `${this.options.url}${ROOT}${request.path}`;
-    return this.sender.send({ verb, url, headers, content, signal: attempt.controller.signal, socketPath });
+    const onSent = (): void => attempt.restartTimer();
+    return this.sender.send({ verb, url, headers, content, signal: attempt.controller.signal, socketPath, onSent });
   }
 
   /** Returns the error that the caller sees. */

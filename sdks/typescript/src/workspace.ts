@@ -1,4 +1,6 @@
 /** One workspace: a named line of work with files, a head and a history. */
+import { createHash } from "node:crypto";
+
 import type { Edit } from "./edits.js";
 import { InvalidArgumentError } from "./errors.js";
 import { type Attempt, type ExploreOptions, explore, type SandboxExploreOptions } from "./explore.js";
@@ -188,10 +190,11 @@ export class Workspace {
 
   /**
    * Makes workspaces that begin where this one stands, all of them or none. Uncommitted changes are committed first.
-   * With `count` the forks get names of their own.
+   * With `count` the forks get names of their own, the same ones for the same `idempotencyKey`.
    */
   async fork(options: ChangeOptions & ({ count: number } | { names: readonly string[] })): Promise<Workspace[]> {
-    const workspaceIds = "names" in options ? [...options.names] : forkNames(this.name, options.count);
+    const { idempotencyKey } = options;
+    const workspaceIds = "names" in options ? [...options.names] : forkNames(this.name, options.count, idempotencyKey);
     if (workspaceIds.length === 0) throw new InvalidArgumentError("fork takes a count of at least 1, or names");
     const answer = await this.transport.call("ForkWorkspace", { path: this.path, body: { workspaceIds } }, options);
     return (answer.workspaces ?? []).map((found) => new Workspace(this.transport, workspaceInfo(found)));
@@ -346,9 +349,10 @@ export class Workspace {
   }
 }
 
-function forkNames(name: string, count: number): string[] {
-  const mark = crypto.randomUUID().slice(0, 8);
-  return Array.from({ length: count }, (_, index) => `${name}-${mark}-${index + 1}`);
+function forkNames(name: string, count: number, idempotencyKey: string | undefined): string[] {
+  // A call that is made again with its key has to ask for the same names.
+  const mark = idempotencyKey ? createHash("sha256").update(idempotencyKey).digest("hex") : crypto.randomUUID();
+  return Array.from({ length: count }, (_, index) => `${name}-${mark.slice(0, 8)}-${index + 1}`);
 }
 
 function commitFields(message: string, options: CommitOptions) {

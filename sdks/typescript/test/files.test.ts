@@ -41,6 +41,13 @@ test("blobs and streams are written", async () => {
   assert.equal(await ws.files.readText("stream"), "one two");
 });
 
+test("more paths than one call takes have their metadata in order", async () => {
+  await ws.files.apply([edits.write("a", "1"), edits.write("b", "22")]);
+  const missing = Array.from({ length: 1500 }, (_, number) => `missing-${number}`);
+  const found = await ws.files.statMany(["a", ...missing, "b"]);
+  assert.deepEqual([found.length, found[0]?.size, found[1], found.at(-1)?.size], [1502, 1, undefined, 2]);
+});
+
 test("a range of a file is read", async () => {
   await ws.files.write("digits", "0123456789");
   for (const [offset, length, expected] of [

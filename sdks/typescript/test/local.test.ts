@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
 
-import { Amalgam, errors } from "../src/index.js";
+import { Amalgam, edits, errors } from "../src/index.js";
 import { collect, newName, program, startServer } from "./kit.js";
 
 process.env["AMALGAM_BIN"] = program;
@@ -33,6 +33,18 @@ test("the process is started by the first call, and the command sees the same st
   assert.match(command("log", `${name}@`), /first/);
   assert.deepEqual((await collect(client.workspaces.list(name))).map((found) => found.name), [name]);
   assert.equal((await collect(ws.log()))[0]?.id, id);
+});
+
+test("an author with other characters has dashes for them", async () => {
+  process.env["AMALGAM_AUTHOR"] = "Jörg 李🙂";
+  try {
+    await using client = new Amalgam({ store });
+    const ws = await client.workspaces.create(newName());
+    await ws.commitEdits([edits.write("a", "1")]);
+    assert.deepEqual((await collect(ws.log())).map((snapshot) => snapshot.author), ["J-rg---"]);
+  } finally {
+    delete process.env["AMALGAM_AUTHOR"];
+  }
 });
 
 test("a process that has ended is started again by the next call", async () => {

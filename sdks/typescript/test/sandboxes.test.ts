@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { type Amalgam, errors, withSandbox } from "../src/index.js";
+import { Amalgam, errors, withSandbox } from "../src/index.js";
 import { Proxy, collect, newName, startServer } from "./kit.js";
 
 const server = await startServer();
@@ -168,6 +168,27 @@ test("refusals have classes of their own", { skip }, async () => {
   }
   const { text } = await admin.keys.create("reader", { scopes: ["read"] });
   await assert.rejects(server.client({ apiKey: text }).sandboxes.create(), errors.ForbiddenError);
+});
+
+test("a list of sandboxes is whole although the loop deletes them", async () => {
+  const ids = Array.from({ length: 250 }, (_, number) => `sbx-${number}`);
+  let left = [...ids];
+  const answer = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
+    const { pathname, searchParams } = new URL(String(input));
+    if (init?.method === "DELETE") {
+      left = left.filter((id) => id !== pathname.split("/").at(-1));
+      return Response.json({});
+    }
+    const [page, limit] = [Number(searchParams.get("page")), Number(searchParams.get("limit"))];
+    return Response.json({ items: left.slice((page - 1) * limit, page * limit).map((id) => ({ id })) });
+  };
+  await using mocked = new Amalgam({ url: "http://127.0.0.1:1", fetch: answer });
+  const seen: string[] = [];
+  for await (const sandbox of mocked.sandboxes.list()) {
+    seen.push(sandbox.id);
+    await sandbox.delete();
+  }
+  assert.deepEqual([seen, left], [ids, []]);
 });
 
 test("a policy is set, explained, checked and undone", async () => {

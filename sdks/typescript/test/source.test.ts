@@ -66,6 +66,16 @@ test("a server gets only what it lacks of a directory", async () => {
   assert.equal((await whole.files.stat("src/run.sh")).links, 1);
 });
 
+test("a symlink whose target is not UTF-8 keeps its target", async () => {
+  const source = join(place, "bytes");
+  mkdirSync(source);
+  symlinkSync(Buffer.from([0x61, 0xe9]), join(source, "l"));
+  symlinkSync("é\\x41", join(source, "plain"));
+  const ws = await client.workspaces.create(newName(), { source });
+  assert.equal((await ws.files.stat("l")).linkTarget, "a\udce9");
+  assert.equal((await ws.files.stat("plain")).linkTarget, "é\\x41");
+});
+
 test("globs fit names and paths", () => {
   const cases: [string, string, boolean][] = [
     ["*.py", "a.py", true],

@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import { type AddressInfo, createServer as createTcpServer } from "node:net";
 import { after, before, test } from "node:test";
 
+import { NodeSender } from "../src/http.js";
 import { Amalgam, edits, errors } from "../src/index.js";
 import { Proxy, TestServer, collect, newName, startServer } from "./kit.js";
 
@@ -161,6 +162,60 @@ test("no answer is a timeout", async () => {
   await assert.rejects(own.withOptions({ timeoutMs: 60_000 }).workspaces.get("w", { timeoutMs: 50 }), errors.RequestTimeoutError);
   own.close();
   silent.close();
+});
+
+const wait = (milliseconds: number): Promise<void> => new Promise((passed) => setTimeout(passed, milliseconds));
+
+test("an upload that takes longer than the timeout goes on while it moves", async () => {
+  const ws = await server.client().workspaces.create(newName());
+  async function* pieces(): AsyncGenerator<Uint8Array> {
+    for (let number = 0; number < 5; number += 1) {
+      await wait(150);
+      yield Buffer.from(String(number));
+    }
+  }
+  await ws.files.write("slow", pieces(), { timeoutMs: 500 });
+  assert.equal(await ws.files.readText("slow"), "01234");
+});
+
+test("each piece of a long body is told as it is sent", async () => {
+  const received: string[] = [];
+  const other = createServer((incoming, answer) => {
+    let bytes = 0;
+    incoming.on("data", (piece: Buffer) => (bytes += piece.length));
+    incoming.once("end", () => {
+      received.push(`${incoming.headers["content-length"]} ${bytes}`);
+      answer.end();
+    });
+  });
+  await new Promise<void>((resolve) => other.listen(0, "127.0.0.1", resolve));
+  const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}/`;
+  const sender = new NodeSender();
+  const length = (3 << 20) + 1;
+  const text = "é".repeat(length);
+  for (const content of [new Uint8Array(length), new Blob([new Uint8Array(length)]), text]) {
+    let count = 0;
+    const onSent = (): void => void (count += 1);
+    const { signal } = new AbortController();
+    const response = await sender.send({ verb: "PUT", url, headers: {}, content, signal, onSent });
+    await response.whole(() => {});
+    assert.ok(count >= 4, String(count));
+  }
+  assert.deepEqual(received, [`${length} ${length}`, `${length} ${length}`, `${2 * length} ${2 * length}`]);
+  sender.close();
+  other.close();
+});
+
+test("a reader of a file may take longer than the timeout for each piece", async () => {
+  const ws = await server.client().workspaces.create(newName());
+  await ws.files.write("large", new Uint8Array(1 << 20));
+  let [bytes, count] = [0, 0];
+  for await (const piece of ws.files.stream("large", { timeoutMs: 500 })) {
+    bytes += piece.length;
+    count += 1;
+    if (count <= 3) await wait(700);
+  }
+  assert.equal(bytes, 1 << 20);
 });
 
 test("a server that is not Amalgam is reported", async () => {

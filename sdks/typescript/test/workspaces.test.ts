@@ -55,6 +55,17 @@ test("two snapshots are compared as a diff, a patch and an insight", async () =>
   assert.deepEqual((await collect(ws.log())).map((one) => one.id), [second.id, first.id]);
 });
 
+test("a log of a path has the snapshots that changed it", async () => {
+  const first = await ws.commitEdits([edits.write("a", "1"), edits.write("dir/b", "1")]);
+  const second = await ws.commitEdits([edits.write("a", "2")]);
+  const third = await ws.commitEdits([edits.write("dir/b", "2")]);
+  const ids = async (path: string): Promise<string[]> => (await collect(ws.log({ path }))).map((one) => one.id);
+  assert.deepEqual(await ids("a"), [second.id, first.id]);
+  assert.deepEqual(await ids("dir"), [third.id, first.id]);
+  const listed = await collect(client.snapshots.list({ workspace: ws.name, path: "a" }));
+  assert.deepEqual(listed.map((one) => one.id), [second.id, first.id]);
+});
+
 test("a commit is refused when the head moved", async () => {
   const first = await ws.commitEdits([edits.write("a", "1")], { expectedHead: "none" });
   await ws.commitEdits([edits.write("a", "2")], { expectedHead: first.id });
@@ -121,12 +132,17 @@ test("a fork is completed into its target", async () => {
   await client.workspaces.delete(name);
 });
 
-test("the same idempotency key does a commit once", async () => {
+test("the same idempotency key does a commit or a fork once", async () => {
   const idempotencyKey = newName();
   const first = await ws.commitEdits([edits.write("a", "1")], { idempotencyKey });
   const again = await ws.commitEdits([edits.write("a", "1")], { idempotencyKey });
   assert.equal(again.id, first.id);
   await assert.rejects(ws.commitEdits([edits.write("a", "2")], { idempotencyKey }), errors.RequestIdReusedError);
+  const names = async (key: string): Promise<string[]> =>
+    (await ws.fork({ count: 2, idempotencyKey: key })).map((fork) => fork.name);
+  const forks = await names(`${idempotencyKey}-f`);
+  assert.deepEqual(await names(`${idempotencyKey}-f`), forks);
+  assert.ok((await names(`${idempotencyKey}-g`)).every((name) => !forks.includes(name)));
 });
 
 test("an episode records, ranks and compares steps", async () => {

@@ -1,4 +1,4 @@
-//! Collections, for the API.
+//! The gRPC methods of `CollectionService`: garbage collection and disk usage.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

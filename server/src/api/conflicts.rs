@@ -1,4 +1,4 @@
-//! Conflicts, for the API.
+//! The gRPC methods of `ConflictService`: conflicts and their resolutions.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::conflict_service_server::ConflictService;

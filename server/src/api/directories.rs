@@ -1,4 +1,4 @@
-//! Real directories, for the API. All of these calls name paths of the host.
+//! The gRPC methods of `DirectoryService`: real directories. All of these calls name paths of the host.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::directory_service_server::DirectoryService;

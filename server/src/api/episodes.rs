@@ -1,4 +1,4 @@
-//! Episodes, for the API.
+//! The gRPC methods of `EpisodeService`: episodes and their steps.
 
 use amalgam_engine::episode::{Episode, Order, Step, StepDraft, StepId, StepUpdate};
 use amalgam_engine::{EpisodeName, OperationContext};

@@ -1,4 +1,4 @@
-//! Events, for the API.
+//! The gRPC methods of `EventService`: subscriptions to events.
 
 use amalgam_engine::SnapshotId;
 use amalgam_proto::v1::event_service_server::EventService;

@@ -1,4 +1,4 @@
-//! Imports and exports, for the API.
+//! The gRPC methods of `ExchangeService`: imports and exports of trees.
 
 use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
@@ -207,9 +207,9 @@ fn import(
         }
     };
     // A dry run needs room, too: it stores no contents of files, but it stores directories.
-    let imported = service.collections.quota.within_room(&|| progress.cancel(), read)?;
+    let imported = service.collections.quota.checking_space(&|| progress.cancel(), read)?;
     // A fast import may have filled the disk between two checks.
-    service.collections.quota.check_room()?;
+    service.collections.quota.check_space()?;
     let report = Some(report_message(&imported.report));
     if dry_run {
         return Ok(v1::ImportResult { report, ..Default::default() });
@@ -262,7 +262,7 @@ fn land(service: &Service, name: &WorkspaceName, imported: &Imported, act: &Oper
         return Ok(true);
     }
     let history = amalgam_engine::History::of(&service.context.store);
-    service.views.move_head(name, IMPORT, &before, || {
+    service.views.move_head(name, &[], IMPORT, &before, || {
         let moved = workspaces.fast_forward(&history, name, imported.head, act, IMPORT)?;
         moved.ok_or_else(|| {
             let message = format!(

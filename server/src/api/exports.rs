@@ -1,5 +1,7 @@
-//! Exports, for the API. They open a port of the machine, so only the local user may create them. Callers on the network may ask
-//! for the path of an exported workspace.
+//! The gRPC methods of `ExportService`: NFS exports.
+//!
+//! An export opens a port of the machine, so only the local user may create one. Callers on the network may ask for the path of an
+//! exported workspace.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::export_service_server::ExportService;

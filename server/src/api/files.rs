@@ -1,4 +1,4 @@
-//! Files, for the API.
+//! The gRPC methods of `FileService`: files of live trees and snapshots.
 
 mod read;
 mod write;

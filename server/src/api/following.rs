@@ -1,4 +1,4 @@
-//! Followers, for the API.
+//! The gRPC methods of `FollowService`: workspaces that follow a source.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::follow_service_server::FollowService;

@@ -1,4 +1,4 @@
-//! Merges, the queue and reviews, for the API.
+//! The gRPC methods of `MergeService`: merges, the queue and reviews.
 
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ pub(super) fn visible_merge(service: &Service, mut merge: v1::Merge) -> Result<O
         let is_shown = |path: &Bytes| guard.is_visible(path, false);
         merge.files.retain(|file| is_shown(&file.path));
         merge.conflicts.retain(|file| is_shown(&file.path));
+        merge.files.iter_mut().chain(&mut merge.conflicts).for_each(|file| file.others.retain(is_shown));
         merge.refused.retain(|refused| is_shown(&refused.path));
         merge.notices.retain(|notice| is_shown(&notice.path));
         let clashes = merge.sources.iter_mut().flat_map(|source| &mut source.clashes);
@@ -78,7 +79,7 @@ impl Api {
 
 /// Refuses a capture of a directory of the host for a caller on the network. Uncommitted changes of live trees may be captured.
 fn check_capture(service: &Service, origin: Origin, is_asked: bool, sources: &[String]) -> Result<()> {
-    if !is_asked || origin == Origin::Local {
+    if !is_asked || origin != Origin::Network {
         return Ok(());
     }
     sources.iter().try_for_each(|name| service.files.refuse_directory(&workspace_id(name)?))

@@ -1,4 +1,4 @@
-//! Mounts, for the API. All of these calls name paths of the host.
+//! The gRPC methods of `MountService`: FUSE mounts. All of these calls name paths of the host.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::mount_service_server::MountService;

@@ -1,20 +1,21 @@
-//! Operations, for the API.
+//! The gRPC methods of `OperationService`: the operation log, undo and redo.
 
-use amalgam_engine::reference::{RefChange, RefValue};
+use amalgam_engine::reference::{Operation, RefChange, RefValue};
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
-use amalgam_engine::{DiffOptions, Error as EngineError, OperationContext, diff_roots, operation};
+use amalgam_engine::{Error as EngineError, OperationContext, operation};
 use amalgam_proto::v1::operation_service_server::OperationService;
 use amalgam_proto::{Reason, operation_sequence, v1};
 use tonic::{Request, Response, Status};
 
+use super::workspaces::{judge_agent, judge_owner};
 use super::{Answers, Api, actor, page_size};
-use crate::call_log::{restricted_agent, workspace_id};
+use crate::call_log::{is_from_network, restricted_agent, workspace_id};
 use crate::error::{Error, Result};
 use crate::events::out_of_range;
 use crate::messages::{CHANGES_BYTES_MAX, change_bytes, operation_from, operation_message};
 use crate::permissions::POLICY_PREFIX;
 use crate::service::Service;
-use crate::states::Direction;
+use crate::states::{Direction, Renaming};
 use crate::views::ViewRevert;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -83,6 +84,12 @@ fn trimmed(service: &Service, after: u64, failure: Error) -> Error {
     }
 }
 
+/// Returns the live tree in which an undo or a redo of a workspace takes place; `None` if only references move.
+fn live_tree(service: &Service, name: &WorkspaceName) -> Result<Option<u64>> {
+    let has_directory = service.context.registry.all().iter().any(|record| record.workspace == name.as_str());
+    Ok(service.views.numbered_view(name)?.filter(|_| !has_directory))
+}
+
 /// Undoes or redoes the last operation of a workspace with a live tree, uncommitted changes included. Returns the operation that
 /// did it; `None` for a workspace without a live tree, and for a renaming, which concerns more than the tree.
 fn revert_live(
@@ -91,8 +98,7 @@ fn revert_live(
     direction: Direction,
     act: &OperationContext,
 ) -> Result<Option<v1::Operation>> {
-    let has_directory = service.context.registry.all().iter().any(|record| record.workspace == name.as_str());
-    let Some(id) = service.views.numbered_view(name)?.filter(|_| !has_directory) else { return Ok(None) };
+    let Some(id) = live_tree(service, name)? else { return Ok(None) };
     let done = match direction {
         Direction::Undo => service.views.undo_view(id, false, act)?,
         Direction::Redo => service.views.redo_view(id, false, act)?,
@@ -103,55 +109,124 @@ fn revert_live(
     }
 }
 
-/// Refuses an undo or a redo in a workspace that makes changes which the policy does not permit to the caller.
-fn judge_revert(service: &Service, name: &WorkspaceName, direction: Direction) -> Result<()> {
-    let context = &service.context;
-    let guard = context.permissions.moving(name)?;
-    if guard.is_open() {
-        return Ok(());
+/// Refuses an undo or a redo in a workspace that makes changes which the policy does not permit to the caller, in this workspace
+/// or in another one of the same operation. Returns the operation that is reverted; `None` if there is none, or if uncommitted
+/// changes are undone instead.
+fn judge_revert(service: &Service, name: &WorkspaceName, direction: Direction) -> Result<Option<u64>> {
+    let (store, reference) = (&service.context.store, name.reference());
+    if direction == Direction::Undo
+        && let Some(id) = live_tree(service, name)?
+        && service.views.judge_undo_of_edits(id, &service.context.permissions.moving(name)?)?
+    {
+        return Ok(None);
     }
-    let state = context.head_root(context.workspaces.get(name)?.state())?;
-    let live = service.views.use_view_if_live(name)?.map(|used| used.view().fork().freeze().hold()).transpose()?;
-    let now = live.as_ref().map(|(root, _)| *root).or(state);
-    let reference = name.reference();
-    let to = match diff_roots(&context.store, state, now, DiffOptions::default())?.next().transpose()? {
-        // Uncommitted changes are undone first.
-        Some(_) => state,
-        None => {
-            let next = match direction {
-                Direction::Undo => operation::next_to_undo(&context.store, &reference)?,
-                Direction::Redo => operation::next_to_redo(&context.store, &reference)?,
-            };
-            let Some(next) = next else { return Ok(()) };
-            let change = next.changes.iter().find(|change| change.name == reference);
-            match change.and_then(|change| value_of(change, direction)) {
-                Some(value) => context.head_root(Workspace::read(name.clone(), value)?.state())?,
-                None => None,
-            }
-        }
+    let next = match direction {
+        Direction::Undo => operation::next_to_undo(store, &reference)?,
+        Direction::Redo => operation::next_to_redo(store, &reference)?,
     };
-    context.permissions.judge(&guard, now, to, "this")
+    let Some(next) = next else { return Ok(None) };
+    judge_operation(service, next.sequence, direction)?;
+    // The workspace itself stays where it has a live tree.
+    let goes = |change: &RefChange| change.name != reference && is_removed(change, direction);
+    service.views.refuse_to_take_away(next.sequence, goes)?;
+    Ok(Some(next.sequence))
+}
+
+/// Undoes or redoes the last operation of a workspace by moving its references. `next` is that operation, if it is known.
+fn revert_references(
+    service: &Service,
+    name: &WorkspaceName,
+    next: Option<u64>,
+    direction: Direction,
+    act: &OperationContext,
+) -> Result<Operation> {
+    if let Some(next) = next {
+        if let Some(done) = revert_renaming(service, next, direction, act)? {
+            return Ok(done);
+        }
+        service.views.refuse_to_take_away(next, |change| is_removed(change, direction))?;
+    }
+    let workspaces = &service.context.workspaces;
+    Ok(match direction {
+        Direction::Undo => workspaces.undo(name, act)?,
+        Direction::Redo => workspaces.redo(name, act)?,
+    })
+}
+
+/// Undoes or redoes an operation of this number.
+fn revert_operation(
+    service: &Service,
+    sequence: u64,
+    direction: Direction,
+    act: &OperationContext,
+) -> Result<Operation> {
+    judge_operation(service, sequence, direction)?;
+    if let Some(done) = revert_renaming(service, sequence, direction, act)? {
+        return Ok(done);
+    }
+    service.views.refuse_to_take_away(sequence, |change| is_removed(change, direction))?;
+    let store = &service.context.store;
+    Ok(match direction {
+        Direction::Undo => operation::undo_operation(store, sequence, act)?,
+        Direction::Redo => operation::redo_operation(store, sequence, act)?,
+    })
+}
+
+/// Undoes or redoes the renaming of a workspace: its directories, its live tree and its publishing plan follow. Returns nothing
+/// for other operations.
+fn revert_renaming(
+    service: &Service,
+    sequence: u64,
+    direction: Direction,
+    act: &OperationContext,
+) -> Result<Option<Operation>> {
+    // The revert itself refuses an operation that cannot be read.
+    let Ok(found) = operation::operation(&service.context.store, sequence) else { return Ok(None) };
+    let renaming = Renaming::of(&found, direction);
+    renaming.map(|renaming| service.directories.rename_back(&renaming, act)).transpose()
 }
 
 /// Refuses to undo or redo an operation if that makes changes which the policy does not permit to the caller, or moves the policy.
 fn judge_operation(service: &Service, sequence: u64, direction: Direction) -> Result<()> {
     let context = &service.context;
-    if restricted_agent().is_none() {
+    // Callers who are not on the network have all rights.
+    if !is_from_network() {
         return Ok(());
     }
+    let is_restricted = restricted_agent().is_some();
     for change in &operation::operation(&context.store, sequence)?.changes {
-        if change.name.as_str().starts_with(POLICY_PREFIX) {
+        if is_restricted && change.name.as_str().starts_with(POLICY_PREFIX) {
             let message = "the policy is set, undone and redone by keys with the scope `admin`";
             return Err(Error::new(Reason::Forbidden, message));
         }
         let Ok(name) = WorkspaceName::of_reference(&change.name) else { continue };
-        let guard = context.permissions.moving(&name)?;
-        let now = context.workspaces.find(&name)?.and_then(|found| found.state());
+        let now = context.workspaces.find(&name)?;
         let to = value_of(change, direction).map(|value| Workspace::read(name.clone(), value)).transpose()?;
-        let to = to.and_then(|to| to.state());
-        context.permissions.judge(&guard, context.head_root(now)?, context.head_root(to)?, "this")?;
+        refuse_origin(now.as_ref(), to.as_ref())?;
+        if !is_restricted {
+            continue;
+        }
+        match (&now, &to) {
+            (Some(now), Some(to)) => judge_agent(service, &now.agent, &to.agent)?,
+            (Some(one), None) | (None, Some(one)) => judge_owner(service, &name, &one.agent)?,
+            (None, None) => {}
+        }
+        let guard = context.permissions.moving(&name)?;
+        let root = |found: Option<Workspace>| context.head_root(found.and_then(|found| found.state()));
+        context.permissions.judge(&guard, root(now)?, root(to)?, "this")?;
     }
     Ok(())
+}
+
+/// Refuses to let a workspace follow an origin on the host again: only callers on the host name paths of it.
+fn refuse_origin(now: Option<&Workspace>, to: Option<&Workspace>) -> Result<()> {
+    let origin = |found: Option<&Workspace>| found.and_then(|found| found.follow.clone()).map(|follow| follow.origin);
+    let restored = origin(to).filter(|origin| !origin.is_empty());
+    if restored.is_none() || restored == origin(now) {
+        return Ok(());
+    }
+    let message = "this lets a workspace follow files of the host again, which takes a call on the Unix socket";
+    Err(Error::new(Reason::LocalOnly, message))
 }
 
 /// Returns the value that an undo or a redo gives to a reference; `None` if it removes the reference.
@@ -159,6 +234,14 @@ fn value_of(change: &RefChange, direction: Direction) -> Option<RefValue> {
     match direction {
         Direction::Undo => change.before.clone(),
         Direction::Redo => change.after.clone(),
+    }
+}
+
+/// Returns whether an undo or a redo removes a reference.
+fn is_removed(change: &RefChange, direction: Direction) -> bool {
+    match direction {
+        Direction::Undo => change.before.is_none(),
+        Direction::Redo => change.after.is_none(),
     }
 }
 
@@ -182,24 +265,20 @@ impl OperationService for Api {
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             let done = match (service.context.done_before(&act)?, request.target) {
-                (Some(done), _) => Ok(done),
+                (Some(done), _) => done,
                 (None, Some(Target::Workspace(name))) => {
                     let name = workspace_id(&name)?;
-                    judge_revert(service, &name, Direction::Undo)?;
+                    let next = judge_revert(service, &name, Direction::Undo)?;
                     if let Some(operation) = revert_live(service, &name, Direction::Undo, &act)? {
                         return Ok(v1::UndoOperationResponse { operation: Some(operation) });
                     }
-                    service.context.workspaces.undo(&name, &act)
+                    revert_references(service, &name, next, Direction::Undo, &act)?
                 }
                 (None, Some(Target::Operation(name))) => {
-                    let sequence = operation_sequence(&name)?;
-                    judge_operation(service, sequence, Direction::Undo)?;
-                    service.views.refuse_to_take_away(sequence, |change| change.before.is_none())?;
-                    operation::undo_operation(&service.context.store, sequence, &act)
+                    revert_operation(service, operation_sequence(&name)?, Direction::Undo, &act)?
                 }
                 (None, None) => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
-            let done = done?;
             service.views.apply_policy()?;
             service.views.heads_moved()?;
             Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done)) })
@@ -213,24 +292,20 @@ impl OperationService for Api {
         self.short(move |service| {
             let act = service.context.act_for(&actor, &request)?;
             let done = match (service.context.done_before(&act)?, request.target) {
-                (Some(done), _) => Ok(done),
+                (Some(done), _) => done,
                 (None, Some(Target::Workspace(name))) => {
                     let name = workspace_id(&name)?;
-                    judge_revert(service, &name, Direction::Redo)?;
+                    let next = judge_revert(service, &name, Direction::Redo)?;
                     if let Some(operation) = revert_live(service, &name, Direction::Redo, &act)? {
                         return Ok(v1::RedoOperationResponse { operation: Some(operation) });
                     }
-                    service.context.workspaces.redo(&name, &act)
+                    revert_references(service, &name, next, Direction::Redo, &act)?
                 }
                 (None, Some(Target::Operation(name))) => {
-                    let sequence = operation_sequence(&name)?;
-                    judge_operation(service, sequence, Direction::Redo)?;
-                    service.views.refuse_to_take_away(sequence, |change| change.after.is_none())?;
-                    operation::redo_operation(&service.context.store, sequence, &act)
+                    revert_operation(service, operation_sequence(&name)?, Direction::Redo, &act)?
                 }
                 (None, None) => return Err(Error::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
-            let done = done?;
             service.views.apply_policy()?;
             service.views.heads_moved()?;
             Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done)) })
@@ -255,5 +330,73 @@ impl OperationService for Api {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::reference::{OperationDraft, RefName};
+    use amalgam_engine::workspace::{Follow, FollowMode};
+    use amalgam_engine::{RefMove, Time, WorkingTree};
+    use amalgam_proto::Failure;
+    use amalgam_proto::v1::operation_service_client::OperationServiceClient;
+    use tower::Layer as _;
+
+    use super::*;
+    use crate::api::Origin;
+    use crate::call_log::CallLogLayer;
+    use crate::calls::Calls;
+    use crate::home::Home;
+    use crate::serve::routes;
+
+    /// Undoes the last operation of a workspace, for a caller on the network whom the policy restricts.
+    async fn undo(service: &Service, workspace: &str) -> Answer<v1::UndoOperationResponse> {
+        let api = Api::new(service.clone(), Calls::new(), Origin::Network);
+        let mut operations = OperationServiceClient::new(CallLogLayer(Origin::Network).layer(routes(api).prepare()));
+        let target = v1::undo_operation_request::Target::Workspace(format!("workspaces/{workspace}"));
+        operations.undo_operation(v1::UndoOperationRequest { target: Some(target), ..Default::default() }).await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_undo_in_a_workspace_is_refused_if_its_operation_moved_the_policy_too() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (context, act) = (&service.context, service.context.act("root"));
+        let (store, policy) = (&context.store, RefName::new("policy/project").expect("a name"));
+        let main = WorkspaceName::new("main").expect("a name");
+        let value = |name: &RefName| store.read_ref(name).expect("read");
+        context.permissions.set("default = \"RW\"", &act).expect("set");
+        let open = value(&policy);
+        context.permissions.set("default = \"RW\"\nreviewers = [\"lea\"]", &act).expect("set");
+        context.workspaces.create(&main, &Default::default(), &act).expect("created");
+        let created = value(&main.reference());
+        context.workspaces.describe(&main, "", "project", &act).expect("described");
+        // One operation moves both, as a restored backup does.
+        let expect = vec![(policy.clone(), value(&policy)), (main.reference(), value(&main.reference()))];
+        let set = vec![(policy.clone(), open.clone()), (main.reference(), created)];
+        let operation = OperationDraft { action: "move both".to_owned(), ..OperationDraft::default() };
+        let (root, _pin) = WorkingTree::new(store).freeze().hold().expect("stored");
+        let moves = RefMove { expect, set, operation, ..RefMove::default() };
+        store.session().commit(root, moves).expect("moved");
+
+        let refused = undo(&service, "main").await.expect_err("refused");
+        assert_eq!(Failure::of_status(&refused).expect("one of ours").reason, Reason::Forbidden, "{refused}");
+        assert_eq!(store.read_ref(&policy).expect("read"), open, "the policy stays");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_undo_over_the_network_lets_no_workspace_follow_files_of_the_host_again() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("root"));
+        let (main, source) = (WorkspaceName::new("main").expect("a name"), WorkspaceName::new("app").expect("a name"));
+        workspaces.create(&main, &Default::default(), &act).expect("created");
+        workspaces.create(&source, &Default::default(), &act).expect("created");
+        let follow = Follow { source, mode: FollowMode::Lazy, origin: "git:/srv/app.git#main".to_owned() };
+        workspaces.follow(&main, Some(&follow), &act).expect("follows");
+        workspaces.follow(&main, None, &act).expect("follows nothing");
+        let refused = undo(&service, "main").await.expect_err("refused");
+        assert_eq!(Failure::of_status(&refused).expect("one of ours").reason, Reason::LocalOnly, "{refused}");
+        assert!(workspaces.get(&main).expect("read").follow.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The policy of a project, for the API.
+//! The gRPC methods of `PolicyService`: the policy of a project.
 
 use std::sync::Arc;
 

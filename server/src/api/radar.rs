@@ -1,4 +1,4 @@
-//! The conflict radar, for the API.
+//! The gRPC methods of `RadarService`: the conflict radar.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::radar_service_server::RadarService;

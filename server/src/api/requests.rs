@@ -1,4 +1,4 @@
-//! Requests that carry an id, for the API: their state and their result.
+//! The gRPC methods of `RequestService`: the state and the result of requests that carry an id.
 
 use amalgam_proto::v1::request_service_server::RequestService;
 use amalgam_proto::{IDENTIFIED_METHODS, Reason, v1};

@@ -1,18 +1,19 @@
-//! Snapshots, for the API.
+//! The gRPC methods of `SnapshotService`: snapshots and labels.
 
 mod compare;
 mod content;
 mod find;
 mod past;
 
-use amalgam_engine::TreePath;
+use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::LabelName;
+use amalgam_engine::{SnapshotId, TreePath};
 use amalgam_proto::v1::snapshot_service_server::SnapshotService;
-use amalgam_proto::{label_id, label_name, snapshot_name, v1};
+use amalgam_proto::{Reason, label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -24,6 +25,17 @@ pub(super) fn tree_path(bytes: &[u8]) -> Result<TreePath> {
 /// Returns whether a path is one of `wanted` or below one. An empty `wanted` accepts every path.
 pub(super) fn is_wanted(path: &TreePath, wanted: &[TreePath]) -> bool {
     wanted.is_empty() || wanted.iter().any(|wanted| path == wanted || path.below(wanted).is_some())
+}
+
+/// Returns the snapshot that an operation set a label on.
+fn labelled_by(done: &Operation, label: &LabelName) -> Result<SnapshotId> {
+    let reference = label.reference();
+    let change = done.changes.iter().find(|change| change.name == reference);
+    let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
+    let target = target.ok_or_else(|| {
+        Error::new(Reason::RequestReused, "the request id belongs to an operation that did not set this label")
+    })?;
+    Ok(SnapshotId::from_bytes(target.hash))
 }
 
 pub(super) fn tree_paths(paths: &[bytes::Bytes]) -> Result<Vec<TreePath>> {
@@ -123,18 +135,25 @@ impl SnapshotService for Api {
         self.short(move |service| {
             let label = LabelName::new(request.label_id.as_str())?;
             let here = service.context.here(&request.workspace)?;
-            let snapshot = service.context.resolve(&request.revision, here.as_ref())?;
             let act = service.context.act_for(&actor, &request)?;
-            match request.expected_snapshot.as_deref() {
-                None => service.context.set_label(here.as_ref(), &label, Some(snapshot), &act)?,
-                Some(expected) => {
-                    let expected = match expected {
-                        "" => None,
-                        expected => Some(service.context.resolve(expected, here.as_ref())?),
-                    };
-                    service.context.labels.set_expecting(&label, expected, snapshot, &act)?;
+            let snapshot = match service.context.done_before(&act)? {
+                // The revision may name another snapshot by now.
+                Some(done) => labelled_by(&done, &label)?,
+                None => {
+                    let snapshot = service.context.resolve(&request.revision, here.as_ref())?;
+                    match request.expected_snapshot.as_deref() {
+                        None => service.context.set_label(here.as_ref(), &label, Some(snapshot), &act)?,
+                        Some(expected) => {
+                            let expected = match expected {
+                                "" => None,
+                                expected => Some(service.context.resolve(expected, here.as_ref())?),
+                            };
+                            service.context.labels.set_expecting(&label, expected, snapshot, &act)?;
+                        }
+                    }
+                    snapshot
                 }
-            }
+            };
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
         })

@@ -1,4 +1,4 @@
-//! State values, for the API.
+//! The gRPC methods of `StateService`: state values.
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::file_edit::Edit;

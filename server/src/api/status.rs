@@ -4,7 +4,7 @@ use amalgam_exchange::Error as ExchangeError;
 use amalgam_proto::{Failure, Reason};
 use tonic::Status;
 
-use crate::call_log::is_from_network;
+use crate::call_log::hides_host_paths;
 use crate::error::Error;
 use crate::host_path::has_absolute_path;
 
@@ -24,7 +24,7 @@ impl Error {
     ///
     /// A caller on the network gets no path of the host: a message with one is only logged, and its replacement refers to the log.
     pub(crate) fn into_failure(self) -> Failure {
-        let is_hidden = is_from_network() && self.has_host_path();
+        let is_hidden = hides_host_paths() && self.has_host_path();
         let mut failure = Failure::from(self);
         if is_hidden {
             tracing::warn!(message = failure.message, "a call failed");
@@ -86,6 +86,7 @@ mod tests {
     use amalgam_materializer::Error as MaterializerError;
     use amalgam_proto::v1;
     use amalgam_proto::v1::merge_service_client::MergeServiceClient;
+    use amalgam_proto::v1::mount_service_client::MountServiceClient;
     use tower::Layer as _;
 
     use super::*;
@@ -133,6 +134,8 @@ mod tests {
         let failure = Failure::of_status(&refused).expect("one of ours");
         assert_eq!(failure.reason, Reason::DirectoryGone, "{refused}");
         assert!(!failure.message.contains('/') && !refused.message().contains(above), "{refused}");
+        let refused = merges(&service, Origin::Server).merge_workspaces(request.clone()).await.expect_err("refused");
+        assert!(!refused.message().contains(above), "this process answers a caller on the network: {refused}");
         let refused = merges(&service, Origin::Local).merge_workspaces(request.clone()).await.expect_err("refused");
         assert!(refused.message().contains(above), "a local caller gets the path: {refused}");
 
@@ -149,6 +152,35 @@ mod tests {
         let explain = v1::ExplainRulesRequest { path: "a".into(), ..Default::default() };
         let refused = merges(&service, Origin::Network).explain_rules(explain).await.expect_err("refused");
         assert!(refused.message().contains("merge.toml, line 1") && !refused.message().contains(above), "{refused}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_mount_for_a_caller_on_the_network_that_is_refused_names_no_path_of_the_host() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let place = around.path().join("main");
+        std::fs::create_dir(&place).expect("made");
+        let attach = v1::AttachDirectoryRequest {
+            path: path_bytes(&place),
+            workspace_id: "main".to_owned(),
+            ..Default::default()
+        };
+        service.directories.attach(&attach, &service.context.act("ann")).expect("attached");
+        service.views.begin_mounting(&around.path().join("door"));
+        let request = v1::MountRequest {
+            path: path_bytes(&around.path().join("mount")),
+            mode: v1::MountMode::ReadWrite.into(),
+            workspace: "workspaces/main".to_owned(),
+            ..Default::default()
+        };
+        let above = around.path().to_str().expect("text");
+        for (origin, is_named) in [(Origin::Server, false), (Origin::Local, true)] {
+            let api = Api::new(service.clone(), Calls::new(), origin);
+            let mut mounts = MountServiceClient::new(CallLogLayer(origin).layer(routes(api).prepare()));
+            let refused = mounts.mount(request.clone()).await.expect_err("refused");
+            assert_eq!(Failure::of_status(&refused).expect("one of ours").reason, Reason::AlreadyExists, "{refused}");
+            assert_eq!(refused.message().contains(above), is_named, "{refused}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The store and its process, for the API.
+//! The gRPC methods of `StoreService`: the store and its process.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -144,7 +144,7 @@ fn repaired_words(repaired: &Repaired) -> String {
         Repaired::Quarantined { id, damage } => format!("{id} put into quarantine: {damage}"),
         Repaired::Restored { id } => format!("{id} stored again from the cache of this node"),
         Repaired::Found { id } => format!("{id} found again"),
-        Repaired::Dropped { id } => format!("a second row of {id} removed"),
+        Repaired::Dropped { id } => format!("an unreferenced row of {id} removed"),
         Repaired::QuarantinedRow { family, number } => format!("row {number} of {family:?} put into quarantine"),
         Repaired::Record { record, remedy } => format!("{}: {remedy}", record_words(record)),
     }

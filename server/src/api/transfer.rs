@@ -1,5 +1,7 @@
-//! Transfers, backups and purges, for the API. The library reads and writes plain streams on a blocking thread. Their pieces pass
-//! through a bounded channel, so the faster side waits for the slower one.
+//! The gRPC methods of `TransferService`: transfers, backups and purges.
+//!
+//! The library reads and writes plain streams on a blocking thread. Their pieces pass through a bounded channel, so the faster side
+//! waits for the slower one.
 
 pub(super) mod bridge;
 mod purge;
@@ -112,7 +114,7 @@ impl TransferService for Api {
             let progress = Progress::default();
             let quota = &service.collections.quota;
             service.context.once(&actor, &options, || {
-                let received = quota.read_within_room(stream, &|| progress.cancel(), |stream| {
+                let received = quota.read_checking_space(stream, &|| progress.cancel(), |stream| {
                     Ok(receive(&service.context.store, stream, &how, &act, &progress)?)
                 })?;
                 Ok(received_message(&received))
@@ -164,7 +166,7 @@ impl TransferService for Api {
                 }
                 let act = service.context.act(&actor);
                 let restore = || Ok(restore_backup(&directory, store, &act, progress)?);
-                let received = service.collections.quota.within_room(&|| progress.cancel(), restore)?;
+                let received = service.collections.quota.checking_space(&|| progress.cancel(), restore)?;
                 Ok(received_message(&received))
             })?;
             Ok(v1::RestoreBackupResponse { event: Some(Event::Result(result)) })

@@ -1,8 +1,8 @@
-//! Workspaces, for the API.
+//! The gRPC methods of `WorkspaceService`: workspaces.
 
 use amalgam_engine::lean::hold_tree;
-use amalgam_engine::workspace::{ForkOptions, NewWorkspace, Taken, Workspace, WorkspaceName, with_paths_of};
-use amalgam_engine::{SnapshotId, TreePath};
+use amalgam_engine::workspace::{Committed, ForkOptions, NewWorkspace, Taken, Workspace, WorkspaceName, with_paths_of};
+use amalgam_engine::{OperationContext, SnapshotId, TreePath};
 use amalgam_proto::v1::workspace_service_server::WorkspaceService;
 use amalgam_proto::{Reason, v1};
 use tonic::{Request, Response, Status};
@@ -110,15 +110,30 @@ fn agent_of_caller(service: &Service, asked: &str) -> Result<String> {
 /// Refuses to remove or rename the workspace of another agent if the policy restricts the caller: names of workspaces are paths to
 /// all their files.
 fn judge_name(service: &Service, name: &WorkspaceName) -> Result<()> {
+    match service.context.workspaces.find(name)? {
+        Some(found) => judge_owner(service, name, &found.agent),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to remove, rename or bring back a workspace that belongs to another agent, if the policy restricts the caller.
+pub(super) fn judge_owner(service: &Service, name: &WorkspaceName, owner: &str) -> Result<()> {
     let Some(caller) = restricted_agent() else { return Ok(()) };
-    let owner = service.context.workspaces.find(name)?.map(|found| found.agent);
-    if owner.is_none_or(|owner| owner == caller) || service.context.permissions.guard(&[&caller])?.is_unrestricted() {
+    if owner == caller || service.context.permissions.guard(&[&caller])?.is_unrestricted() {
         return Ok(());
     }
     let message = format!(
         "{caller} may not remove or rename {name}, which is no workspace of its own: the policy restricts {caller}; a key with the scope `admin` may"
     );
     Err(Error::new(Reason::Forbidden, message).with("agent", caller))
+}
+
+/// Refuses to give a workspace another agent, if there is a policy and the caller is no admin.
+pub(super) fn judge_agent(service: &Service, before: &str, after: &str) -> Result<()> {
+    if before == after || restricted_agent().is_none() || service.context.permissions.policy()?.is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Reason::Forbidden, "the agent of a workspace is set by a key with the scope `admin`"))
 }
 
 /// Refuses a restore that makes changes which the policy does not permit to the caller.
@@ -138,6 +153,29 @@ fn judge_restore(service: &Service, name: &WorkspaceName, to: SnapshotId, paths:
     context.permissions.judge(&guard, before, Some(after), "this restore")
 }
 
+/// Restores a workspace, or some paths of it, to a snapshot, together with its live tree.
+fn restore(
+    service: &Service,
+    name: &WorkspaceName,
+    to: SnapshotId,
+    paths: &[TreePath],
+    act: &OperationContext,
+) -> Result<v1::RestoreWorkspaceResponse> {
+    let workspaces = &service.context.workspaces;
+    let go = || {
+        // For a restore of some paths, the head has the changes of the live tree by now.
+        judge_restore(service, name, to, paths)?;
+        match paths.is_empty() {
+            true => workspaces.restore(name, to, act).map_err(Error::from),
+            false => workspaces.restore_paths(name, to, paths, act).map_err(Error::from),
+        }
+    };
+    let words = format!("restore {}", to.short());
+    let changed = service.views.move_head(name, paths, &words, act, go)?.is_new;
+    let workspace = Some(service.views.workspace_message(name)?);
+    Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() })
+}
+
 #[tonic::async_trait]
 impl WorkspaceService for Api {
     async fn create_workspace(
@@ -147,14 +185,14 @@ impl WorkspaceService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = WorkspaceName::new(request.workspace_id.as_str())?;
-            let from = match request.from.as_str() {
-                "" => None,
-                revision => Some(service.context.resolve(revision, None)?),
-            };
             let act = service.context.act_for(&actor, &request)?;
-            let agent = agent_of_caller(service, &request.agent)?;
-            let new = NewWorkspace { from, agent, project: request.project, target: None };
             if service.context.done_before(&act)?.is_none() {
+                let from = match request.from.as_str() {
+                    "" => None,
+                    revision => Some(service.context.resolve(revision, None)?),
+                };
+                let agent = agent_of_caller(service, &request.agent)?;
+                let new = NewWorkspace { from, agent, project: request.project, target: None };
                 service.directories.detach_ended_workspaces(std::slice::from_ref(&name))?;
                 service.context.workspaces.create(&name, &new, &act)?;
             }
@@ -211,34 +249,27 @@ impl WorkspaceService for Api {
         let (actor, request) = self.identified(request);
         self.short(move |service| {
             let name = workspace_id(&request.name)?;
-            let snapshot = service.context.resolve(&request.revision, Some(&name))?;
             let act = service.context.act_for(&actor, &request)?;
-            let workspaces = &service.context.workspaces;
+            // A second restore would discard later edits.
+            if let Some(done) = service.context.done_before(&act)? {
+                let changed = Committed::of_operation(&name, &done).is_some_and(|done| done.is_new);
+                let workspace = Some(service.views.workspace_message(&name)?);
+                return Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() });
+            }
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths?;
             if request.dry_run {
-                let mut changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
-                let guard = service.context.permissions.reading(Some(&name))?;
-                changes.retain(|change| guard.is_visible(change.path.as_bytes(), false));
+                let snapshot = service.context.resolve(&request.revision, Some(&name))?;
+                let changes = service.files.changes_of_restore(&name, snapshot, &paths)?;
                 let workspace = Some(service.views.workspace_message(&name)?);
                 return Ok(v1::RestoreWorkspaceResponse { workspace, changed: !changes.is_empty(), changes });
             }
-            let is_new = service.context.done_before(&act)?.is_none();
-            if is_new {
+            // A restore to the head records no operation.
+            service.context.once(&actor, &request, || {
+                let snapshot = service.context.resolve(&request.revision, Some(&name))?;
                 service.directories.check_etag(&name, &request.etag)?;
-            }
-            let restore = || {
-                // The head has the changes of the live tree by now.
-                judge_restore(service, &name, snapshot, &paths)?;
-                match paths.is_empty() {
-                    true => workspaces.restore(&name, snapshot, &act).map_err(Error::from),
-                    false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(Error::from),
-                }
-            };
-            let words = format!("restore {}", snapshot.short());
-            let changed = service.views.move_head(&name, &words, &act, restore)?.is_new;
-            let workspace = Some(service.views.workspace_message(&name)?);
-            Ok(v1::RestoreWorkspaceResponse { workspace, changed, changes: Vec::new() })
+                restore(service, &name, snapshot, &paths, &act)
+            })
         })
         .await
     }
@@ -269,10 +300,14 @@ impl WorkspaceService for Api {
             let from = workspace_id(&request.name)?;
             let to = WorkspaceName::new(request.new_workspace_id.as_str())?;
             let act = service.context.act_for(&actor, &request)?;
-            if service.context.done_before(&act)?.is_none() {
-                service.directories.check_etag(&from, &request.etag)?;
-                judge_name(service, &from)?;
-                service.directories.rename_workspace(&from, &to, &act)?;
+            match service.context.done_before(&act)? {
+                // The first attempt may have ended before all places of the workspace had the new name.
+                Some(_) => service.directories.complete_renaming(&from, &to)?,
+                None => {
+                    service.directories.check_etag(&from, &request.etag)?;
+                    judge_name(service, &from)?;
+                    service.directories.rename_workspace(&from, &to, &act)?;
+                }
             }
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.views.workspace_message(&to)?) })
         })
@@ -288,11 +323,7 @@ impl WorkspaceService for Api {
             let name = workspace_id(&request.name)?;
             let act = service.context.act_for(&actor, &request)?;
             let before = service.context.workspaces.get(&name)?.agent;
-            let is_judged = restricted_agent().is_some() && service.context.permissions.policy()?.is_some();
-            if is_judged && request.agent != before {
-                let message = "the agent of a workspace is set by a key with the scope `admin`";
-                return Err(Error::new(Reason::Forbidden, message));
-            }
+            judge_agent(service, &before, &request.agent)?;
             if service.context.done_before(&act)?.is_none() {
                 service.directories.check_etag(&name, &request.etag)?;
             }
@@ -338,5 +369,49 @@ impl WorkspaceService for Api {
             Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.views.workspace_message(&name)?) })
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+    use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
+    use amalgam_view::TreeEdit;
+    use tower::Layer as _;
+
+    use super::*;
+    use crate::api::Origin;
+    use crate::call_log::CallLogLayer;
+    use crate::calls::Calls;
+    use crate::home::Home;
+    use crate::serve::routes;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_renaming_that_is_retried_after_a_crash_takes_the_live_tree_along() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (context, views) = (&service.context, &service.views);
+        let [old, new] = ["old", "new"].map(|name| WorkspaceName::new(name).expect("a name"));
+        context.workspaces.create(&old, &NewWorkspace::default(), &context.act("ann")).expect("made");
+        let used = views.use_view(&old).expect("opened");
+        let path = TreePath::new("mine").expect("a path");
+        used.edit(&mut [], |_, _| Ok((vec![TreeEdit::Create { path, mode: 0o644 }], ()))).expect("edited");
+        drop(used);
+        let request = v1::RenameWorkspaceRequest {
+            name: "workspaces/old".to_owned(),
+            new_workspace_id: "new".to_owned(),
+            request_id: "1".to_owned(),
+            ..Default::default()
+        };
+        // The first attempt dies after the operation.
+        let act = context.act_for("unknown", &request).expect("a new id");
+        context.workspaces.rename(&old, &new, &act).expect("renamed");
+        let api = Api::new(service.clone(), Calls::new(), Origin::Local);
+        let mut workspaces = WorkspaceServiceClient::new(CallLogLayer(Origin::Local).layer(routes(api).prepare()));
+        for _ in 0..2 {
+            workspaces.rename_workspace(request.clone()).await.expect("a retry");
+            assert!(views.has_uncommitted(&new).expect("a look") && !views.has_uncommitted(&old).expect("a look"));
+        }
+        assert!(views.use_view(&new).expect("opened").view().fork().exists("mine").expect("a look"));
     }
 }

@@ -8,7 +8,7 @@ use amalgam_engine::{LivedTime, Time};
 use amalgam_gc::Progress;
 use amalgam_proto::Reason;
 
-use super::{CollectionReason, CollectionRequest, Collections, ITSELF, LastCollection};
+use super::{AUTOMATIC_ACTOR, CollectionReason, CollectionRequest, Collections, LastCollection};
 use crate::call_log::warn_failure;
 use crate::disk_quota::{Disk, Shortage, shortage};
 use crate::error::Result;
@@ -76,7 +76,7 @@ impl Collections {
             let why = due(&collections.policy, last, &disk, budget, self.context.now(), idle());
             let is_near = self.quota.take_quota_note();
             let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.context.now())) else { continue };
-            let how = CollectionRequest { actor: ITSELF, dry_run: false, grace: None, why };
+            let how = CollectionRequest { actor: AUTOMATIC_ACTOR, dry_run: false, grace: None, why };
             let mut watch = |_: &Progress| match collections.state.lock().is_paused(self.context.now()) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -141,7 +141,7 @@ fn due(
     let since = since(last, now);
     let grown = disk.store_bytes.saturating_sub(base);
     if shortage(disk, budget) != Shortage::None && (grown > policy.growth_bytes_short || since >= HOUR_NANOSECONDS) {
-        return Some(CollectionReason::Room);
+        return Some(CollectionReason::Space);
     }
     if disk.store_bytes > next(policy, last, &LivedTime::default()).1 {
         return Some(CollectionReason::Growth);
@@ -181,7 +181,7 @@ fn retry_delay(failures: u32) -> Duration {
 
 /// Returns why a collection is due where a workspace is near its quota. Retention works in hours: sooner it would find nothing new.
 fn due_for_quota(is_near: bool, last: Option<&LastCollection>, now: Time) -> Option<CollectionReason> {
-    (is_near && since(last, now) >= HOUR_NANOSECONDS).then_some(CollectionReason::Room)
+    (is_near && since(last, now) >= HOUR_NANOSECONDS).then_some(CollectionReason::Space)
 }
 
 /// Returns the nanoseconds since the last collection.
@@ -231,10 +231,10 @@ mod tests {
         assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(CollectionReason::Time));
         assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 0), None, "somebody is at work");
         assert_eq!(check(100 * MB, 26, 100 * MB, plenty, None, 0), Some(CollectionReason::Time), "somebody always is");
-        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(CollectionReason::Room));
+        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(CollectionReason::Space));
         assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
-        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(CollectionReason::Room));
-        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(CollectionReason::Room));
+        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(CollectionReason::Space));
+        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(CollectionReason::Space));
         let new = Disk { store_bytes: MB, free_bytes: plenty, ..Disk::default() };
         assert_eq!(
             due(&AutoGcPolicy::default(), None, &new, None, Time(0), Duration::from_secs(60)),
@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn a_quota_that_is_near_asks_for_a_collection_once_an_hour() {
         let ago = |nanoseconds: i64| LastCollection { time: -nanoseconds, ..LastCollection::default() };
-        assert_eq!(due_for_quota(true, None, Time(0)), Some(CollectionReason::Room));
-        assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS)), Time(0)), Some(CollectionReason::Room));
+        assert_eq!(due_for_quota(true, None, Time(0)), Some(CollectionReason::Space));
+        assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS)), Time(0)), Some(CollectionReason::Space));
         assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS - 1)), Time(0)), None);
         assert_eq!(due_for_quota(false, None, Time(0)), None);
     }
@@ -409,7 +409,7 @@ mod tests {
             assert_eq!(why, Some("room"), "{short:?}");
             assert!(short.as_ref().is_some_and(|last| last.bytes >= 30_000_000), "{short:?}");
             assert!(
-                service.collections.quota.check_room().is_err(),
+                service.collections.quota.check_space().is_err(),
                 "where no room comes back commits are still refused"
             );
         });

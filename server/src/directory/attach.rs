@@ -15,7 +15,7 @@ use crate::host_path::{canonical, host_path};
 use crate::messages::path_bytes;
 use crate::registry::Record;
 
-/// What to do with uncommitted changes when a workspace is deleted.
+/// The treatment of uncommitted changes when a workspace is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncommitted {
     /// The workspace is not deleted.
@@ -30,9 +30,7 @@ impl Directories {
         let path = canonical(&host_path(&request.path)?)?;
         let host = HostDir::open(&path)?;
         Rules::new(&request.exclude)?;
-        if request.take_all && !request.exclude.is_empty() {
-            return Err(Error::new(Reason::Invalid, "take_all leaves nothing out, and exclude names patterns"));
-        }
+        refuse_exclude_of_all(request.take_all, &request.exclude)?;
         if self.context.ours.contains(&host.identity()) || path.starts_with(self.context.home.path()) {
             let message = format!("{} holds Amalgam's own store; choose another directory", path.display());
             return Err(Error::new(Reason::NestedDirectory, message));
@@ -94,6 +92,7 @@ impl Directories {
             background: None,
             unwritten: Vec::new(),
             unlisted: 0,
+            since: self.context.store.last_move(&workspace.reference())?,
         };
         record.identify(host.identity());
         Ok(record)
@@ -326,28 +325,55 @@ impl Directories {
         &self,
         from: &WorkspaceName,
         to: &WorkspaceName,
-        mut rename: impl FnMut() -> Result<()>,
+        rename: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        loop {
-            let turn = self.context.registry.turn();
+        self.with_locked_directories(from, |records| {
             self.context.workspaces.get(from)?;
-            let records = self.context.registry.all();
-            let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
-            // A call that works in one of them would write the old name into the record again.
-            let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
-            if lives.len() < mine.len() {
-                drop(lives);
-                drop(turn);
-                mine.iter().for_each(|record| drop(self.live(&record.id).lock_arc()));
-                continue;
-            }
             self.detach_ended(std::slice::from_ref(to))?;
             rename()?;
-            for record in mine {
-                self.context.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
+            self.move_places(from, to, records)
+        })
+    }
+
+    /// Gives the directories, the view and the publishing plan of a renamed workspace its new name, if they kept the old one because
+    /// the process died, or the disk was full, right after the renaming.
+    pub(crate) fn complete_renaming(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
+        self.with_locked_directories(from, |records| {
+            let (workspaces, views) = (&self.context.workspaces, &self.views);
+            // Places with the old name may belong to a newer workspace of that name.
+            let is_renamed = workspaces.find(from)?.is_none() && workspaces.find(to)?.is_some();
+            // A view that was opened with the new name since may have edits of its own.
+            let has_both_views = views.numbered_view(from)?.is_some() && views.numbered_view(to)?.is_some();
+            match is_renamed && !has_both_views {
+                true => self.move_places(from, to, records),
+                false => Ok(()),
             }
-            self.views.rename_views(from, to)?;
-            return self.publishing.rename_plan(from, to);
+        })
+    }
+
+    /// Moves directories, the view and the publishing plan of a workspace to its new name.
+    fn move_places(&self, from: &WorkspaceName, to: &WorkspaceName, records: &[Record]) -> Result<()> {
+        for record in records {
+            self.context.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
+        }
+        self.views.rename_views(from, to)?;
+        self.publishing.rename_plan(from, to)
+    }
+
+    /// Runs work with the records of a workspace's directories, while no call works in one of them: it would write the old name into
+    /// the record again. The registry is locked meanwhile.
+    fn with_locked_directories<T>(&self, name: &WorkspaceName, work: impl FnOnce(&[Record]) -> Result<T>) -> Result<T> {
+        loop {
+            let turn = self.context.registry.turn();
+            let mut mine = self.context.registry.all();
+            mine.retain(|record| record.workspace == name.as_str());
+            let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
+            if lives.len() == mine.len() {
+                return work(&mine);
+            }
+            drop(lives);
+            drop(turn);
+            mine.iter().for_each(|record| drop(self.live(&record.id).lock_arc()));
         }
     }
 
@@ -355,9 +381,18 @@ impl Directories {
     pub(crate) fn update_directory(&self, name: &str, exclude: &[String]) -> Result<Record> {
         Rules::new(exclude)?;
         let id = self.record(name)?.id;
-        let _turn = self.live(&id).lock_arc();
-        let record = Record { exclude: exclude.to_vec(), ..self.record(name)? };
+        let mut live = self.live(&id).lock_arc();
+        let found = self.record(name)?;
+        refuse_exclude_of_all(found.takes_all, exclude)?;
+        let is_changed = found.exclude != exclude;
+        let record = Record { exclude: exclude.to_vec(), ..found };
         self.context.registry.put(record.clone())?;
+        if is_changed {
+            // The watcher does not watch what the old rules left out; a background watch starts again with the new ones.
+            live.end_watch();
+            drop(live);
+            self.retry_background(&id);
+        }
         Ok(record)
     }
 
@@ -380,6 +415,14 @@ impl Directories {
         self.tell_watch(record, &mut directory);
         directory
     }
+}
+
+/// Refuses patterns of paths to leave out for a directory that leaves nothing out.
+fn refuse_exclude_of_all(takes_all: bool, exclude: &[String]) -> Result<()> {
+    if takes_all && !exclude.is_empty() {
+        return Err(Error::new(Reason::Invalid, "take_all leaves nothing out, and exclude names patterns"));
+    }
+    Ok(())
 }
 
 /// Returns the message for another directory at the path of an attached one, with the command that brings the files back.
@@ -421,7 +464,7 @@ impl Directories {
 
     /// Detaches the directories and views of a workspace that was deleted. If it is mounted or has uncommitted changes, it is
     /// undeleted instead.
-    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
+    pub(crate) fn detach_deleted(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
         let _turn = self.context.registry.turn();
         if self.context.workspaces.find(name)?.is_some() {
             return Ok(());
@@ -440,6 +483,8 @@ impl Directories {
 mod tests {
     use std::sync::Barrier;
     use std::thread;
+
+    use amalgam_materializer::Progress;
 
     use super::*;
     use crate::home::Home;
@@ -481,6 +526,49 @@ mod tests {
         assert_eq!(rules_after(everything), (Vec::new(), true));
         assert_eq!(rules_after(again), (Vec::new(), true), "it names none");
         assert_eq!(rules_after(v1::AttachDirectoryRequest { again: true, ..first }), (exclude, false));
+    }
+
+    #[test]
+    fn a_watched_directory_with_other_rules_is_watched_where_the_old_ones_left_paths_out() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (directories, act) = (&service.directories, service.context.act("ann"));
+        let path = around.path().join("main");
+        std::fs::create_dir_all(path.join("build")).expect("directories");
+        std::fs::write(path.join("build/first"), "1").expect("written");
+        let (exclude, workspace_id) = (vec!["build".to_owned()], "main".to_owned());
+        let asked = v1::AttachDirectoryRequest { path: path_bytes(&path), workspace_id, exclude, ..Default::default() };
+        let record = directories.attach(&asked, &act).expect("attached");
+        let workspace = WorkspaceName::new("main").expect("a name");
+        let name = amalgam_proto::directory_name(&record.id);
+        let added = || {
+            let asked = v1::CaptureDirectoryRequest { name: name.clone(), ..Default::default() };
+            directories.capture_directory(&asked, &act, &Progress::default()).expect("captured").added
+        };
+        let watch = directories.watch_writes(&workspace).expect("watched").expect("it has a directory");
+        assert_eq!(added(), 0);
+        directories.update_directory(&name, &["build".to_owned()]).expect("updated");
+        assert!(!watch.is_ended(), "the rules are the same");
+        directories.update_directory(&name, &[]).expect("updated");
+        assert!(watch.is_ended());
+        let _watch = directories.watch_writes(&workspace).expect("watched").expect("it has a directory");
+        assert!(added() > 0);
+        std::fs::write(path.join("build/second"), "2").expect("written");
+        assert_eq!(added(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_takes_all_gets_no_rules() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let path = around.path().join("main");
+        std::fs::create_dir(&path).expect("a directory");
+        let asked = v1::AttachDirectoryRequest { path: path_bytes(&path), take_all: true, ..Default::default() };
+        let record = service.directories.attach(&asked, &service.context.act("ann")).expect("attached");
+        let name = amalgam_proto::directory_name(&record.id);
+        let refused = service.directories.update_directory(&name, &["build".to_owned()]).expect_err("refused");
+        assert_eq!(refused.reason(), Reason::Invalid, "{refused}");
+        service.directories.update_directory(&name, &[]).expect("updated");
     }
 
     #[test]

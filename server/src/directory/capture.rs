@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
-use crate::context::Marks;
+use crate::context::{ExpectedHead, Marks};
 use crate::error::{Error, Result};
 use crate::messages::{notice, renamed_message};
 use crate::states::{CAPTURE, is_directory, without_holders_of_git};
@@ -38,7 +38,7 @@ pub(crate) struct CommitDraft<'a> {
 
 /// How much of a directory a capture reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CaptureScope {
+pub(super) enum CaptureScope {
     /// The directories with events, if the directory is watched; else everything.
     Dirty,
     /// Everything.
@@ -173,10 +173,20 @@ impl Directories {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
+        let why = match locked.record.snapshot() {
+            None => format!(
+                "this directory has not had the files of workspace {} since it was attached, and a commit of it would remove or \
+                 overwrite them",
+                locked.workspace
+            ),
+            Some(_) => format!(
+                "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that",
+                locked.workspace
+            ),
+        };
         let message = format!(
-            "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that; `amalgam restore @` brings the \
-             directory to {now} (its files are captured first), `amalgam fork` keeps its files as another workspace",
-            locked.workspace
+            "{why}; `amalgam restore @` brings the directory to {now} (its files are captured first), `amalgam fork` keeps its files as \
+             another workspace"
         );
         Err(Error::new(Reason::StaleHead, message))
     }
@@ -197,6 +207,10 @@ impl Directories {
         let known = known.map(|known| *known.as_bytes());
         let mut sequence = store.last_move(&reference)?;
         for _ in 0..UNNOTED_CAPTURES_MAX {
+            // Captures from before it was attached are those of another directory.
+            if sequence <= locked.record.since {
+                return Ok(false);
+            }
             let moved = match operation(store, sequence) {
                 Ok(moved) => moved,
                 // So long ago that the record has it by now, or never will.
@@ -236,21 +250,25 @@ impl Directories {
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.states.check_etag(&locked.workspace, &request.etag)?;
         self.judge_commit(&mut locked, progress)?;
-        self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, act, progress)
+        let scope = if request.all { CaptureScope::All } else { CaptureScope::Dirty };
+        self.snapshot_directory(&mut locked, &CommitDraft { action: CAPTURE, change }, scope, act, progress)
     }
 
-    /// Commits the files of a workspace's directory. Returns the head and whether it is new; `None` for a workspace without a
-    /// directory.
+    /// Commits the files of a workspace's directory on the expected head. Returns the head and whether it is new; `None` for a
+    /// workspace without a directory.
     pub(crate) fn commit_directory_of(
         &self,
         workspace: &WorkspaceName,
         change: Change,
+        expected: ExpectedHead,
         act: &OperationContext,
     ) -> Result<Option<(Option<SnapshotId>, bool)>> {
         let Some(mut locked) = self.lock_directory_of(workspace)? else { return Ok(None) };
+        // Another call may have moved it while this one waited for the lock.
+        self.context.expect_head(workspace, expected)?;
         self.judge_commit(&mut locked, &Progress::default())?;
         let draft = CommitDraft { action: CAPTURE, change };
-        let captured = self.snapshot_directory(&mut locked, &draft, act, &Progress::default())?;
+        let captured = self.snapshot_directory(&mut locked, &draft, CaptureScope::Dirty, act, &Progress::default())?;
         Ok(Some((self.context.head(workspace)?, captured.changed)))
     }
 
@@ -268,10 +286,12 @@ impl Directories {
         self.context.permissions.judge(&guard, before, Some(captured.root), "this commit")
     }
 
+    /// Commits the files of a directory. The counts and notices of the result cover what a capture with this scope reads.
     pub(super) fn snapshot_directory(
         &self,
         locked: &mut LockedDirectory,
         saying: &CommitDraft<'_>,
+        scope: CaptureScope,
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
@@ -281,14 +301,14 @@ impl Directories {
             head = self.context.head(&locked.workspace)?;
         }
         self.refuse_out_of_step(locked, head)?;
-        let mut warnings = match self.quota.check_room() {
+        let mut warnings = match self.quota.check_space() {
             // A commit without changes needs no space: a directory is captured before it is removed.
             Err(full) if full.reason() == Reason::Full && self.is_unchanged(locked, head, progress)? => {
                 vec![full.to_string()]
             }
             checked => checked?,
         };
-        let mut captured = self.capture(locked, progress)?;
+        let mut captured = self.capture_scope(locked, progress, scope)?;
         warnings.extend(self.quota.check_quota(&locked.workspace, Some(captured.root))?);
         let tally = self.states.tally(self.context.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(locked, &mut captured, saying, act)?;
@@ -322,7 +342,7 @@ impl Directories {
             return Ok(false);
         }
         let changes = self.detect(locked, progress)?;
-        Ok(changes.modified.is_empty() && changes.added.is_empty() && changes.deleted.is_empty())
+        Ok(changes.is_empty() && !changes.may_be_relinked)
     }
 
     /// Compares a directory with its workspace's head. Stores nothing if the last capture equals the head.
@@ -351,7 +371,12 @@ impl Directories {
             }
         }
         let mut changes = match changes {
-            Some(changes) => changes,
+            Some(found) if found.may_be_relinked => match self.compare(&mut locked, head_root, progress) {
+                // A capture needs space; without it the status leaves hard links out.
+                Err(failure) if failure.reason() == Reason::Full => found,
+                compared => compared?,
+            },
+            Some(found) => found,
             None => self.compare(&mut locked, head_root, progress)?,
         };
         let uncovered = still_there(&locked, &mut changes.deleted);

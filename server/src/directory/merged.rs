@@ -7,7 +7,7 @@ use amalgam_engine::{OperationContext, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::v1;
 
-use super::capture::CommitDraft;
+use super::capture::{CaptureScope, CommitDraft};
 use super::restore::Target;
 use super::{Directories, LockedDirectory};
 use crate::error::Result;
@@ -88,7 +88,7 @@ impl Directories {
             }
         };
         let before = self.context.head_root(head)?;
-        if self.states.is_same(before, Some(root))? {
+        if self.states.is_same_with_states(before, Some(root))? {
             return Ok(unchanged);
         }
         let tally = self.states.tally(before, Some(root))?;
@@ -132,10 +132,10 @@ impl Directories {
             LockedFiles::Nowhere => Ok(()),
             LockedFiles::Directory(mut locked) => {
                 let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
-                self.snapshot_directory(&mut locked, &saying, &act, &Progress::default()).map(drop)
+                self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default()).map(drop)
             }
             LockedFiles::View(locked) => {
-                self.quota.check_room()?;
+                self.quota.check_space()?;
                 if self.quota.quota_of(workspace)?.is_some() {
                     let (_held, root) = self.views.hold_edited(&locked)?;
                     self.quota.check_quota(workspace, Some(root))?;
@@ -378,7 +378,8 @@ mod tests {
         let act = service.context.act("ann");
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
-        let done = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let done = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
         done.expect("committed");
     }
 
@@ -420,6 +421,21 @@ mod tests {
     }
 
     #[test]
+    fn a_preview_of_a_live_tree_has_uncommitted_state_values() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let (workspaces, act) = (&service.context.workspaces, service.context.act("ann"));
+        workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
+        write(&service, "main", "first");
+        let used = service.views.use_view(&name("main")).expect("opened");
+        let edit = amalgam_view::TreeEdit::SetState { key: "k".to_owned(), value: Some("1".to_owned()) };
+        used.edit(&mut [], |_, _| Ok((vec![edit], ()))).expect("edited");
+        let previewed = service.directories.preview_capture(&name("main"), &act).expect("previewed");
+        let tree = WorkingTree::open(&service.context.store, previewed.head.expect("a head")).expect("open");
+        assert_eq!(tree.state("k").expect("read").as_deref(), Some("1"));
+    }
+
+    #[test]
     fn an_edit_that_a_rule_drops_when_a_directory_catches_up_is_brought_back_by_an_undo() {
         for has_other_edit in [false, true] {
             let around = tempfile::tempdir().expect("a directory");
@@ -450,6 +466,39 @@ mod tests {
             assert_eq!(read("docs/a"), "mine");
             assert_eq!(read("second"), "second", "the other changes of the merge stay");
             assert_eq!(path.join("other").exists(), has_other_edit);
+        }
+    }
+
+    #[test]
+    fn a_commit_is_refused_when_the_directory_misses_edits_of_an_older_revision() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let (context, act) = (&service.context, service.context.act("ann"));
+        let path = around.path().join("copy");
+        let record = attach(&service, &path);
+        std::fs::write(path.join("a"), "a").expect("written");
+        commit_files(&service, &record);
+        let first = context.head(&name("main")).expect("a head");
+        std::fs::write(path.join("b"), "b").expect("written");
+        commit_files(&service, &record);
+        let mut tree = WorkingTree::open(&context.store, first.expect("a snapshot")).expect("open");
+        tree.write("c", b"c").expect("written");
+        let (edited, _pin) = tree.freeze().hold().expect("stored");
+        let before = context.head_root(first).expect("read").expect("a tree");
+        // The process dies before it updates the directory.
+        let states = &service.directories.states;
+        let head = context.head(&name("main")).expect("read").expect("a head");
+        let guard = context.permissions.writing(&name("main")).expect("read");
+        let merged = states.merge_change(&name("main"), head, [before, edited], Change::new("edits"), &guard, &act);
+        merged.expect("merged");
+        let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
+        let saying = CommitDraft { action: CAPTURE, change: Change::new("files") };
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let refused = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
+        assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
+        let tree = context.workspaces.open(&name("main")).expect("open");
+        for path in ["a", "b", "c"] {
+            assert_eq!(tree.read(path).expect("it is there"), path.as_bytes());
         }
     }
 
@@ -490,7 +539,62 @@ mod tests {
         // A commit there is refused, too, until the directory has the files of the workspace.
         let mut locked = service.directories.lock(&amalgam_proto::directory_name(&record.id)).expect("locked");
         let saying = CommitDraft { action: CAPTURE, change: Change::new("half of it") };
-        let refused = service.directories.snapshot_directory(&mut locked, &saying, &act, &Progress::default());
+        let (scope, progress) = (CaptureScope::Dirty, Progress::default());
+        let refused = service.directories.snapshot_directory(&mut locked, &saying, scope, &act, &progress);
         assert_eq!(refused.expect_err("refused").reason(), amalgam_proto::Reason::StaleHead);
+    }
+
+    #[test]
+    fn a_commit_that_waited_for_a_directory_is_refused_if_its_expected_head_moved() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
+        let path = around.path().join("copy");
+        let record = attach(&service, &path);
+        std::fs::write(path.join("a"), "1").expect("written");
+        commit_files(&service, &record);
+        let head = || service.context.head(&name("main")).expect("read").expect("a head");
+        let first = head();
+        std::fs::write(path.join("a"), "second").expect("written");
+        let mut locked = service.directories.lock_directory_of(&name("main")).expect("locked").expect("a directory");
+        let asked = v1::CommitWorkspaceRequest {
+            name: "workspaces/main".to_owned(),
+            expected_head: amalgam_proto::snapshot_name(first),
+            ..Default::default()
+        };
+        let edits = v1::CommitEditsRequest {
+            workspace: asked.name.clone(),
+            expected_head: asked.expected_head.clone(),
+            ..Default::default()
+        };
+        let act = service.context.act("ann");
+        let refused = std::thread::scope(|scope| {
+            let commit = scope.spawn(|| service.files.commit_workspace(&asked, &act).map(drop));
+            let edit = scope.spawn(|| service.files.commit_edits(&edits, &act).map(drop));
+            // Both wait for the lock.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let saying = CommitDraft { action: CAPTURE, change: Change::new("another commit") };
+            let done = service.directories.snapshot_directory(
+                &mut locked,
+                &saying,
+                CaptureScope::Dirty,
+                &act,
+                &Progress::default(),
+            );
+            done.expect("committed");
+            drop(locked);
+            [commit, edit].map(|waiting| waiting.join().expect("no panic").expect_err("another head"))
+        });
+        let second = head();
+        assert_ne!(second, first);
+        for refused in refused {
+            assert_eq!(refused.reason(), amalgam_proto::Reason::StaleHead, "{refused}");
+            assert_eq!(refused.details()["head"], amalgam_proto::snapshot_name(second));
+        }
+        // With the head as it is, edits land on the snapshot of the files that were changed since.
+        std::fs::write(path.join("a"), "the third").expect("written");
+        let edits = v1::CommitEditsRequest { expected_head: amalgam_proto::snapshot_name(second), ..edits };
+        service.files.commit_edits(&edits, &act).expect("committed");
+        let parents = service.context.store.snapshot(head()).expect("read").parents.clone();
+        assert_eq!(parents, [second], "edits without a change make no snapshot of their own");
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{
-    Captured, CheckoutOptions, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld,
-    plan,
+    Captured, CheckoutOptions, CheckoutReport, Error as MaterializerError, Notice, PlannedKind, Progress, Rules,
+    Staging, Times, checkout_staged, grant_withheld, plan,
 };
 use amalgam_proto::v1;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
 use crate::context::{HeldTree, Marks};
-use crate::error::Result;
+use crate::error::{Error, PARTLY, Result};
 use crate::messages::{notice, words_of};
 use crate::states::{CAPTURE, EDIT, GitScope, cleared_action, restore_action};
 
@@ -109,12 +109,16 @@ impl Directories {
         let done = checkout_staged(&self.context.store, &locked.host, locked.index(), faced.rendered, &job, &staging);
         drop(git);
         let mut done = done?;
+        // The files are written: a cancellation comes too late.
+        let progress = &Progress::default();
         if target.set_id {
             let (store, index) = (&self.context.store, locked.index());
-            grant_withheld(store, &locked.host, index, faced.rendered, target.paths, progress, &mut done)?;
+            let granted = grant_withheld(store, &locked.host, index, faced.rendered, target.paths, progress, &mut done);
+            granted.map_err(|error| after_checkout(error.into(), &done))?;
         }
         let written = WrittenTree { rendered: faced.rendered, paths: target.paths, notices: &done.notices };
-        let captured = self.recapture_touched(locked, &done, &written, progress)?;
+        let captured = self.recapture_touched(locked, &done, &written, progress);
+        let captured = captured.map_err(|error| after_checkout(error, &done))?;
         let brought = Brought {
             written: done.written,
             removed: done.removed,
@@ -312,6 +316,21 @@ impl Directories {
     }
 }
 
+/// Adds to a failure after a complete checkout how many paths the checkout changed, if it changed any.
+fn after_checkout(error: Error, done: &CheckoutReport) -> Error {
+    if done.touched.is_empty() {
+        return error;
+    }
+    let (written, removed) = (done.written, done.removed);
+    let partial = |source| MaterializerError::Partial { written, removed, source: Box::new(source) };
+    let source: Error = match error {
+        Error::Materializer(source) => partial(source).into(),
+        Error::Engine(source) => partial(source.into()).into(),
+        other => Error::new(other.reason(), other.to_string()).with(PARTLY, (written + removed).to_string()),
+    };
+    Error::Hinted { hint: "no path is left to change".to_owned(), source: Box::new(source) }
+}
+
 fn checkout_job<'a>(
     target: &Target<'a>,
     rules: &'a Rules,
@@ -337,6 +356,29 @@ pub(super) fn add_skipped(notices: &mut Vec<v1::Notice>, captured: &Captured) {
         let skipped = notice(skipped);
         if !notices.contains(&skipped) {
             notices.push(skipped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_proto::Reason;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_after_a_checkout_names_the_changed_paths() {
+        let cancelled = || Error::from(MaterializerError::Cancelled);
+        let nothing = after_checkout(cancelled(), &CheckoutReport::default());
+        assert!(!nothing.details().contains_key(PARTLY), "the checkout changed no path");
+        let touched = BTreeSet::from([TreePath::root()]);
+        let done = CheckoutReport { touched, written: 2, removed: 1, ..CheckoutReport::default() };
+        let refused = Error::new(Reason::Busy, "busy");
+        for (error, reason) in [(cancelled(), Reason::Cancelled), (refused, Reason::Busy)] {
+            let partly = after_checkout(error, &done);
+            assert_eq!(partly.details().get(PARTLY).map(String::as_str), Some("3"));
+            assert_eq!(partly.reason(), reason);
+            assert!(partly.to_string().ends_with("; no path is left to change"), "{partly}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Undo and redo in a directory.
 
+use amalgam_engine::reference::Operation;
 use amalgam_engine::{OperationContext, operation};
 use amalgam_materializer::{Captured, Progress, Times};
 use amalgam_proto::{Reason, v1};
@@ -92,6 +93,15 @@ impl Directories {
 
     /// Gives a workspace its other name back. Its files do not change.
     fn revert_renaming(&self, renaming: &Renaming, act: &OperationContext) -> Result<v1::RevertResult> {
+        let (by, of) = (self.rename_back(renaming, act)?, renaming.operation.clone());
+        let (steps, direction) = (vec![of.sequence], renaming.direction);
+        let reverted = Reverted { by, of, steps, direction, git: GitScope::LeaveAlone, set_id: false };
+        self.states.revert_result(&reverted, v1::RestoreResult::default())
+    }
+
+    /// Gives a workspace its other name back, with its directories, its view and its publishing plan. Returns the operation that
+    /// did so.
+    pub(crate) fn rename_back(&self, renaming: &Renaming, act: &OperationContext) -> Result<Operation> {
         let (store, sequence) = (&self.context.store, renaming.operation.sequence);
         let mut by = None;
         self.rename_workspace_by(&renaming.from, &renaming.to, || {
@@ -102,10 +112,7 @@ impl Directories {
             by = Some(done?);
             Ok(())
         })?;
-        let (by, of) = (by.expect("the operation was reverted"), renaming.operation.clone());
-        let (steps, direction) = (vec![sequence], renaming.direction);
-        let reverted = Reverted { by, of, steps, direction, git: GitScope::LeaveAlone, set_id: false };
-        self.states.revert_result(&reverted, v1::RestoreResult::default())
+        Ok(by.expect("the operation was reverted"))
     }
 
     /// Brings a directory to the state that its workspace has after an undo or a redo.
@@ -133,6 +140,8 @@ impl Directories {
                 self.states.take_back(reverted, act)?;
                 return Err(error);
             }
+            // All files are written: another run would revert one more operation.
+            Err(error @ Error::Hinted { .. }) => return Err(error),
             brought => brought.map_err(|error| error.with_hint_if_partly("run the command again to go on"))?,
         };
         brought.notices.retain(|notice| !known.contains(&notice.path));

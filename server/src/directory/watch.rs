@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::Directories;
-use super::capture::CommitDraft;
+use super::capture::{CaptureScope, CommitDraft};
 use crate::call_log::warn_failure;
 use crate::error::{Error, Result};
 use crate::registry::{BackgroundWatch, Record};
@@ -137,7 +137,8 @@ impl SharedWatcher {
 impl SharedWatcher {
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
+        let message =
+            "the directory was detached, attached anew, or got other ignore rules; run `amalgam watch` again to go on";
         self.lose(Error::new(Reason::NoDirectory, message));
     }
 
@@ -301,7 +302,7 @@ impl Directories {
         let mut change = Change::new("automatic");
         change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
         let saying = CommitDraft { action: CAPTURE, change };
-        let result = self.snapshot_directory(&mut locked, &saying, &act, &Progress::default())?;
+        let result = self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default())?;
         Ok(result.changed.then_some(result))
     }
 }

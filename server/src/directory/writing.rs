@@ -13,6 +13,7 @@ use amalgam_materializer::{Staging, clean_leftovers};
 
 use super::Directories;
 use super::LockedDirectory;
+use crate::call_log::warn_failure;
 use crate::error::{Error, Result};
 
 /// The prefix of the first part of a note; the token follows.
@@ -39,17 +40,19 @@ impl Directories {
         Ok(Writing(file))
     }
 
-    /// Removes the leftovers of a checkout whose process died.
-    pub(super) fn remove_leftovers(&self, locked: &LockedDirectory) -> Result<()> {
+    /// Removes the leftovers of a checkout whose process died. If some stay, for example in a directory that cannot be read, the
+    /// note stays as well, and the next call tries again.
+    pub(super) fn remove_leftovers(&self, locked: &LockedDirectory) {
         let file = self.context.registry.writing_file(&locked.record.id);
-        let Ok(noted) = fs::read(&file) else { return Ok(()) };
+        let Ok(noted) = fs::read(&file) else { return };
         let mut parts = noted.split(|byte| *byte == 0);
         let token = parts.next().and_then(|part| part.strip_prefix(TOKEN)).map(String::from_utf8_lossy);
         if let Some(token) = token {
             let paths: Vec<_> = parts.filter_map(|path| TreePath::new(path).ok()).collect();
-            clean_leftovers(&locked.host, &paths, &token)?;
+            if let Err(error) = clean_leftovers(&locked.host, &paths, &token) {
+                return warn_failure(&error.into(), "temporary files of a checkout were not removed");
+            }
         }
         let _ = fs::remove_file(file);
-        Ok(())
     }
 }

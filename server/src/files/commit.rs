@@ -19,19 +19,20 @@ use super::path::show_path;
 use super::plan::Plan;
 use super::watch::difference_kind;
 use super::{COMMIT_LOCKS, Files};
+use crate::context::ExpectedHead;
+use crate::directory::SecuredFiles;
 use crate::error::{Error, Result};
 use crate::messages::summary_message;
+use crate::permissions::is_visible_in;
+use crate::states::COMMIT;
+use crate::views::live::CommittedView;
 
-/// The action in the operation log for a commit of edits.
-const COMMIT: &str = "commit";
 /// The metadata key that says how a snapshot came to be.
 const KIND_KEY: &str = "kind";
 /// The most attempts to commit edits on a head that other writers move.
 const ATTEMPTS_MAX: usize = 1_000;
 /// The most paths in a response.
 const CHANGES_MAX: usize = 10_000;
-/// The word for the head of a workspace without a snapshot.
-const NO_HEAD: &str = "none";
 
 /// The fields of a commit that all requests have.
 struct CommitFields<'a> {
@@ -95,17 +96,16 @@ impl Files {
             let committed = committed_by(&done, &workspace)?;
             return self.commit_response(request, committed.snapshot, committed.is_new);
         }
-        self.quota.check_room()?;
-        self.expect_head(&workspace, &request.expected_head)?;
+        self.quota.check_space()?;
+        let expected = ExpectedHead::parse(&request.expected_head)?;
+        self.context.expect_head(&workspace, expected)?;
         let secured = match self.directory_of(&workspace) {
             Some(_) => Some(self.directories.secure_files(&workspace, "edits by call", act)?),
             None => None,
         };
-        let expected = match secured {
-            // A capture of the directory may have moved the head that was expected.
-            Some(_) => "",
-            None => &*request.expected_head,
-        };
+        // A capture of the directory may have moved the head that was expected.
+        let safety = secured.as_ref().and_then(SecuredFiles::safety);
+        let expected = self.context.expect_after(&workspace, expected, safety)?;
         let (snapshot, changed) = self.land_edits(&workspace, request, expected, &change, act)?;
         if let Some(secured) = secured {
             self.directories.update_files(secured, &mut v1::Merge::default(), act)?;
@@ -119,14 +119,14 @@ impl Files {
         &self,
         workspace: &WorkspaceName,
         request: &v1::CommitEditsRequest,
-        expected: &str,
+        expected: ExpectedHead,
         change: &Change,
         act: &OperationContext,
     ) -> Result<(SnapshotId, bool)> {
         let workspaces = &self.context.workspaces;
         let mut attempts = 0;
         loop {
-            let head = self.expect_head(workspace, expected)?;
+            let head = self.context.expect_head(workspace, expected)?;
             let base = match request.revision.as_str() {
                 "" => head,
                 revision => Some(self.context.resolve(revision, Some(workspace))?),
@@ -143,8 +143,8 @@ impl Files {
             };
             attempts += 1;
             match done {
-                Err(Error::Engine(EngineError::StaleHead { .. })) if expected.is_empty() && attempts < ATTEMPTS_MAX => {
-                }
+                Err(Error::Engine(EngineError::StaleHead { .. }))
+                    if expected == ExpectedHead::Any && attempts < ATTEMPTS_MAX => {}
                 done => return done,
             }
         }
@@ -183,7 +183,8 @@ impl Files {
             let message = format!("workspace {workspace} has no snapshot, so the edits cannot be merged with it");
             return Err(Error::new(Reason::StaleHead, message));
         };
-        let landed = self.states.merge_change(workspace, before, edited, change.clone(), act)?;
+        let guard = self.context.permissions.writing(workspace)?;
+        let landed = self.states.merge_change(workspace, head, [before, edited], change.clone(), &guard, act)?;
         Ok(landed.map_or((head, false), |snapshot| (snapshot, true)))
     }
 
@@ -204,20 +205,18 @@ impl Files {
         };
         let change = fields.change()?;
         let act = &durable_as_asked(act, request.buffered);
-        if let Some(done) = self.context.done_before(act)? {
-            let committed = committed_by(&done, &workspace)?;
-            let snapshot = Some(self.context.one_snapshot(committed.snapshot)?);
-            return Ok(v1::CommitWorkspaceResponse { snapshot, changed: committed.is_new, ..Default::default() });
+        if let Some(done) = self.workspace_committed_by(&workspace, act)? {
+            return Ok(done);
         }
-        let before = self.expect_head(&workspace, &request.expected_head)?;
-        let (snapshot, changed, merged) = match self.directories.commit_directory_of(&workspace, change.clone(), act)? {
-            Some((snapshot, changed)) => (snapshot, changed, false),
-            None => {
-                let must_follow = !request.expected_head.is_empty();
-                let done = self.views.commit_live(&workspace, &change, must_follow, act)?;
-                (done.snapshot.or(before), done.is_new, done.is_merged)
-            }
-        };
+        let expected = ExpectedHead::parse(&request.expected_head)?;
+        let (before, CommittedView { snapshot, is_new: changed, is_merged: merged }) =
+            match self.commit_live_files(&workspace, &change, expected, act) {
+                // The first attempt of this request may have moved the head meanwhile.
+                Err(failure) if failure.reason() == Reason::StaleHead => {
+                    return self.workspace_committed_by(&workspace, act)?.ok_or(failure);
+                }
+                done => done?,
+            };
         let changes = match (request.with_changes, snapshot) {
             (true, Some(snapshot)) => self.changes_since(before, snapshot)?,
             _ => Vec::new(),
@@ -226,11 +225,42 @@ impl Files {
         Ok(v1::CommitWorkspaceResponse { snapshot, changed, merged, changes })
     }
 
+    /// Commits the files of a workspace's directory, or else of its live tree. Returns the head before it with the result.
+    fn commit_live_files(
+        &self,
+        workspace: &WorkspaceName,
+        change: &Change,
+        expected: ExpectedHead,
+        act: &OperationContext,
+    ) -> Result<(Option<SnapshotId>, CommittedView)> {
+        let before = self.context.expect_head(workspace, expected)?;
+        let done = match self.directories.commit_directory_of(workspace, change.clone(), expected, act)? {
+            Some((snapshot, is_new)) => CommittedView { snapshot, is_new, is_merged: false },
+            None => {
+                let done = self.views.commit_live(workspace, change, expected, act)?;
+                CommittedView { snapshot: done.snapshot.or(before), ..done }
+            }
+        };
+        Ok((before, done))
+    }
+
+    /// Returns the result of a commit of a live tree that was carried out before.
+    fn workspace_committed_by(
+        &self,
+        workspace: &WorkspaceName,
+        act: &OperationContext,
+    ) -> Result<Option<v1::CommitWorkspaceResponse>> {
+        let Some(done) = self.context.done_before(act)? else { return Ok(None) };
+        let committed = committed_by(&done, workspace)?;
+        let snapshot = Some(self.context.one_snapshot(committed.snapshot)?);
+        Ok(Some(v1::CommitWorkspaceResponse { snapshot, changed: committed.is_new, ..Default::default() }))
+    }
+
     /// Returns the changes of a live tree.
     pub(crate) fn status(&self, workspace: &WorkspaceName) -> Result<v1::GetStatusResponse> {
         let head = self.context.head(workspace)?;
         let name = |snapshot: Option<SnapshotId>| snapshot.map(amalgam_proto::snapshot_name).unwrap_or_default();
-        let (base, differences, state_changed) = match self.directory_of(workspace) {
+        let (base, differences, trees, state_changed) = match self.directory_of(workspace) {
             Some(directory) => {
                 let held = self.directories.hold_directory(&directory)?;
                 let root = held.root.expect("a directory has a tree");
@@ -239,16 +269,21 @@ impl Files {
                     Some(head) => WorkingTree::open(&self.context.store, head)?,
                     None => WorkingTree::new(&self.context.store),
                 };
-                (head, differences(&before, &now)?, false)
+                (head, differences(&before, &now)?, Some([before, now]), false)
             }
             None => match self.views.changes_of(workspace)? {
-                Some(changes) => (changes.base, changes.paths, changes.has_changed_states),
-                None => (head, Vec::new(), false),
+                Some(changes) => (changes.base, changes.paths, Some(changes.trees), changes.has_changed_states),
+                None => (head, Vec::new(), None, false),
             },
         };
         let guard = self.context.permissions.reading(Some(workspace))?;
-        let mut differences = differences;
-        differences.retain(|(path, _)| guard.is_visible(path.as_bytes(), false));
+        let trees: Vec<&WorkingTree> = trees.iter().flatten().collect();
+        let mut shown = Vec::new();
+        for (path, difference) in differences {
+            if is_visible_in(&guard, &trees, &path)? {
+                shown.push((path, difference));
+            }
+        }
         let message = |(path, difference): &(TreePath, Difference)| v1::FileChange {
             path: show_path(path),
             kind: difference_kind(*difference).into(),
@@ -257,26 +292,10 @@ impl Files {
         Ok(v1::GetStatusResponse {
             head: name(head),
             base: name(base),
-            changes: differences.iter().take(CHANGES_MAX).map(message).collect(),
-            truncated: differences.len() > CHANGES_MAX,
+            changes: shown.iter().take(CHANGES_MAX).map(message).collect(),
+            truncated: shown.len() > CHANGES_MAX,
             state_changed,
         })
-    }
-
-    /// Returns the head, if it is the expected one. Any head is, if nothing is expected.
-    fn expect_head(&self, workspace: &WorkspaceName, expected: &str) -> Result<Option<SnapshotId>> {
-        let head = self.context.head(workspace)?;
-        let wanted = match expected {
-            "" => return Ok(head),
-            NO_HEAD => None,
-            name => Some(amalgam_proto::snapshot_id(name)?),
-        };
-        if wanted == head {
-            return Ok(head);
-        }
-        let now = head.map_or_else(|| NO_HEAD.to_owned(), amalgam_proto::snapshot_name);
-        let message = format!("the head of workspace {workspace} is {now}; look at what it has, then decide");
-        Err(Error::new(Reason::StaleHead, message).with("head", now))
     }
 
     fn check_quota(&self, workspace: &WorkspaceName, tree: &WorkingTree) -> Result<()> {
@@ -322,7 +341,14 @@ impl Files {
         Ok((before.map(|before| store.snapshot(before)).transpose()?.map(root), root(store.snapshot(after)?)))
     }
 
-    /// Returns the paths of the head that a restore would change, up to a limit. Without paths, all are restored.
+    /// Opens the trees in which files may have hidden names; none if the guard hides nothing.
+    fn trees_if_hidden(&self, guard: &Guard, roots: [Option<RootId>; 2]) -> Result<Vec<WorkingTree>> {
+        let roots = roots.into_iter().flatten().filter(|_| guard.hides());
+        Ok(roots.map(|root| WorkingTree::open_root(&self.context.store, root)).collect::<Result<_, _>>()?)
+    }
+
+    /// Returns the paths of the head that a restore would change and that the caller can see, up to a limit. Without paths, all are
+    /// restored.
     pub(crate) fn changes_of_restore(
         &self,
         workspace: &WorkspaceName,
@@ -332,11 +358,14 @@ impl Files {
         let head = self.context.head(workspace)?;
         let held = self.context.hold_revision(&snapshot.to_string(), Some(workspace))?;
         let before = self.context.head_root(head)?;
+        let guard = self.context.permissions.reading(Some(workspace))?;
+        let trees = self.trees_if_hidden(&guard, [before, held.root])?;
+        let trees: Vec<&WorkingTree> = trees.iter().collect();
         let is_wanted = |path: &TreePath| paths.is_empty() || paths.iter().any(|above| path.below(above).is_some());
         let mut changes = Vec::new();
         for change in diff_roots(&self.context.store, before, held.root, DiffOptions::default())? {
             let change = change?;
-            if !is_wanted(&change.path) {
+            if !is_wanted(&change.path) || !is_visible_in(&guard, &trees, &change.path)? {
                 continue;
             }
             let kind = amalgam_proto::change_kind(&change.what).into();
@@ -352,10 +381,12 @@ impl Files {
     fn changes_since(&self, before: Option<SnapshotId>, after: SnapshotId) -> Result<Vec<v1::FileChange>> {
         let (before, after) = self.roots(before, after)?;
         let guard = self.context.permissions.reading(None)?;
+        let trees = self.trees_if_hidden(&guard, [before, Some(after)])?;
+        let trees: Vec<&WorkingTree> = trees.iter().collect();
         let mut changes = Vec::new();
         for change in diff_roots(&self.context.store, before, Some(after), DiffOptions::default())?.take(CHANGES_MAX) {
             let change = change?;
-            if !guard.is_visible(change.path.as_bytes(), false) {
+            if !is_visible_in(&guard, &trees, &change.path)? {
                 continue;
             }
             let from_path = match &change.what {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::Files;
 use super::path::show_path;
 use crate::error::Result;
+use crate::permissions::is_visible_in;
 
 /// The most paths in one message; with more, the client lists the tree again.
 const PATHS_MAX: usize = 10_000;
@@ -46,10 +47,10 @@ impl TreeWatch {
         let guard = self.files.context.permissions.reading(Some(&self.name))?;
         let now = self.files.read_tree(&self.workspace, "")?.tree;
         let found = differences(&self.seen, &now)?;
-        self.seen = now;
+        let before = std::mem::replace(&mut self.seen, now);
         let mut changes = Vec::new();
         for (path, difference) in &found {
-            if path.below(&self.path).is_none() || !guard.is_visible(path.as_bytes(), false) {
+            if path.below(&self.path).is_none() || !is_visible_in(&guard, &[&before, &self.seen], path)? {
                 continue;
             }
             if changes.len() == PATHS_MAX {

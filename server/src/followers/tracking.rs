@@ -93,7 +93,7 @@ impl Followers {
                 };
                 let progress = Progress::default();
                 let read = || Ok(import_git(&self.context.store, path, &options, &progress)?);
-                let imported = self.quota.within_room(&|| progress.cancel(), read)?;
+                let imported = self.quota.checking_space(&|| progress.cancel(), read)?;
                 if known == Some(imported.head) {
                     return Ok(());
                 }
@@ -107,7 +107,7 @@ impl Followers {
                 }
                 let progress = Progress::default();
                 let imported =
-                    self.quota.within_room(&|| progress.cancel(), || self.read_archive(path, act, &progress))?;
+                    self.quota.checking_space(&|| progress.cancel(), || self.read_archive(path, act, &progress))?;
                 self.land(source, &imported, act)?;
                 self.inner.archives.lock().insert(source.to_string(), version);
                 Ok(())
@@ -132,7 +132,7 @@ impl Followers {
         let mut bucket = S3Source::open(place)?;
         let progress = Progress::default();
         let read = || Ok(import_bucket(&self.context.store, &mut bucket, options, &progress)?);
-        let done = self.quota.within_room(&|| progress.cancel(), read)?;
+        let done = self.quota.checking_space(&|| progress.cancel(), read)?;
         let BucketCounts { synced, skipped, removed, left_out, total } = done.counts;
         if let Some(imported) = &done.imported {
             self.land(source, imported, act)?;
@@ -168,7 +168,7 @@ impl Followers {
     /// Makes an import the head of its workspace. One that does not continue the head, such as a rewritten branch or another archive,
     /// becomes a snapshot behind it, so that the follower gets the difference.
     fn land(&self, source: &WorkspaceName, imported: &Imported, act: &OperationContext) -> Result<()> {
-        self.quota.check_room()?;
+        self.quota.check_space()?;
         let (workspaces, history) = (&self.context.workspaces, &self.context.history);
         imported.mark_foreign(act)?;
         let Some(found) = workspaces.find(source)? else {
@@ -179,7 +179,7 @@ impl Followers {
         if self.context.head_root(found.head)? == Some(imported.root) {
             return Ok(());
         }
-        self.views.move_head(source, IMPORT, act, || {
+        self.views.move_head(source, &[], IMPORT, act, || {
             if workspaces.fast_forward(history, source, imported.head, act, IMPORT)?.is_some() {
                 return Ok(());
             }

@@ -83,10 +83,12 @@ impl Merging {
             let plan = || self.plan_merge(request, &target, &sources, &rules, &contents, act);
             return caller.walking(plan);
         }
+        // A target that does not exist gets no lock.
+        self.context.workspaces.get(&target)?;
         let lock = self.inner.lock_of(&target);
         let _lock = lock_target(&lock, caller)?;
-        let place = self.directories.secure_files(&target, "a merge", act)?;
-        let safety = place.safety();
+        let secured = self.directories.secure_files(&target, "a merge", act)?;
+        let safety = secured.safety();
         let heads = self.heads_of(&target, &sources)?;
         if request.fast_forward_only && !self.is_behind(&heads)? {
             let mut merge = self.nothing_done(&target, v1::MergeHow::Refused)?;
@@ -118,7 +120,7 @@ impl Merging {
             sources: sources.iter().zip(1..).map(|(name, place)| source_message(name, place)).collect(),
             ..v1::Merge::default()
         };
-        self.directories.update_files_by(place, writers, &mut message, act)?;
+        self.directories.update_files_by(secured, writers, &mut message, act)?;
         message.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(message)
     }
@@ -143,8 +145,8 @@ impl Merging {
         Ok(is(target, source)? || is(source, target)?)
     }
 
-    /// Previews a merge: which sources merge cleanly, in which order, and which conflicts the rest have. Directories are
-    /// looked at as they are now.
+    /// Previews a merge: which sources merge cleanly, in which order, and which conflicts the rest have. Reads
+    /// directories as they are now.
     fn plan_merge(
         &self,
         request: &v1::MergeWorkspacesRequest,
@@ -157,19 +159,19 @@ impl Merging {
         let mut message = self.nothing_done(target, v1::MergeHow::Already)?;
         let mut heads = self.heads_of(target, sources)?;
         // Held until the end: no reference keeps a previewed snapshot.
-        let mut looked = Vec::new();
+        let mut previews = Vec::new();
         if request.capture {
             heads.sources.clear();
             for source in sources {
-                let ahead = self.directories.preview_capture(source, act)?;
-                heads.sources.extend(ahead.head.map(|head| (source.clone(), head)));
-                looked.push(ahead);
+                let preview = self.directories.preview_capture(source, act)?;
+                heads.sources.extend(preview.head.map(|head| (source.clone(), head)));
+                previews.push(preview);
             }
-            let ahead = self.directories.preview_capture(target, act)?;
-            heads.target = ahead.head;
-            looked.push(ahead);
+            let preview = self.directories.preview_capture(target, act)?;
+            heads.target = preview.head;
+            previews.push(preview);
         }
-        message.captures = looked.iter().filter_map(|ahead| ahead.capture.clone()).collect();
+        message.captures = previews.iter().filter_map(|preview| preview.capture.clone()).collect();
         if request.fast_forward_only && !self.is_behind(&heads)? {
             message.how = v1::MergeHow::Refused.into();
             message.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
@@ -193,7 +195,7 @@ impl Merging {
         Ok(message)
     }
 
-    /// Returns the place of each source in the planned order, and the clashes of the sources that are left out.
+    /// Returns the position of each source in the planned order, counted from 1, and the clashes of the sources that are left out.
     fn plan_sources(
         &self,
         ours: SnapshotId,

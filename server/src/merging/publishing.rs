@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::OperationContext;
+use amalgam_engine::queue::QueueEntry;
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_proto::{Reason, v1};
 use parking_lot::Mutex;
@@ -162,7 +163,7 @@ impl Merging {
             Err(failure) => warn_failure(failure, &format!("scheduled publish of {name} failed")),
         }
         let again = now.0.saturating_add(RETRY_DELAY_NANOSECONDS);
-        self.publishing.inner.change(|plans| {
+        self.publishing.inner.record(|plans| {
             // The plan may have been changed meanwhile.
             let Some(kept) = plans.get_mut(name.as_str()).filter(|kept| **kept == *plan) else { return };
             kept.looked = now.0;
@@ -205,7 +206,15 @@ impl Merging {
             dry_run: false,
             on_refused: String::new(),
         };
-        let merge = match self.submit(&submission, AfterMerge::KeepWorkspace, &act, &Caller::default()) {
+        let queued = self.context.queue.list(Some(&target))?;
+        let is_queued =
+            |entry: &&QueueEntry| entry.source == *name && entry.snapshot.to_string() == head && !entry.is_held;
+        let submitted = match queued.iter().find(is_queued) {
+            // An earlier attempt failed after it had queued the head.
+            Some(entry) => self.submitted(entry, false, &act, &Caller::default()),
+            None => self.submit(&submission, AfterMerge::KeepWorkspace, &act, &Caller::default()),
+        };
+        let merge = match submitted {
             Ok(done) => done.merge,
             // The test was tried with these files, and will not start with them the next time either.
             Err(failure) if failure.reason() == Reason::TestNotStarted && failure.details().contains_key("entry") => {
@@ -627,6 +636,32 @@ mod tests {
         assert_eq!(house.look().expect("it is on").last_how, "failed");
         pass(1);
         assert_eq!(house.look().expect("it is on").last_how, "merged");
+    }
+
+    #[test]
+    fn a_failed_publish_is_retried_with_the_entry_that_it_queued() {
+        let (clock, pass) = clock!();
+        let house = House::new(clock);
+        let (directory, aside) = (house.around.path().join("copy"), house.around.path().join("aside"));
+        std::fs::create_dir(&directory).expect("a directory");
+        let asked = v1::AttachDirectoryRequest {
+            path: crate::messages::path_bytes(&directory),
+            workspace_id: "main".to_owned(),
+            ..Default::default()
+        };
+        house.service.directories.attach(&asked, &house.service.context.act("ann")).expect("attached");
+        house.write("try", "new", "one\n");
+        house.schedule(1, false);
+        std::fs::rename(&directory, &aside).expect("renamed");
+        let queued = || house.service.context.queue.list(Some(&name("main"))).expect("listed").len();
+        for _ in 0..3 {
+            assert_eq!(house.look().expect("it is on").last_how, "failed");
+            assert_eq!(queued(), 1);
+            pass(60);
+        }
+        std::fs::rename(&aside, &directory).expect("renamed");
+        assert_eq!(house.look().expect("it is on").last_how, "merged");
+        assert_eq!((house.read("new").as_str(), queued()), ("one\n", 0));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub(super) const PARALLEL_TARGETS_MAX: usize = 8;
 const TURN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a node of a cluster looks for entries that no node folds, such as those of a node that was killed.
 const TAKEOVER_INTERVAL: Duration = Duration::from_secs(5);
+/// The act of [`Merging::withdraw_entry`], for messages.
+const WITHDRAW: &str = "withdraw a queue entry";
 
 /// The merge policy of a target: its merge rules, the permissions of agents, and the tests of entries.
 pub(super) struct ServerMergePolicy<'a> {
@@ -148,7 +150,7 @@ impl MergePolicy for ServerMergePolicy<'_> {
     }
 }
 
-/// What happens to a workspace after its changes were merged.
+/// Whether a workspace ends after its changes were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterMerge {
     KeepWorkspace,
@@ -238,7 +240,7 @@ impl Merging {
     }
 
     /// Returns the result of a submission; "waiting" if the caller detaches.
-    fn submitted(
+    pub(super) fn submitted(
         &self,
         entry: &QueueEntry,
         detach: bool,
@@ -274,18 +276,18 @@ impl Merging {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<Submitted> {
-        let from = match asked.capture {
+        let preview = match asked.capture {
             true => Some(self.directories.preview_capture(source, act)?),
             false => None,
         };
-        let head = match &from {
-            Some(ahead) => ahead.head,
+        let head = match &preview {
+            Some(preview) => preview.head,
             None => self.context.head(source)?,
         };
         let queue = &self.context.queue;
         let entry = queue.draft(source, target, head, &queue_options(asked, after)?, act)?;
         let mut merge = self.preview_entry(&entry, act, caller)?;
-        merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
+        merge.captures.splice(0..0, preview.into_iter().filter_map(|preview| preview.capture));
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
     }
 
@@ -403,11 +405,11 @@ impl Merging {
     /// While a command runs (a test, or one of a rule), the directory is unlocked: edits made meanwhile are merged with the new head.
     fn fold_target(&self, target: &WorkspaceName, act: &OperationContext, caller: &Caller) -> Result<TargetFold> {
         let queue = &self.context.queue;
-        let place = self.directories.secure_files(target, "a merge", act)?;
-        let safety = place.safety();
+        let secured = self.directories.secure_files(target, "a merge", act)?;
+        let safety = secured.safety();
         let policy = ServerMergePolicy::new(self, target, caller)?;
         let is_long = policy.regenerator.has_commands() || queue.is_next_tested(target)?;
-        let place = if is_long { self.directories.release_files(place) } else { Ok(place) };
+        let secured = if is_long { self.directories.release_files(secured) } else { Ok(secured) };
         let act = OperationContext { request: None, ..act.clone() };
         let fold = caller.walking(|| queue.fold(target, &policy, &act))?;
         if fold.is_elsewhere {
@@ -421,13 +423,13 @@ impl Merging {
             fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.keep_results(fold.done);
         let mut update = v1::Merge::default();
-        let updated = match place {
-            Ok(place) => self.directories.update_files(place, &mut update, &act),
+        let updated = match secured {
+            Ok(secured) => self.directories.update_files(secured, &mut update, &act),
             Err(Released) => self.directories.catch_up_files(target, &mut update, &act),
         };
         // The files are unlocked by now, because the registry is locked before files. The source has ended in any case;
         // a new workspace of that name has detached the old directories already.
-        ended.iter().try_for_each(|workspace| self.directories.end_places_of(workspace, &act))?;
+        ended.iter().try_for_each(|workspace| self.directories.detach_deleted(workspace, &act))?;
         updated?;
         update.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(TargetFold::Done(Box::new(update)))
@@ -588,18 +590,20 @@ impl Merging {
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
-    /// Takes an entry out of the queue.
+    /// Takes an entry out of the queue. Under a policy, reviewers withdraw all entries, and other agents those of their own workspaces.
     pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &OperationContext) -> Result<v1::QueueEntry> {
         let queue = &self.context.queue;
         let id = id_of(name, QUEUE);
         let unreadable = queue.unreadable_entries()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
+            self.judge_end(None, WITHDRAW)?;
             if !dry_run {
                 self.remove_unreadable(&found, "withdraw", act)?;
             }
             return Ok(v1::QueueEntry { name: format!("{QUEUE}{id}"), ..Default::default() });
         }
         let entry = queue.find(id)?;
+        self.judge_end(Some(&entry.agent), WITHDRAW)?;
         if !dry_run {
             queue.withdraw(&entry, act)?;
         }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use super::Merging;
 use super::path_bytes;
 use super::queue::{PROBLEMS_MAX, entry_message, id_of, problem_of};
+use crate::call_log::restricted_agent;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 
@@ -26,9 +27,11 @@ const VERSIONS_MAX: usize = 100;
 const SHOWN_BYTES_MAX: usize = 256 << 10;
 /// The most operations of the log that are searched for the makers of versions.
 const OPERATIONS_MAX: u64 = 10_000;
+/// The act of [`Merging::reject_review`], for messages.
+const REJECT: &str = "reject a review";
 
 /// The options for another merge of a review.
-struct Again<'a> {
+struct Retry<'a> {
     /// Whether conflicts are kept in the target's tree.
     keep: bool,
     takes: &'a [SideChoice],
@@ -169,7 +172,7 @@ impl Merging {
         act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
-        let how = Again { keep: true, takes: &[], dry_run };
+        let how = Retry { keep: true, takes: &[], dry_run };
         self.try_again(name, &how, act, caller)
     }
 
@@ -191,7 +194,7 @@ impl Merging {
             true => vec![SideChoice { path: None, side }],
             false => paths.into_iter().map(|path| SideChoice { path: Some(path), side }).collect(),
         };
-        let how = Again { keep: false, takes: &takes, dry_run: request.dry_run };
+        let how = Retry { keep: false, takes: &takes, dry_run: request.dry_run };
         self.try_again(&request.name, &how, act, caller)
     }
 
@@ -216,7 +219,7 @@ impl Merging {
         }
     }
 
-    fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
+    fn try_again(&self, name: &str, how: &Retry<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.context.queue;
         // The merge of a caller who is no reviewer is subject to the policy.
@@ -232,7 +235,7 @@ impl Merging {
     }
 
     /// Rejects a review, so that its changes are not merged. Returns the source workspace; `None` if it is gone, or the review
-    /// was unreadable.
+    /// was unreadable. Under a policy, reviewers reject all reviews, and other agents those of their own workspaces.
     pub(crate) fn reject_review(
         &self,
         name: &str,
@@ -242,17 +245,34 @@ impl Merging {
         let (queue, id) = (&self.context.queue, id_of(name, REVIEWS));
         let unreadable = queue.unreadable_reviews()?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
+            self.judge_end(None, REJECT)?;
             if !dry_run {
                 self.remove_unreadable(&found, "reject", act)?;
             }
             return Ok(None);
         }
         let review = self.review(name)?;
+        self.judge_end(Some(&review.entry.agent), REJECT)?;
         if !dry_run {
             queue.reject(&review, act)?;
         }
         let source = self.context.workspaces.find(&review.entry.source)?;
         source.map(|source| self.views.workspace_message(&source.name)).transpose()
+    }
+
+    /// Refuses an end of another agent's review or queue entry to a caller who is neither a reviewer nor that agent, with `action`
+    /// in the message. `agent` is `None` if the agent is not known.
+    pub(super) fn judge_end(&self, agent: Option<&str>, action: &str) -> Result<()> {
+        if self.context.permissions.is_reviewer()? {
+            return Ok(());
+        }
+        match restricted_agent() {
+            Some(caller) if agent != Some(caller.as_str()) => {
+                let message = format!("{caller} may not {action} of another agent; a reviewer of the policy may");
+                Err(Error::new(Reason::Forbidden, message).with("agent", caller))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

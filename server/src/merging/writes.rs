@@ -20,21 +20,21 @@ pub(super) struct Writes(Mutex<HashMap<WorkspaceName, Written>>);
 #[derive(Default)]
 struct Written {
     /// `None` while a check has it, and after a check that failed.
-    place: Option<Place>,
+    place: Option<WatchedFiles>,
     /// When the last change was seen; `None` if it was published.
     changed: Option<Instant>,
     /// Whether the change waits for the end of a review.
     is_held: bool,
 }
 
-/// Where the files are, and their state at the last check.
-enum Place {
+/// The files of a workspace, in a directory or a live tree, and their state at the last check.
+enum WatchedFiles {
     Directory(Box<WriteWatch>, u64),
     /// The version of the live tree; `None` while it is closed.
     Tree(Option<StateVersion>),
 }
 
-impl Place {
+impl WatchedFiles {
     fn of(directories: &Directories, views: &Views, name: &WorkspaceName) -> Result<Self> {
         if let Some(watch) = directories.watch_writes(name)? {
             let seen = watch.changes();
@@ -88,7 +88,7 @@ impl Writes {
             let is_new = known.is_none();
             let mut place = match known {
                 Some(known) => known,
-                None => Place::of(directories, views, name)?,
+                None => WatchedFiles::of(directories, views, name)?,
             };
             let is_written = place.look(views, name) || is_new;
             Ok((place, is_written.then(Instant::now)))
@@ -102,7 +102,7 @@ impl Writes {
     fn check(
         &self,
         name: &WorkspaceName,
-        look: impl FnOnce(Option<Place>) -> Result<(Place, Option<Instant>)>,
+        look: impl FnOnce(Option<WatchedFiles>) -> Result<(WatchedFiles, Option<Instant>)>,
     ) -> Result<Option<Instant>> {
         let known = self.0.lock().entry(name.clone()).or_default().place.take();
         let (place, seen) = look(known)?;
@@ -169,16 +169,16 @@ mod tests {
     fn calls_during_a_check_are_kept() {
         let writes = Writes::default();
         let name = WorkspaceName::new("try").expect("a name");
-        let unchanged = |_: Option<Place>| Ok((Place::Tree(None), None));
-        writes.check(&name, |_| Ok((Place::Tree(None), Some(Instant::now())))).expect("checked");
-        let look = |known: Option<Place>| {
+        let unchanged = |_: Option<WatchedFiles>| Ok((WatchedFiles::Tree(None), None));
+        writes.check(&name, |_| Ok((WatchedFiles::Tree(None), Some(Instant::now())))).expect("checked");
+        let look = |known: Option<WatchedFiles>| {
             assert!(writes.are_pending(), "a check hides no pending write");
             assert!(writes.begin(&name));
             unchanged(known)
         };
         assert_eq!(writes.check(&name, look).expect("checked"), None);
         assert!(!writes.are_pending());
-        let look = |known: Option<Place>| {
+        let look = |known: Option<WatchedFiles>| {
             writes.retry(&name);
             unchanged(known)
         };
@@ -190,13 +190,13 @@ mod tests {
     fn a_pending_write_is_kept_when_its_place_cannot_be_watched() {
         let writes = Writes::default();
         let name = WorkspaceName::new("try").expect("a name");
-        writes.check(&name, |_| Ok((Place::Tree(None), Some(Instant::now())))).expect("checked");
+        writes.check(&name, |_| Ok((WatchedFiles::Tree(None), Some(Instant::now())))).expect("checked");
         let failed = writes.check(&name, |_| Err(Error::new(Reason::NotFound, "no such directory")));
         failed.expect_err("it cannot be watched");
         assert!(writes.are_pending());
         let found = writes.check(&name, |known| {
             assert!(known.is_none(), "the place is looked for again");
-            Ok((Place::Tree(None), None))
+            Ok((WatchedFiles::Tree(None), None))
         });
         assert!(found.expect("checked").is_some());
     }
@@ -205,12 +205,12 @@ mod tests {
     fn a_write_that_waits_for_a_review_stays_and_is_not_pending() {
         let writes = Writes::default();
         let name = WorkspaceName::new("try").expect("a name");
-        let written = |_: Option<Place>| Ok((Place::Tree(None), Some(Instant::now())));
+        let written = |_: Option<WatchedFiles>| Ok((WatchedFiles::Tree(None), Some(Instant::now())));
         writes.check(&name, written).expect("checked");
         assert!(writes.begin(&name));
         writes.hold(&name);
         assert!(!writes.are_pending());
-        let held = writes.check(&name, |_| Ok((Place::Tree(None), None)));
+        let held = writes.check(&name, |_| Ok((WatchedFiles::Tree(None), None)));
         assert!(held.expect("checked").is_some(), "it is tried again");
         writes.check(&name, written).expect("checked");
         assert!(writes.are_pending(), "a new write is pending");

@@ -101,6 +101,21 @@ impl VisibleEntries {
     }
 }
 
+/// Returns whether the agents of a guard can see a path whose entry differs between trees. A file with several names in one of the
+/// trees must be visible under each of them.
+pub(crate) fn is_visible_in(guard: &Guard, trees: &[&WorkingTree], path: &TreePath) -> Result<bool> {
+    if !guard.is_visible(path.as_bytes(), false) {
+        return Ok(false);
+    }
+    for tree in trees.iter().filter(|tree| guard.hides() && tree.has_hard_links()) {
+        let Some(stat) = tree.stat(path)?.filter(|stat| stat.links > 1) else { continue };
+        if !TreePermissions::new(guard, tree).is_visible(path, stat.kind, stat.links)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Returns the paths that are hidden from the agents of a guard, without those below others. Fails if it has to visit more paths than
 /// the store's limit.
 pub(crate) fn hidden_paths(tree: &WorkingTree, guard: &Guard) -> Result<Vec<TreePath>> {

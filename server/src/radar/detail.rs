@@ -1,4 +1,4 @@
-//! What two changed versions of a file have in common: lines of a text, keys of a JSON document. Positions are those of the version
+//! Compares two changed versions of a file and finds the parts that both changed: lines of a text, keys of a JSON document. Positions are those of the version
 //! from which both started.
 
 use std::ops::Range;
@@ -15,7 +15,7 @@ const KEYS_MAX: usize = 1_000;
 /// How deep documents are compared.
 const DEPTH_MAX: usize = 64;
 
-/// What two changes of a file have in common.
+/// The part of a file that two versions both changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Common {
     /// Both made the same change.

@@ -16,6 +16,8 @@ use crate::notices::{OVERLAP_BEGAN, OVERLAP_ENDED, OVERLAP_PREFIX, OverlapNote};
 const RADAR: &str = "radar";
 /// The most overlaps that have a reference.
 const OVERLAPS_MAX: usize = 10_000;
+/// The most bytes of the note of a reference.
+const NOTE_BYTES_MAX: usize = 64 << 10;
 /// The most workspaces in the note of an overlap.
 const NAMES_MAX: usize = 100;
 
@@ -104,6 +106,10 @@ impl Radar {
         let value = match &now {
             Some(note) => {
                 let note = serde_json::to_vec(note).expect("a note is plain values");
+                // A path this long has no events.
+                if note.len() > NOTE_BYTES_MAX {
+                    return Ok(());
+                }
                 Some(RefValue { target: None, keeps: Vec::new(), note: note.into() })
             }
             None => None,

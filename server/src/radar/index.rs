@@ -8,9 +8,10 @@ use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{
     Change, DiffOptions, EntryKind, History, SnapshotId, Store, Time, TreePath, Workspaces, diff_roots, entry_at,
 };
+use amalgam_proto::Reason;
 use amalgam_view::StateVersion;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The most paths of one workspace.
 const WORKSPACE_PATHS_MAX: usize = 10_000;
@@ -68,6 +69,14 @@ pub(super) struct Reader<'a> {
 }
 
 impl Index {
+    /// Empties the index, to read it anew. Its overlaps count as changed, because they may have ended.
+    pub(super) fn clear(&mut self) {
+        let mut changed = std::mem::take(&mut self.changed);
+        let overlaps = self.by_path.iter().filter(|(_, sides)| sides.len() > 1);
+        changed.extend(overlaps.map(|(path, _)| path.clone()));
+        *self = Self { changed, ..Self::default() };
+    }
+
     /// Applies the state of a workspace's record: its head, its target, or its end.
     pub(super) fn apply(
         &mut self,
@@ -208,7 +217,10 @@ impl Index {
                 _ => true,
             };
             if is_concerned && let Some(record) = reader.workspaces.find(&name)? {
-                self.read_all(reader, &record, time)?;
+                match self.read_all(reader, &record, time) {
+                    Err(failure) if is_dropped(&failure) => self.mark_incomplete(&name),
+                    done => done?,
+                }
             }
         }
         Ok(())
@@ -376,6 +388,11 @@ impl Index {
     pub(super) fn len(&self) -> usize {
         self.count
     }
+}
+
+/// Returns whether a failure means that retention dropped the trees of a workspace.
+pub(super) fn is_dropped(failure: &Error) -> bool {
+    matches!(failure.reason(), Reason::NotFound | Reason::Corrupt)
 }
 
 fn push_own(own: &mut Option<Vec<SnapshotId>>, head: SnapshotId) {

@@ -239,6 +239,33 @@ fn an_index_that_follows_the_log_equals_one_that_is_read_anew() {
     }
 }
 
+#[test]
+fn operations_are_not_lost_when_a_caller_leaves_while_they_are_read() {
+    let house = House::new();
+    let Service { radar, context, .. } = &house.service;
+    let gone = crate::caller::Caller::default();
+    gone.leave();
+    let interrupted = || {
+        let get = || radar.get(&v1::GetRadarRequest::default(), 100, &context.act("root"));
+        gone.walking(get).expect_err("the caller is gone");
+    };
+    let recorded = || context.store.list_refs(crate::notices::OVERLAP_PREFIX, None, 10).expect("listed").len();
+    let mut is_told = false;
+    radar.tell_changes(&mut is_told).expect("told");
+    house.write("ann", &[("text", "a")]);
+    house.write("bob", &[("text", "b")]);
+    interrupted();
+    assert_eq!(house.overlaps().len(), 1);
+    radar.tell_changes(&mut is_told).expect("told");
+    assert_eq!(recorded(), 1);
+    // The page begins with an operation that is read from trees, which the caller's leave interrupts.
+    house.write("bob", &[("x", "b")]);
+    house.merge_into_main("ann");
+    interrupted();
+    radar.tell_changes(&mut is_told).expect("told");
+    assert_eq!(recorded(), 0, "the overlap has ended");
+}
+
 #[tokio::test]
 async fn a_subscriber_that_names_overlaps_is_told_when_they_begin_and_end() {
     let house = House::new();
@@ -265,6 +292,46 @@ async fn a_subscriber_that_names_overlaps_is_told_when_they_begin_and_end() {
     assert_eq!((ended.kind.as_str(), &ended.paths[..]), ("overlap.ended", &["text".to_owned()][..]));
     drop(events);
     assert!(!context.overlap_listeners.is_any());
+}
+
+#[test]
+fn an_overlap_with_a_long_path_keeps_no_other_from_being_told() {
+    let house = House::new();
+    let directory = vec!["d".repeat(250); 270].join("/");
+    for workspace in ["ann", "bob"] {
+        house.change(workspace, |tree| {
+            tree.create_directories(directory.as_str()).expect("made");
+            tree.write(format!("{directory}/file"), workspace.as_bytes()).expect("written");
+            tree.write("text", workspace.as_bytes()).expect("written");
+        });
+    }
+    assert_eq!(house.overlaps().len(), 2);
+    house.service.radar.tell_changes(&mut false).expect("told");
+    let recorded = house.service.context.store.list_refs(crate::notices::OVERLAP_PREFIX, None, 10).expect("listed");
+    assert_eq!(recorded.len(), 1);
+}
+
+#[test]
+fn pages_of_paths_that_are_not_text_have_each_overlap_once() {
+    let house = House::new();
+    let paths = [&b"caf\xe9"[..], b"caf\xea", b"f\xff", b"f\xff2"];
+    for workspace in ["ann", "bob"] {
+        house.change(workspace, |tree| {
+            paths.iter().for_each(|path| tree.write(*path, workspace.as_bytes()).expect("written"));
+        });
+    }
+    let act = house.service.context.act("root");
+    let (mut found, mut page_token) = (Vec::new(), String::new());
+    for _ in 0..10 {
+        let request = v1::GetRadarRequest { page_token, paths_only: true, ..Default::default() };
+        let page = house.service.radar.get(&request, 1, &act).expect("read");
+        found.extend(page.overlaps.into_iter().map(|overlap| overlap.path));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(found, ["caf\\xe9", "caf\\xea", "f\\xff", "f\\xff2"]);
 }
 
 #[test]

@@ -79,23 +79,29 @@ impl States {
         if !self.differs(state, Some(there), setting)? {
             return Ok(next);
         }
-        let after = next.changes.iter().find(|change| change.name == workspace.reference());
-        let redone = match after.and_then(|change| change.after.clone()) {
-            Some(value) => Workspace::read(workspace.clone(), value)?.state(),
-            None => None,
-        };
+        let redone = state_after(workspace, &next)?;
         // An undo that skipped a path left it as the redo makes it.
         if let Some(redone) = redone.and_then(|id| self.context.store.snapshot(id).ok())
             && !self.overwrites(state, there, redone.root, setting)?
         {
             return Ok(next);
         }
-        let id = redone.map(|id| id.short()).unwrap_or_default();
-        let message = format!(
-            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
-             undo` then brings them back"
-        );
-        Err(Error::new(Reason::UncommittedChanges, message))
+        Err(would_overwrite("files", redone))
+    }
+
+    /// Returns the operation that a redo does again in a live tree. Refuses it also if the redo would overwrite state values that
+    /// changed since the undo.
+    pub(crate) fn next_to_redo_with_states(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
+        let next = self.next_to_redo(workspace, there)?;
+        if self.has_same_states(self.state_root(workspace)?, Some(there))? {
+            return Ok(next);
+        }
+        let redone = state_after(workspace, &next)?;
+        let root = redone.and_then(|id| self.context.store.snapshot(id).ok()).map(|snapshot| snapshot.root);
+        if root.is_some() && self.has_same_states(root, Some(there))? {
+            return Ok(next);
+        }
+        Err(would_overwrite("state values", redone))
     }
 
     /// Returns whether going to a tree overwrites a path that differs from the recorded state. Times of directories do not count.
@@ -139,7 +145,7 @@ impl States {
     }
 
     /// Undoes or redoes an operation. Continues with the next one after an automatic snapshot that changed only `.git`, because
-    /// its revert would not be visible.
+    /// its revert would not be visible. Under a policy that applies to the caller it does not: only the first one was judged.
     pub(crate) fn revert_visibly(
         &self,
         workspace: &WorkspaceName,
@@ -150,19 +156,23 @@ impl States {
         act: &OperationContext,
     ) -> Result<Reverted> {
         let (store, mut next, mut act) = (&self.context.store, next, act.clone());
-        let mut steps = Vec::new();
+        let (mut steps, is_judged) = (Vec::new(), !self.context.permissions.reading(None)?.is_open());
         loop {
             steps.push(next.sequence);
+            let is_automatic = self.is_automatic(workspace, &next)?;
+            let before = if is_automatic { self.state_root(workspace)? } else { None };
             let by = match direction {
                 Direction::Undo => operation::undo_operation(store, next.sequence, &act),
                 Direction::Redo => operation::redo_operation(store, next.sequence, &act),
             };
             let by = by?;
             let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
-            let is_seen =
-                !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
+            let is_seen = !is_automatic || {
+                let now = self.state_root(workspace)?;
+                !self.has_same_states(before, now)? || self.differs(now, Some(there), git)?
+            };
             match self.next_to_revert(workspace, direction) {
-                Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
+                Ok(further) if !is_seen && !is_judged && further.draft.action != RENAME => next = further,
                 _ => return Ok(Reverted { by, of: next, steps, direction, git, set_id: false }),
             }
             // The request belongs to the first operation.
@@ -190,6 +200,25 @@ impl States {
             description: self.describe_operation(&reverted.of)?,
         })
     }
+}
+
+/// Returns the state of a workspace's files after an operation; `None` if the operation removed the workspace.
+fn state_after(workspace: &WorkspaceName, found: &Operation) -> Result<Option<SnapshotId>> {
+    let change = found.changes.iter().find(|change| change.name == workspace.reference());
+    Ok(match change.and_then(|change| change.after.clone()) {
+        Some(value) => Workspace::read(workspace.clone(), value)?.state(),
+        None => None,
+    })
+}
+
+/// Returns the error for a redo that would overwrite changes. `redone` is the state that the redo leads to.
+fn would_overwrite(what: &str, redone: Option<SnapshotId>) -> Error {
+    let id = redone.map(|id| id.short()).unwrap_or_default();
+    let message = format!(
+        "{what} were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
+         undo` then brings them back"
+    );
+    Error::new(Reason::UncommittedChanges, message)
 }
 
 /// An undo or a redo of the renaming of a workspace.

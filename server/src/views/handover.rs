@@ -63,7 +63,7 @@ impl Views {
         drop(waiting);
         let recovered_edits = locked.live.recovered.edits;
         let warnings = locked.live.recovered.warning().into_iter().collect();
-        let socket = self.inner.door.lock().clone().unwrap_or_default();
+        let socket = self.inner.handover_socket.lock().clone().unwrap_or_default();
         Ok(v1::PrepareMountResponse {
             socket: path_bytes(&socket),
             token: token.into(),
@@ -178,7 +178,7 @@ mod tests {
         let (views, act) = (&service.views, service.context.act("ann"));
         let name = WorkspaceName::new("main").expect("a name");
         service.context.workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
-        *views.inner.door.lock() = Some(around.path().join("door"));
+        *views.inner.handover_socket.lock() = Some(around.path().join("door"));
         for number in 0..EXPECTED_MAX {
             let options = mount_options(None);
             let expected = Expected { view: u64::MAX, path: PathBuf::new(), options, since: now() };

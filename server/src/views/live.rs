@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::writer_rule::WriterRule;
 use super::{KEEPER, LockedView, MountedTree, Views, checkpoint_reference, view_name};
-use crate::context::{HeldTree, Marks};
+use crate::context::{ExpectedHead, HeldTree, Marks};
 use crate::error::{Error, Result};
 use crate::messages::{path_bytes, renamed_message};
 use crate::states::{CAPTURE, Tally, is_directory, without_holders_of_git};
@@ -43,12 +43,13 @@ pub(crate) struct CommittedView {
 }
 
 /// The differences between a live tree and the snapshot that it follows.
-#[derive(Default)]
 pub(crate) struct ViewChanges {
     /// The snapshot that the tree follows.
     pub(crate) base: Option<SnapshotId>,
     /// The paths that differ.
     pub(crate) paths: Vec<(TreePath, Difference)>,
+    /// The tree of that snapshot, and the live tree.
+    pub(crate) trees: [WorkingTree; 2],
     /// Whether state values differ.
     pub(crate) has_changed_states: bool,
 }
@@ -77,6 +78,15 @@ impl Views {
     pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<HeldTree> {
         let (root, pin) = tree.freeze().hold()?;
         Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
+    }
+
+    /// Returns the tree of the snapshot that a view follows. It is empty if the view is older than the first snapshot of its workspace,
+    /// or if the snapshot is gone.
+    pub(super) fn hold_base(&self, locked: &LockedView) -> Result<HeldTree> {
+        match self.context.known_root(locked.live.view.base())? {
+            Some(root) => Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: None }),
+            None => self.hold_tree(&WorkingTree::new(&self.context.store)),
+        }
     }
 
     /// Returns the head of a view's workspace; the base of the view if the workspace was deleted.
@@ -127,7 +137,7 @@ impl Views {
         let Some((before, _)) = gone else { return Ok(()) };
         self.record_late_edits(locked, &before, secured, &OperationContext::new(KEEPER, self.context.now()))?;
         view.finish_restore(head)?;
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         Ok(())
     }
 
@@ -164,7 +174,7 @@ impl Views {
             return self.nothing_captured(&locked, head);
         }
         self.refuse_view_out_of_step(&locked, head)?;
-        let mut warnings = self.quota.check_room()?;
+        let mut warnings = self.quota.check_space()?;
         // Only for a quota its tree is written before it is committed.
         if self.quota.quota_of(&locked.workspace)?.is_some() {
             let held = self.hold_live(&locked)?;
@@ -201,21 +211,23 @@ impl Views {
     }
 
     /// Commits the changes of a workspace's live tree, if it has one. Where the workspace moved on without it, the changes are merged with
-    /// the head, or refused.
+    /// the head, or refused if a head is expected.
     pub(crate) fn commit_live(
         &self,
         workspace: &WorkspaceName,
         change: &Change,
-        must_follow: bool,
+        expected: ExpectedHead,
         act: &OperationContext,
     ) -> Result<CommittedView> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.try_commit_live(workspace, change, must_follow, act) {
+            match self.try_commit_live(workspace, change, expected, act) {
                 // Another writer moved the head meanwhile.
                 Err(failure)
-                    if failure.reason() == Reason::StaleHead && !must_follow && attempts < COMMIT_ATTEMPTS_MAX => {}
+                    if failure.reason() == Reason::StaleHead
+                        && expected == ExpectedHead::Any
+                        && attempts < COMMIT_ATTEMPTS_MAX => {}
                 done => return done,
             }
         }
@@ -225,20 +237,22 @@ impl Views {
         &self,
         workspace: &WorkspaceName,
         change: &Change,
-        must_follow: bool,
+        expected: ExpectedHead,
         act: &OperationContext,
     ) -> Result<CommittedView> {
-        let head = self.context.head(workspace)?;
-        let Some(locked) = self.lock_view_of(workspace)? else {
+        let locked = self.lock_view_of(workspace)?;
+        // Another call may have moved the head while this one waited for the lock.
+        let head = self.context.expect_head(workspace, expected)?;
+        let Some(locked) = locked else {
             if head.is_none() {
                 return Ok(CommittedView::default());
             }
             // Sets labels, note and reward on the head.
-            let mut tree = self.context.workspaces.open(workspace)?;
+            let mut tree = self.working_tree(head)?;
             let done = self.context.workspaces.commit_as(workspace, &mut tree, change, act, CAPTURE)?;
             return Ok(CommittedView { snapshot: Some(done.snapshot), is_new: done.is_new, is_merged: false });
         };
-        self.quota.check_room()?;
+        self.quota.check_space()?;
         if self.quota.quota_of(workspace)?.is_some() {
             let (_held, root) = self.hold_edited(&locked)?;
             self.quota.check_quota(workspace, Some(root))?;
@@ -248,16 +262,15 @@ impl Views {
             let (snapshot, is_new) = self.commit_view(&locked, change, act)?;
             return Ok(CommittedView { snapshot: Some(snapshot), is_new, is_merged: false });
         }
-        if must_follow {
+        if expected != ExpectedHead::Any {
             self.refuse_view_out_of_step(&locked, head)?;
         }
         let _gate = locked.live.edits.write();
         let (held, edited) = self.hold_edited(&locked)?;
-        let before = match self.context.known_root(locked.live.view.base())? {
-            Some(before) => before,
-            None => self.hold_tree(&WorkingTree::new(&self.context.store))?.root.expect("it was written"),
-        };
-        let merged = self.states.merge_files(workspace, before, edited, change.clone(), act)?;
+        let base = self.hold_base(&locked)?;
+        let before = base.root.expect("a base has a root");
+        let guard = self.context.permissions.writing(workspace)?;
+        let merged = self.states.merge_files(workspace, before, edited, change.clone(), &guard, act)?;
         let root = held.root.expect("a live tree has a root");
         let secured = Secured { snapshot: merged, root, _held: held };
         self.update_view(&locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
@@ -281,7 +294,8 @@ impl Views {
         let (tree, base) = (locked.live.view.fork(), locked.live.view.base());
         let before = self.working_tree(base)?;
         let has_changed_states = !before.has_same_states(&tree)?;
-        Ok(Some(ViewChanges { base, paths: differences(&before, &tree)?, has_changed_states }))
+        let paths = differences(&before, &tree)?;
+        Ok(Some(ViewChanges { base, paths, trees: [before, tree], has_changed_states }))
     }
 
     /// Commits a live view. Files that show conflicts are stored as conflicts again, and resolutions are remembered.
@@ -346,10 +360,13 @@ impl Views {
         Ok(Secured { snapshot: Some(snapshot), root, _held: held })
     }
 
-    /// Secures the view of a workspace, if it has one: a fork begins with the files that the mount shows.
+    /// Secures the view of a workspace, if it has one: a fork begins with the files that the mount shows. If the head moved without the
+    /// view, the fork begins with both.
     pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
+        // The request belongs to what comes after it.
+        let act = OperationContext { request: None, ..act.clone() };
         match self.lock_view_of(workspace)? {
-            Some(locked) => self.secure_view(&locked, before, act).map(drop),
+            Some(locked) => self.secure_view_before(&locked, before, &act).map(drop),
             None => Ok(()),
         }
     }

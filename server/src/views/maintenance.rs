@@ -173,7 +173,7 @@ impl Views {
             if let Some(mounted) = self.inner.state.lock().mounts.get_mut(&number) {
                 mounted.shows = MountedTree::Following(view, head);
             }
-            self.await_told(|shows| matches!(shows, MountedTree::Following(_, shown) if *shown == head));
+            self.wait_for_kernels(|shows| matches!(shows, MountedTree::Following(_, shown) if *shown == head));
         }
         Ok(())
     }

@@ -22,15 +22,17 @@ impl Views {
         act: &OperationContext,
     ) -> Result<Secured> {
         let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
-        let (Some(before), Some(_)) =
-            (self.context.known_root(view.base())?, head.filter(|head| view.base() != Some(*head)))
-        else {
+        if head.is_none() || view.base() == head {
             return self.secure_view(locked, what, act);
-        };
+        }
+        let _gate = locked.live.edits.write();
+        let base = self.hold_base(locked)?;
+        let before = base.root.expect("a base has a root");
         let (held, edited) = self.hold_edited(locked)?;
         let snapshot = self.states.merge_edits(&locked.workspace, before, edited, &format!("before {what}"), act)?;
         let root = held.root.expect("a live tree has a root");
-        self.follow_head(locked, &Secured { snapshot, root, _held: held }, act)?;
+        let secured = Secured { snapshot, root, _held: held };
+        self.update_view(locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
         Ok(Secured { snapshot, ..self.secure_view(locked, what, act)? })
     }
 

@@ -16,7 +16,7 @@ use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::LocalPathKind;
 use super::{LockedView, Mounted, MountedTree, Views, follower_name, kernel, view_name};
 use crate::error::{Error, Result};
-use crate::host_path::{canonical, host_path, make_empty};
+use crate::host_path::{canonical, host_path, make_empty, shown_path};
 use crate::messages::path_bytes;
 
 impl Views {
@@ -197,7 +197,7 @@ impl Views {
         let Some(record) = all.iter().find(|record| record.workspace == workspace.as_str()) else { return Ok(()) };
         let message = format!(
             "workspace {workspace} has its directory at {}, and has one live tree only; fork it and {instead}",
-            record.path.display()
+            shown_path(&record.path)
         );
         Err(Error::new(Reason::AlreadyExists, message))
     }
@@ -235,7 +235,7 @@ impl Views {
 
     /// Refuses a mount in a process that ends with one command, or that is about to end.
     pub(super) fn demand_lasting(&self) -> Result<()> {
-        if self.inner.door.lock().is_some() && !self.inner.is_ending() {
+        if self.inner.handover_socket.lock().is_some() && !self.inner.is_ending() {
             return Ok(());
         }
         let message = "a mount needs the background process; run this without --in-process";
@@ -254,7 +254,7 @@ impl Views {
                 let message = format!(
                     "{} is mounted at {} already; `amalgam umount {1}` takes it away",
                     words_of(&mounted.record),
-                    path.display()
+                    shown_path(path)
                 );
                 Err(Error::new(Reason::AlreadyExists, message))
             }
@@ -297,9 +297,10 @@ impl Views {
         })
     }
 
-    /// Waits until the kernel was notified of the changes in some mounts, so that the client sees them.
-    pub(super) fn await_told(&self, which: impl Fn(&MountedTree) -> bool) {
-        let told: Vec<_> = {
+    /// Waits until the kernels of some mounts have dropped their caches of changed files, so that the next read of a client sees the
+    /// changes.
+    pub(super) fn wait_for_kernels(&self, which: impl Fn(&MountedTree) -> bool) {
+        let flushed: Vec<_> = {
             let state = self.inner.state.lock();
             state
                 .mounts
@@ -308,8 +309,8 @@ impl Views {
                 .map(|mounted| mounted.mount.flush_invalidations())
                 .collect()
         };
-        for one in told {
-            // A slower kernel gets the notification after the timeout.
+        for one in flushed {
+            // A slower kernel drops them after the timeout.
             let _ = one.recv_timeout(NOTIFY_TIMEOUT);
         }
     }

@@ -82,7 +82,7 @@ impl ViewUse {
             }
         };
         let id = self.id;
-        self.views.await_told(|shows| matches!(shows, MountedTree::Live(shown) if *shown == id));
+        self.views.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(shown) if *shown == id));
         Ok(done)
     }
 }

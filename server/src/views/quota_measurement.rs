@@ -1,4 +1,4 @@
-//! When a live tree is measured for its quota.
+//! The schedule by which the uncommitted bytes of a live tree are measured for its quota.
 
 use std::time::{Duration, Instant};
 

@@ -5,6 +5,7 @@ use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{
     DiffOptions, Entry, EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkingTree, diff_entries, entry_at,
 };
+use amalgam_policy::Guard;
 use amalgam_proto::{Reason, v1};
 use amalgam_view::{Captured, Difference, StateVersion, TreeEdit, differences};
 
@@ -156,7 +157,8 @@ impl Views {
         git: GitScope,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(live.edited), git)? {
+        let state = self.states.state_root(&locked.workspace)?;
+        if !self.states.differs_with_states(state, Some(live.edited), git)? {
             return Ok(None);
         }
         // The request belongs to what comes after it.
@@ -179,7 +181,7 @@ impl Views {
     ) -> Result<bool> {
         let (workspaces, name, action) = (&self.context.workspaces, &locked.workspace, restore_action(git));
         let head = self.context.head(name)?;
-        if !self.states.differs(self.context.head_root(head)?, Some(root), git)? {
+        if !self.states.differs_with_states(self.context.head_root(head)?, Some(root), git)? {
             let action = cleared_action(git, words);
             return Ok(workspaces.set_working(name, None, act, &action)?.is_some());
         }
@@ -189,7 +191,7 @@ impl Views {
             tree.rebase(head);
             return Ok(workspaces.commit_as(name, &mut tree, &change, act, action)?.is_new);
         }
-        if !self.states.differs(self.states.state_root(name)?, Some(root), git)? {
+        if !self.states.differs_with_states(self.states.state_root(name)?, Some(root), git)? {
             return Ok(false);
         }
         workspaces.record_working(name, &tree, &change, act, action)?;
@@ -237,6 +239,24 @@ impl Views {
         Ok(ViewRevert::Done(Box::new(result)))
     }
 
+    /// Returns whether an undo takes back uncommitted changes instead of an operation. Refuses it if the agents of a guard may not
+    /// do that.
+    pub(crate) fn judge_undo_of_edits(&self, id: u64, guard: &Guard) -> Result<bool> {
+        let locked = self.lock_view(id)?;
+        let live = match self.look_at(&locked) {
+            // Without space to keep them, uncommitted changes are all that is taken back.
+            Err(failure) if failure.reason() == Reason::Full && guard.is_open() => return Ok(true),
+            looked => looked?,
+        };
+        let (state, git) =
+            (self.states.state_root(&locked.workspace)?, self.states.default_git_scope(&locked.workspace)?);
+        if !self.states.differs_with_states(state, Some(live.edited), git)? {
+            return Ok(false);
+        }
+        self.context.permissions.judge(guard, Some(live.edited), state, "this")?;
+        Ok(true)
+    }
+
     /// Takes back uncommitted changes where there is no space to keep them: the journal frees their bytes, and they
     /// cannot be done again. `full` is why they could not be kept, for when nothing is taken back.
     fn undo_without_room(&self, locked: &LockedView, git: GitScope, full: Error) -> Result<v1::RevertResult> {
@@ -260,7 +280,7 @@ impl Views {
         } else {
             unless_full(self.checkpoint(locked))?;
         }
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let removed = found.iter().filter(|(_, difference)| *difference == Difference::Added).count() as u64;
         let restored = v1::RestoreResult {
             snapshot: Some(self.context.snapshot_message(head, &Marks::default())?),
@@ -287,7 +307,7 @@ impl Views {
         let git = self.states.git_scope(&locked.workspace, with_git)?;
         let live = self.look_at(&locked)?;
         self.states.refuse_git_locks(live.edited, git)?;
-        let next = self.states.next_to_redo(&locked.workspace, live.edited)?;
+        let next = self.states.next_to_redo_with_states(&locked.workspace, live.edited)?;
         if let Some(renaming) = Renaming::of(&next, Direction::Redo) {
             return Ok(ViewRevert::Renaming(Box::new(renaming)));
         }
@@ -454,7 +474,7 @@ impl Views {
         if shown.is_aside {
             self.states.drop_aside(&locked.workspace, act)?;
         }
-        self.await_told(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
+        self.wait_for_kernels(|shows| matches!(shows, MountedTree::Live(id) if *id == locked.id));
         let tally = self.states.tally(Some(live.edited), Some(root))?;
         Ok(v1::RestoreResult {
             snapshot: Some(self.context.snapshot_message(shown.head, &Marks::default())?),
@@ -574,14 +594,19 @@ impl Views {
     }
 
     /// Moves the head of a workspace that may be mounted: what the mount holds is recorded first, and afterwards it shows the new head.
+    /// If only some paths move, the edits of the mount are committed first, because those at other paths stay.
     pub(crate) fn move_head<T>(
         &self,
         workspace: &WorkspaceName,
+        paths: &[TreePath],
         before: &str,
         act: &OperationContext,
         go: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(locked) = self.lock_view_of(workspace)? else { return go() };
+        if !paths.is_empty() {
+            self.secure_view_before(&locked, before, act)?;
+        }
         let live = self.look_at(&locked)?;
         self.record_view_edits(&locked, &live, before, GitScope::Include, act)?;
         let done = go()?;

@@ -1,6 +1,6 @@
 //! The rule for processes that write into a mount while it is brought to another tree.
 
-/// What happens to processes that write into a mount faster than a merge can follow.
+/// The treatment of processes that write into a mount faster than a merge can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriterRule {
     /// The mount shows the merged tree; later writes are recorded, and an undo brings them back.

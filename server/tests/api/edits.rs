@@ -184,6 +184,36 @@ async fn a_commit_of_edits_is_repeated_by_its_request_id_and_labels_its_kind() {
 }
 
 #[tokio::test]
+async fn labels_note_and_reward_are_set_on_a_head_that_has_the_edits_already() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    let mut head = String::new();
+    for text in ["one", "two"] {
+        let done = ada.commit_edits("main", vec![write("a", text)], "").await.expect("committed");
+        head = done.snapshot.expect("a snapshot").name;
+    }
+    let request = v1::CommitEditsRequest {
+        workspace: "workspaces/main".to_owned(),
+        edits: edits(vec![write("a", "two")]),
+        revision: "@~".to_owned(),
+        labels: vec!["good".to_owned()],
+        note: Some("checked".to_owned()),
+        reward: Some(0.5),
+        request_id: "1".to_owned(),
+        ..Default::default()
+    };
+    let done = ada.files.commit_edits(request.clone()).await.expect("committed").into_inner();
+    let snapshot = done.snapshot.clone().expect("a snapshot");
+    assert_eq!((&snapshot.name, done.changed), (&head, false));
+    assert_eq!((&snapshot.labels[..], snapshot.note.as_str()), (&["good".to_owned()][..], "checked"));
+    assert_eq!(snapshot.reward, Some(0.5));
+    let again = ada.files.commit_edits(request).await.expect("a retry").into_inner();
+    assert_eq!(done, again);
+}
+
+#[tokio::test]
 async fn a_live_tree_follows_commits_without_changes_and_merges_with_them() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;
@@ -218,6 +248,35 @@ async fn a_live_tree_follows_commits_without_changes_and_merges_with_them() {
 }
 
 #[tokio::test]
+async fn a_fork_of_a_live_tree_with_changes_keeps_commits_that_were_made_beside_it() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    // The live tree follows a snapshot, or is older than the first one.
+    for (workspace, fork, has_snapshot) in [("main", "try", true), ("empty", "try-empty", false)] {
+        ada.create(workspace, "").await.expect("made");
+        if has_snapshot {
+            ada.write(workspace, "a", b"first").await.expect("written");
+            ada.commit_live(workspace, "").await.expect("committed");
+        }
+        ada.write(workspace, "mine", b"live").await.expect("written");
+        ada.commit_edits(workspace, vec![write("b", "committed")], "").await.expect("committed");
+        let request = v1::ForkWorkspaceRequest {
+            name: format!("workspaces/{workspace}"),
+            workspace_ids: vec![fork.to_owned()],
+            ..Default::default()
+        };
+        ada.workspaces.fork_workspace(request).await.expect("forked");
+        for name in [workspace, fork] {
+            assert_eq!(ada.read_at(name, "@", "b").await.expect("read"), b"committed", "{name}");
+            assert_eq!(ada.read_at(name, "@", "mine").await.expect("read"), b"live", "{name}");
+        }
+        assert_eq!(ada.read(workspace, "b").await.expect("read"), b"committed", "{workspace}");
+        assert!(ada.status(workspace).await.changes.is_empty(), "{workspace}");
+    }
+}
+
+#[tokio::test]
 async fn a_directory_follows_committed_edits_and_its_captures_keep_state_values() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;
@@ -244,4 +303,50 @@ async fn a_directory_follows_committed_edits_and_its_captures_keep_state_values(
         v1::GetStateRequest { workspace: "workspaces/main".to_owned(), revision: "@".to_owned(), key: "k".to_owned() };
     let kept = states.get_state(get).await.expect("kept").into_inner().value.expect("a value");
     assert_eq!(kept.json, "1");
+}
+
+#[tokio::test]
+async fn a_directory_and_a_live_tree_follow_an_undo_and_a_redo_of_a_renaming() {
+    use v1::redo_operation_request::Target as RedoTarget;
+    use v1::undo_operation_request::Target as UndoTarget;
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    let directory = around.path().join("project");
+    std::fs::create_dir(&directory).expect("made");
+    std::fs::write(directory.join("a"), "one").expect("written");
+    let attached = ada.attach(&directory, "attached").await;
+    ada.commit(&attached, "first", "").await.expect("committed");
+    ada.create("live", "").await.expect("made");
+    ada.write("live", "a", b"one").await.expect("written");
+    ada.commit_live("live", "").await.expect("committed");
+    for name in ["attached", "live"] {
+        let renamed = format!("{name}-renamed");
+        let rename = v1::RenameWorkspaceRequest {
+            name: format!("workspaces/{name}"),
+            new_workspace_id: renamed.clone(),
+            ..Default::default()
+        };
+        ada.workspaces.rename_workspace(rename).await.expect("renamed");
+        let undo = v1::UndoOperationRequest {
+            target: Some(UndoTarget::Workspace(format!("workspaces/{renamed}"))),
+            ..Default::default()
+        };
+        let redo = v1::RedoOperationRequest {
+            target: Some(RedoTarget::Workspace(format!("workspaces/{name}"))),
+            ..Default::default()
+        };
+        ada.operations.undo_operation(undo.clone()).await.expect("undone");
+        assert!(ada.exists(name).await && !ada.exists(&renamed).await);
+        ada.operations.redo_operation(redo).await.expect("redone");
+        assert!(ada.exists(&renamed).await && !ada.exists(name).await);
+        ada.operations.undo_operation(undo).await.expect("undone");
+    }
+    std::fs::write(directory.join("a"), "two").expect("written");
+    assert!(ada.commit(&attached, "second", "").await.expect("the directory has its workspace").1);
+    ada.write("live", "a", b"two").await.expect("written");
+    ada.commit_live("live", "").await.expect("committed");
+    for name in ["attached", "live"] {
+        assert_eq!(ada.read_at(name, "@", "a").await.expect("read"), b"two", "{name}");
+    }
 }

@@ -136,6 +136,39 @@ async fn a_commit_of_a_note_or_a_reward_alone_that_is_retried_returns_the_first_
 }
 
 #[tokio::test]
+async fn a_label_and_a_creation_that_are_retried_do_not_read_their_revision_again() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    ada.write("main", "a", b"one").await.expect("written");
+    let first = ada.commit_live("main", "").await.expect("committed").snapshot.expect("a snapshot").name;
+    let set = v1::SetLabelRequest {
+        label_id: "good".to_owned(),
+        revision: "main@".to_owned(),
+        request_id: "label".to_owned(),
+        ..Default::default()
+    };
+    let create = v1::CreateWorkspaceRequest {
+        workspace_id: "copy".to_owned(),
+        from: "good".to_owned(),
+        request_id: "create".to_owned(),
+        ..Default::default()
+    };
+    let labelled = ada.snapshots.set_label(set.clone()).await.expect("set").into_inner();
+    ada.workspaces.create_workspace(create.clone()).await.expect("made");
+    ada.write("main", "a", b"two").await.expect("written");
+    ada.commit_live("main", "").await.expect("committed");
+    let again = ada.snapshots.set_label(set).await.expect("a retry").into_inner();
+    assert_eq!(again, labelled);
+    assert_eq!(again.label.expect("a label").snapshot, first);
+    let delete = v1::DeleteLabelRequest { name: "labels/good".to_owned(), ..Default::default() };
+    ada.snapshots.delete_label(delete).await.expect("deleted");
+    let again = ada.workspaces.create_workspace(create).await.expect("a retry").into_inner();
+    assert_eq!(again.workspace.expect("a workspace").head, first);
+}
+
+#[tokio::test]
 async fn an_undo_and_a_redo_that_are_retried_return_the_first_operation() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;
@@ -166,6 +199,35 @@ async fn an_undo_and_a_redo_that_are_retried_return_the_first_operation() {
         let again = ada.operations.redo_operation(redo).await.expect("a retry").into_inner();
         assert_eq!(first, again, "{workspace}");
         assert!(first.operation.is_some_and(|operation| !operation.name.is_empty()), "{workspace}");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_that_is_retried_keeps_the_edits_made_after_the_first_one() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    for text in ["one", "two"] {
+        ada.write("main", "a", text.as_bytes()).await.expect("written");
+        ada.commit_live("main", "").await.expect("committed");
+    }
+    // The first one moves the head, the second one only discards edits.
+    for (revision, is_moved) in [("@~", true), ("@", false)] {
+        ada.write("main", "a", b"discarded").await.expect("written");
+        let restore = v1::RestoreWorkspaceRequest {
+            name: "workspaces/main".to_owned(),
+            revision: revision.to_owned(),
+            request_id: revision.to_owned(),
+            ..Default::default()
+        };
+        let first = ada.workspaces.restore_workspace(restore.clone()).await.expect("restored").into_inner();
+        assert_eq!(first.changed, is_moved, "{revision}");
+        assert_eq!(ada.read("main", "a").await.expect("read"), b"one", "{revision}");
+        ada.write("main", "a", b"later").await.expect("written");
+        let again = ada.workspaces.restore_workspace(restore).await.expect("a retry").into_inner();
+        assert_eq!(again.changed, is_moved, "{revision}");
+        assert_eq!(ada.read("main", "a").await.expect("read"), b"later", "{revision}");
     }
 }
 

@@ -108,6 +108,97 @@ async fn a_live_tree_is_restored_and_its_edits_come_back_by_undo() {
 }
 
 #[tokio::test]
+async fn uncommitted_state_values_are_undone_and_redone_and_come_back_after_a_restore() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let (mut ada, mut states) = (Caller::new(&channel, "ada"), StateServiceClient::new(channel));
+    ada.create("main", "").await.expect("made");
+    for text in ["one", "two"] {
+        ada.write("main", "a", text.as_bytes()).await.expect("written");
+        set(&mut states, "k", "1", "").await.expect("set");
+        ada.commit_live("main", "").await.expect("committed");
+    }
+    let undo = || v1::UndoOperationRequest {
+        target: Some(v1::undo_operation_request::Target::Workspace("workspaces/main".to_owned())),
+        ..Default::default()
+    };
+    let redo = || v1::RedoOperationRequest {
+        target: Some(v1::redo_operation_request::Target::Workspace("workspaces/main".to_owned())),
+        ..Default::default()
+    };
+    set(&mut states, "k", "2", "").await.expect("set");
+    ada.operations.undo_operation(undo()).await.expect("undone");
+    assert_eq!(get(&mut states, "main", "", "k").await.expect("read"), "1");
+    assert_eq!(ada.read("main", "a").await.expect("read"), b"two", "the commit stays");
+    ada.operations.redo_operation(redo()).await.expect("redone");
+    assert_eq!(get(&mut states, "main", "", "k").await.expect("read"), "2");
+    ada.operations.undo_operation(undo()).await.expect("undone");
+    set(&mut states, "k", "3", "").await.expect("set");
+    let refused = ada.operations.redo_operation(redo()).await.expect_err("it would overwrite the value");
+    assert_eq!(reason(&refused), Reason::UncommittedChanges, "{refused}");
+    let restore = v1::RestoreWorkspaceRequest {
+        name: "workspaces/main".to_owned(),
+        revision: "@~".to_owned(),
+        ..Default::default()
+    };
+    ada.workspaces.restore_workspace(restore).await.expect("restored");
+    assert_eq!(get(&mut states, "main", "", "k").await.expect("read"), "1");
+    ada.operations.undo_operation(undo()).await.expect("undone");
+    assert_eq!(get(&mut states, "main", "", "k").await.expect("read"), "3");
+    assert_eq!(ada.read("main", "a").await.expect("read"), b"two");
+}
+
+#[tokio::test]
+async fn an_undo_of_an_automatic_commit_of_state_values_goes_one_step_back() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let (mut ada, mut states) = (Caller::new(&channel, "ada"), StateServiceClient::new(channel));
+    ada.create("main", "").await.expect("made");
+    for text in ["one", "two"] {
+        ada.write("main", "a", text.as_bytes()).await.expect("written");
+        ada.commit_live("main", "").await.expect("committed");
+    }
+    set(&mut states, "k", "1", "").await.expect("set");
+    let commit = v1::CommitWorkspaceRequest {
+        name: "workspaces/main".to_owned(),
+        kind: v1::CommitKind::Automatic.into(),
+        ..Default::default()
+    };
+    ada.workspaces.commit_workspace(commit).await.expect("committed");
+    let undo = v1::UndoOperationRequest {
+        target: Some(v1::undo_operation_request::Target::Workspace("workspaces/main".to_owned())),
+        ..Default::default()
+    };
+    ada.operations.undo_operation(undo).await.expect("undone");
+    assert_eq!(reason(&get(&mut states, "main", "", "k").await.expect_err("undone")), Reason::NotFound);
+    assert_eq!(ada.read("main", "a").await.expect("read"), b"two", "the commit before stays");
+}
+
+#[tokio::test]
+async fn uncommitted_edits_at_other_paths_stay_when_a_path_of_a_live_tree_is_restored() {
+    let around = tempfile::tempdir().expect("a directory");
+    let channel = in_process(open(around.path())).await;
+    let mut ada = Caller::new(&channel, "ada");
+    ada.create("main", "").await.expect("made");
+    ada.write("main", "b", b"one").await.expect("written");
+    for text in ["one", "two"] {
+        ada.write("main", "a", text.as_bytes()).await.expect("written");
+        ada.commit_live("main", "").await.expect("committed");
+    }
+    ada.write("main", "b", b"uncommitted").await.expect("written");
+    let restore = v1::RestoreWorkspaceRequest {
+        name: "workspaces/main".to_owned(),
+        revision: "@~".to_owned(),
+        paths: vec![b"a".to_vec().into()],
+        ..Default::default()
+    };
+    let restored = ada.workspaces.restore_workspace(restore).await.expect("restored").into_inner();
+    assert!(restored.changed);
+    assert_eq!(ada.read("main", "a").await.expect("read"), b"one");
+    assert_eq!(ada.read("main", "b").await.expect("read"), b"uncommitted");
+}
+
+#[tokio::test]
 async fn an_episode_is_recorded_from_edits_compared_exported_and_dropped() {
     let around = tempfile::tempdir().expect("a directory");
     let channel = in_process(open(around.path())).await;

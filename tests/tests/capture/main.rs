@@ -16,7 +16,7 @@ use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::verify::VerifyOptions;
 use amalgam_engine::{DEPTH_MAX, Store, verify};
 use amalgam_materializer::{
-    Captured, Dirty, Error, Index, KnownContents, Progress, Scope, Stamp, Watcher, Why, capture,
+    Captured, Dirty, Error, Index, KnownContents, Progress, Rules, Scope, Stamp, Watcher, Why, capture,
 };
 use amalgam_tests::harness::{Random, seed, stored_chunks};
 use amalgam_tests::model::{commit, contents, link_classes};
@@ -271,6 +271,41 @@ fn changes_are_those_of_two_captures() {
 }
 
 #[test]
+fn a_comparison_hides_no_hard_link_from_the_next_capture() {
+    let world = World::new();
+    fs::write(world.at("one"), b"linked").expect("written");
+    for name in ["two", "three"] {
+        fs::hard_link(world.at("one"), world.at(name)).expect("linked");
+    }
+    for name in ["left", "right"] {
+        fs::write(world.at(name), b"apart").expect("written");
+    }
+    settle();
+    let mut index = world.index();
+    let Captured { mut tree, .. } = world.capture(&mut index);
+    commit(&mut tree).expect("committed");
+    // One link is broken and another one made, with the same bytes.
+    fs::copy(world.at("one"), world.at("copy")).expect("copied");
+    fs::rename(world.at("copy"), world.at("one")).expect("renamed");
+    fs::remove_file(world.at("right")).expect("removed");
+    fs::hard_link(world.at("left"), world.at("right")).expect("linked");
+    settle();
+    for _ in 0..2 {
+        let found = world.changes(&mut index);
+        assert!(found.is_empty() && found.may_be_relinked, "{found:?}");
+    }
+    let Captured { mut tree, .. } = world.capture(&mut index);
+    assert_eq!(link_classes(&tree).expect("read"), world.link_classes());
+    assert_same(&tree, &world.fresh().tree, "after two comparisons");
+    commit(&mut tree).expect("committed");
+    let found = world.changes(&mut index);
+    assert!(found.is_empty() && !found.may_be_relinked, "{found:?}");
+    let report =
+        verify(&world.store, &VerifyOptions::default(), &|_| std::ops::ControlFlow::Continue(())).expect("verified");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
 fn a_touched_file_is_compared_once_and_never_written() {
     let world = World::new();
     fs::write(world.at("file"), vec![3; 200_000]).expect("written");
@@ -472,6 +507,19 @@ fn a_watcher_follows_new_directories_and_waits() {
     watcher.take_dirty();
     fs::write(world.at("a/b/moved/deep/file"), b"y").expect("written");
     assert_eq!(watcher.take_dirty(), Dirty::Directories(BTreeSet::from([path("a/b/moved/deep")])));
+}
+
+#[test]
+fn a_watcher_with_rules_that_exclude_nothing_uses_no_ignore_file() {
+    let world = World::new();
+    fs::write(world.at(".amalgamignore"), b"out/\n").expect("written");
+    fs::create_dir(world.at("out")).expect("made");
+    let watcher = Watcher::start(&world.host, &Rules::everything()).expect("it watches");
+    assert_eq!((watcher.take_dirty(), watcher.watches()), (Dirty::Nothing, 2));
+    fs::write(world.at("out/file"), b"x").expect("written");
+    assert_eq!(watcher.take_dirty(), Dirty::Directories(BTreeSet::from([path("out")])));
+    fs::write(world.at(".amalgamignore"), b"other/\n").expect("written");
+    assert_eq!(watcher.take_dirty(), Dirty::Directories(BTreeSet::from([path("")])));
 }
 
 #[test]

@@ -309,6 +309,26 @@ fn hard_links_are_where_they_are_listed() {
 }
 
 #[test]
+fn names_of_one_file_that_differ_are_refused() {
+    let group = LinkGroup::first_seen_at(b"a", 0);
+    let linked = |entry: Entry| entry.with_extra(|extra| extra.link = Some(group));
+    let attempt = |other: Entry| {
+        let session = Store::in_memory().session();
+        let node: Leaf = SequenceNode::Leaf(vec![item("a", linked(fifo())), item("b", linked(other))]);
+        admit(&session, &node).expect("a valid directory");
+        let member = |path: &str| LinkMember { group, path: TreePath::new(path).expect("a path") };
+        let list = SequenceNode::<Links>::Leaf(vec![member("a"), member("b")]);
+        admit(&session, &list).expect("a valid list");
+        let links = Some(LinksId::of(&list.encode()));
+        admit_root(&session, &Root { links, ..root(Some(reference(&node))) })
+    };
+    attempt(fifo()).expect("equal names are admitted");
+    for other in [Entry::new(Node::Socket, 0o600, Time(5)), Entry { mode: 0o666, ..fifo() }] {
+        assert_eq!(refusal(attempt(other)), Malformed::Rule("names of one file that differ"));
+    }
+}
+
+#[test]
 fn snapshots_have_their_root() {
     let session = Store::in_memory().session();
     let snapshot = |root: RootId| Snapshot {

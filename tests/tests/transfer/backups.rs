@@ -184,6 +184,47 @@ fn a_lost_list_makes_the_next_part_a_whole_one() {
 }
 
 #[test]
+fn content_that_is_stored_again_after_a_purge_comes_back() {
+    use amalgam_engine::ChunkId;
+    use amalgam_engine::purge::{PurgeOptions, PurgeTarget, forget_tombstone, plan_purge, purge};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("backup");
+    let (store, head) = (Store::in_memory(), name("workspace/main"));
+    let back_up = |round| backup(&store, &place, Time(round), &Progress::default()).expect("backup");
+    let mut tree = WorkingTree::new(&store);
+    tree.write("secret", b"hunter2").expect("write");
+    let first = tree.commit(Commit::new(&head, "one")).expect("commit").snapshot;
+    drop(tree);
+    let secret = ChunkId::of(b"hunter2").object();
+    let plan = plan_purge(&store, &PurgeTarget::Object(secret), &PurgeOptions::default()).expect("a plan");
+    purge(&store, &plan, "a key", &by()).expect("purge");
+    back_up(1);
+    let mut tree = WorkingTree::open(&store, first).expect("open");
+    tree.write("other", b"other").expect("write");
+    tree.commit(Commit::new(&head, "two")).expect("commit");
+    assert!(back_up(2).is_difference, "the content is still purged");
+    let again = restored(&place).expect("restore");
+    assert!(again.tombstone(secret).expect("look").is_some());
+
+    assert!(forget_tombstone(&store, secret, &by()).expect("forget"));
+    tree.write("again", b"hunter2").expect("write");
+    let last = tree.commit(Commit::new(&head, "three")).expect("commit").snapshot;
+    assert!(!back_up(3).is_difference);
+    for _ in 0..2 {
+        let again = restored(&place).expect("restore");
+        for (snapshot, path) in [(first, "secret"), (last, "again")] {
+            let tree = WorkingTree::open(&again, snapshot).expect("open");
+            assert_eq!(tree.read(path).expect("it is there"), b"hunter2");
+        }
+        assert_eq!(again.tombstone(secret).expect("look"), None);
+        assert_eq!(refs(&again), refs(&store));
+        assert_sound(&again);
+        assert!(back_up(4).is_difference, "the whole part has it");
+    }
+}
+
+#[test]
 fn a_backup_goes_into_a_new_store_only() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("backup");

@@ -2,13 +2,14 @@
 
 use amalgam_engine::backend::{Inspect, StoredObject, Transaction};
 use amalgam_engine::object::{
-    Content, Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, SequenceNode, Snapshot,
+    Content, Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, LinkMember, Links, Node, Root,
+    SequenceNode, Snapshot,
 };
 use amalgam_engine::reference::{OperationDraft, RefValue};
 use amalgam_engine::verify::{Damage, VerifyOptions};
 use amalgam_engine::{
-    Bare, ChunkId, DirectoryId, InvalidName, Malformed, Name, ObjectId, ObjectKind, SnapshotId, Time, repair,
-    unpack_chunk,
+    Bare, ChunkId, DirectoryId, InvalidName, LinkGroup, LinksId, Malformed, Name, ObjectId, ObjectKind, SnapshotId,
+    Time, TreePath, repair, unpack_chunk,
 };
 use amalgam_tests::harness::{name, over_both};
 use bytes::Bytes;
@@ -106,6 +107,7 @@ fn objects_that_break_the_rules_are_told_and_left_alone() {
                 Malformed::Link,
             ),
             ("links", vec![(ObjectKind::Root, stolen.encode())], 0, Malformed::Link),
+            ("names", differing_names(), 2, Malformed::Rule("names of one file that differ")),
             ("encoding", vec![(ObjectKind::Directory, not_canonical)], 0, Malformed::NotCanonical),
             ("count", split(&[["a", "b"], ["c", "d"]], 1), 2, Malformed::Link),
             ("boundary", split(&[["a", "b"], ["c", "d"]], 0), 2, Malformed::Boundary),
@@ -141,6 +143,17 @@ fn split(leaves: &[[&str; 2]; 2], more: u64) -> Objects {
     };
     let inner = SequenceNode::<Directories>::Inner { level: 1, links: leaves.iter().map(link).collect() };
     leaves.iter().chain([&inner]).map(|node| (ObjectKind::Directory, node.encode())).collect()
+}
+
+/// Two names of one file, with different modes.
+fn differing_names() -> Objects {
+    let group = LinkGroup::first_seen_at(b"a", 0);
+    let linked = |mode| Entry::new(Node::Fifo, mode, Time::EPOCH).with_extra(|extra| extra.link = Some(group));
+    let node = directory_of(vec![("a", linked(0o600)), ("b", linked(0o666))]);
+    let member = |path: &str| LinkMember { group, path: TreePath::new(path).expect("a path") };
+    let list = SequenceNode::<Links>::Leaf(vec![member("a"), member("b")]);
+    let root = Root { links: Some(LinksId::of(&list.encode())), ..root_of(&node, node.bare(), 2) };
+    vec![(ObjectKind::Directory, node.encode()), (ObjectKind::Links, list.encode()), (ObjectKind::Root, root.encode())]
 }
 
 /// Directories inside each other, and the root above them.

@@ -97,6 +97,27 @@ fn what_is_removed_while_nobody_holds_it_is_stale_and_its_name_leads_to_another(
 }
 
 #[test]
+fn a_restored_file_at_the_old_name_of_a_renamed_one_leaves_that_one_its_handle() {
+    for is_reopened in [false, true] {
+        let mut kit = kit();
+        make(&kit, ROOT, "a");
+        let renamed = handle(&kit, ROOT, "a");
+        kit.rename("a", "b", RenameMode::Replace).expect("renamed");
+        make(&kit, ROOT, "a");
+        let both = kit.commit();
+        kit.unlink("a").expect("removed");
+        let head = kit.commit();
+        if is_reopened {
+            kit = kit.kill_and_reopen();
+        }
+        kit.view.restore(both, Some(head)).expect("restored");
+        assert_eq!(kit.view.resolve(renamed).expect("found"), renamed.ino);
+        assert_eq!(handle(&kit, ROOT, "b"), renamed);
+        assert_ne!(handle(&kit, ROOT, "a").ino, renamed.ino);
+    }
+}
+
+#[test]
 fn without_a_table_nothing_is_issued() {
     let scratch = tempfile::tempdir().expect("a directory");
     let kit = Kit::at(&Store::in_memory(), &scratch.path().join("journal"), options());

@@ -166,6 +166,26 @@ fn a_hard_link_that_goes_leaves_the_file_to_its_other_names() {
     assert_eq!(kit.read_path("a"), b"TWO");
 }
 
+#[test]
+fn a_file_whose_other_name_gets_another_file_stays_for_whoever_has_it_open() {
+    let kit = Kit::new();
+    kit.link(kit.file("a", b"one"), "b");
+    let linked = kit.commit();
+    kit.unlink("a").expect("unlink");
+    kit.file("a", b"other");
+    let apart = kit.commit();
+    kit.view.restore(linked, Some(apart)).expect("go");
+    let ino = kit.ino("b");
+    assert_eq!(kit.ino("a"), ino);
+    let head = kit.commit();
+    kit.view.restore(apart, Some(head)).expect("go");
+    assert_eq!(kit.read_path("a"), b"other");
+    assert_ne!(kit.ino("a"), ino);
+    assert_eq!(kit.ino("b"), ino, "its bytes are the same");
+    kit.write(ino, 0, b"ONE");
+    assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"other".to_vec(), b"ONE".to_vec()));
+}
+
 fn edit(kit: &Kit, edits: Vec<TreeEdit>) {
     let plan = |mut tree: WorkingTree, _: &[&mut Upload]| {
         edits.iter().try_for_each(|edit| edit.apply(&mut tree))?;
@@ -275,6 +295,48 @@ fn a_file_that_loses_a_name_with_its_directory_goes_on_under_its_others() {
     kit.write(ino, 0, b"ONE");
     assert_eq!(kit.read_path("z"), b"ONE", "whoever holds it writes to the file of that name");
     assert_eq!((kit.read(inside), kit.read(deep)), (b"x".to_vec(), b"y".to_vec()));
+}
+
+#[test]
+fn a_restore_replaces_the_files_of_a_directory_that_was_moved_to_the_name_of_another() {
+    for is_edited in [false, true] {
+        let kit = Kit::new();
+        for name in ["a", "b"] {
+            kit.directory(name);
+            kit.file(&format!("{name}/file"), format!("of {name}").as_bytes());
+            kit.file(&format!("{name}/only-{name}"), b"only");
+        }
+        let head = kit.commit();
+        let everything = kit.everything();
+        for path in ["b/file", "b/only-b"] {
+            kit.unlink(path).expect("unlink");
+        }
+        kit.rmdir("b").expect("rmdir");
+        kit.rename("a", "b", RenameMode::Replace).expect("rename");
+        if is_edited {
+            kit.file("b/new", b"new");
+        }
+        let (directory, file, only) = (kit.ino("b"), kit.ino("b/file"), kit.ino("b/only-a"));
+        assert_eq!(kit.look("b/only-b"), None, "whoever asks may remember that");
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&told);
+        kit.view.watch(Arc::new(move |notice| hears.lock().expect("no panic").push(notice)));
+        kit.view.restore(head, Some(head)).expect("go");
+        for wanted in ["file", "only-a", "only-b"] {
+            let is_told = |notice: &Invalidation| {
+                matches!(notice, Invalidation::Entry { parent, name }
+                    if *parent == directory && name.as_bytes() == wanted.as_bytes())
+            };
+            assert!(told.lock().expect("no panic").iter().any(is_told), "{wanted}");
+        }
+        assert_ne!(kit.ino("b/file"), file);
+        assert_eq!(kit.look("b/only-a"), None);
+        assert_eq!((kit.read(file), kit.read(only)), (b"of a".to_vec(), b"only".to_vec()));
+        kit.write(file, 0, b"OF A");
+        assert_eq!(kit.everything(), everything, "whoever holds the old files disturbs nobody");
+        kit.file("b/only-a", b"new");
+        assert_eq!(kit.read_path("b/only-a"), b"new");
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Permissions of agents in a view: each level with each act, and the ways around them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use amalgam_engine::TreePath;
 use amalgam_policy::{Guard, Level, Policy};
 use amalgam_view::{
-    Access, Error, Invalidation, RenameMode, Seek, SetAttributes, SizeChange, TimeSet, TreeEdit, XattrSet,
+    Access, Error, Invalidation, LocalEntry, RenameMode, Seek, SetAttributes, SizeChange, TimeSet, TreeEdit, XattrSet,
 };
 use parking_lot::Mutex;
 
@@ -230,6 +232,21 @@ fn data_of_hidden_files_is_not_copied() {
     assert_eq!(errno(kit.view.read(hidden, 0, 6)), EACCES);
     assert_eq!(errno(kit.view.attributes(hidden)), EACCES);
     assert_eq!(errno(kit.view.xattr_names(hidden)), EACCES);
+}
+
+#[test]
+fn a_changed_policy_is_applied_in_a_view_with_a_local_directory() {
+    let kit = kit(&rules("RW", &[]));
+    let local = TreePath::new("local").expect("a path");
+    kit.view.set_local_entries(BTreeMap::from([(local, LocalEntry::Directory)])).expect("placed");
+    assert!(kit.look("local").is_some() && kit.look("shut").is_some());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&told);
+    kit.view.watch(Arc::new(move |one| sink.lock().push(one)));
+    kit.view.set_guard(rules("RW", &[("shut", "none")])).expect("guarded");
+    let is_of_shut = |one: &Invalidation| matches!(one, Invalidation::Entry { name, .. } if name.as_bytes() == b"shut");
+    assert!(told.lock().iter().any(is_of_shut));
+    assert!(kit.look("local").is_some() && kit.look("shut").is_none());
 }
 
 #[test]

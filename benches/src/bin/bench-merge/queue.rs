@@ -202,10 +202,10 @@ fn overlapping(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
         for round in 0..rounds {
             let (path, wrote) = edit(&mut tree, agent, round)?;
             let outcome = field.complete(&name, &mut tree, agent, false)?;
-            let is_put_aside = matches!(outcome, EntryOutcome::Review(_));
+            let is_set_aside = matches!(outcome, EntryOutcome::Review(_));
             done.push(Round { wrote, path, outcome, workspace: name.clone() });
             // What waits for a person stays in its workspace; the agent goes on from what everybody has.
-            if is_put_aside {
+            if is_set_aside {
                 name = field.fork(agent, round + 1)?;
                 tree = field.workspaces.open(&name)?;
             }
@@ -213,12 +213,12 @@ fn overlapping(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
         Ok(done)
     })?;
     let merges = (agents * rounds) as f64;
-    let (mut lost, mut put_aside) = (0, 0);
+    let (mut lost, mut set_aside) = (0, 0);
     for round in done.iter().flatten() {
         let at = match &round.outcome {
             EntryOutcome::Landed(snapshot) => *snapshot,
             _ => {
-                put_aside += 1;
+                set_aside += 1;
                 field.workspaces.get(&round.workspace)?.head.ok_or("no head")?
             }
         };
@@ -226,7 +226,7 @@ fn overlapping(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
         lost += usize::from(!String::from_utf8_lossy(&bytes).contains(&round.wrote));
     }
     let reviews = field.queue.reviews(None)?.len();
-    assert_eq!(reviews, put_aside, "what was put aside waits for a person");
+    assert_eq!(reviews, set_aside, "an entry that was set aside waits for a person");
     let how = format!("{merges} merges in {:.2} s, {reviews} in review", took.as_secs_f64());
     bench.add(OVERLAP_RATE, (merges / took.as_secs_f64(), "merges/s"), Bar::None, how);
     bench.add(OVERLAP_LOST, (f64::from(lost as u32), "changes"), Bar::AtMost(0.0), format!("of {merges}"));

@@ -20,7 +20,7 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, current_workspace, workspace_name};
 use crate::text;
 
-/// Resolve conflicts: take the result as a new snapshot, and write it into the directory
+/// Resolve conflicts: commit the result as a new snapshot, and write it into the directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Uncommitted changes are captured first. The resolution is remembered, and used when the same conflict occurs again, until

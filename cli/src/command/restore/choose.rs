@@ -71,6 +71,10 @@ pub async fn choose(
     }
     let mut choice = Choice::default();
     for change in &changes {
+        // A directory that was chosen is restored with everything in it, which follows it in the order of paths.
+        if choice.paths.last().is_some_and(|chosen| is_below(&change.path, chosen)) {
+            continue;
+        }
         let answered = match is_text(change) {
             true => ask_hunks(session, client, place, name, change, &mut choice).await?,
             false => ask_whole(session, change, &mut choice).await?,
@@ -85,6 +89,11 @@ pub async fn choose(
         );
     }
     Ok(choice)
+}
+
+/// Returns whether a path lies in a directory. The empty path is the directory that contains all others.
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 /// Returns whether a change modified a regular file that is small enough, on both sides, to be shown hunk by hunk.
@@ -107,8 +116,12 @@ async fn ask_whole(session: &mut Session, change: &v1::Change, choice: &mut Choi
     if change.kind() == v1::ChangeKind::Added && is_directory(&change.after) {
         return Ok(Answer::No);
     }
+    let inside = match is_directory(&change.before) || is_directory(&change.after) {
+        true => " with everything in it",
+        false => "",
+    };
     session.output.say(named(change))?;
-    let answer = ask(session, &format!("{what} {}", text::path(&change.path))).await?;
+    let answer = ask(session, &format!("{what} {}{inside}", text::path(&change.path))).await?;
     if matches!(answer, Answer::Yes | Answer::AllOfFile) {
         choice.paths.push(change.path.clone());
     }

@@ -42,7 +42,7 @@ pub struct CreateOptions {
     /// The template: host, a name of `amalgam sandbox templates`, a Docker image, or snapshot:REV
     #[arg(long, value_name = "TEMPLATE", default_value = "host")]
     template: String,
-    /// An environment variable of all its commands: NAME=VALUE, or NAME for the value here; repeatable
+    /// An environment variable of all its commands: NAME=VALUE, or NAME alone to pass on its local value; repeatable
     #[arg(short = 'e', long = "env", value_name = "NAME[=VALUE]")]
     env: Vec<String>,
     /// CPUs, as in 2 or 0.5

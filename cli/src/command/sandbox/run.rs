@@ -35,7 +35,7 @@ pub struct Run {
     from: String,
     #[command(flatten)]
     options: CreateOptions,
-    /// A secret: NAME for the value of a variable here, NAME=@FILE for that of a file; repeatable
+    /// A secret: NAME for the value of the local environment variable, NAME=@FILE for the contents of a file; repeatable
     #[arg(long = "secret", value_name = "NAME[=@FILE]")]
     secrets: Vec<String>,
     /// Kill the command and everything that it started after this time, such as 30s or 10m

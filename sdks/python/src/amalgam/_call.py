@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,11 @@ Content = bytes | bytearray | memoryview | IO[bytes]
 ROOT = "/api/v1"
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 RETRY_DELAY_SECONDS_MAX = 60.0
+BACKOFF_EXPONENT_MAX = 30
+"""Delays have a limit anyway; after some thousand failures the power would be too large for a float."""
 CONTENT_PIECE_BYTES = 1 << 20
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+"""A stream holds its connection for as long as it is read, so that other calls must not wait for a free one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ class Options:
         if self.project:
             headers["amalgam-project"] = self.project
         if self.actor:
-            headers["amalgam-actor"] = self.actor
+            # A header has plain characters only; the command writes the same name.
+            headers["amalgam-actor"] = re.sub("[^!-~]", "-", self.actor)
         return headers
 
 
@@ -204,7 +210,7 @@ def retry_delay(error: AmalgamError, call: Call[Any], attempt: int, options: Opt
         is_permitted = call.is_safe and (isinstance(error, UnavailableError) or error.status in RETRY_STATUSES)
     if not is_permitted:
         return None
-    delay = options.retry_delay * options.retry_backoff**attempt
+    delay = options.retry_delay * options.retry_backoff ** min(attempt, BACKOFF_EXPONENT_MAX)
     # Clients that failed together must not come back together.
     delay *= 1 + random.random() / 4
     return min(max(delay, error.retry_after or 0.0), RETRY_DELAY_SECONDS_MAX)

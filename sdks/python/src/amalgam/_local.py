@@ -62,12 +62,16 @@ class LocalStore:
         self.directory = os.path.abspath(directory)
         self._socket = ""
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"LocalStore({self.directory!r})"
 
     def socket(self, *, restart: bool = False) -> str:
         """Returns the Unix socket for REST; starts the process of the store if it does not listen there."""
+        if self._pid != os.getpid():
+            # After a fork: a thread of the parent process may have held the lock, and nothing releases it here.
+            self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             if restart or not self._socket or not os.path.exists(self._socket):
                 found = "" if restart else self._recorded()

@@ -83,8 +83,10 @@ pub(super) fn read(
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
             let caption = service.conflicts.captioner().caption(&path, conflict);
-            let shown = render_entry(&service.context.store, &session, conflict, Style::Markers, &caption);
-            shown?.unwrap_or(entry)
+            let shown = render_entry(&service.context.store, &session, conflict, Style::Markers, &caption)?;
+            // If no directory shows the conflict, nothing has stored this text yet.
+            session.write_all_ahead()?;
+            shown.unwrap_or(entry)
         }
         _ => entry,
     };

@@ -235,7 +235,10 @@ impl LineSearch<'_> {
         let shown = match &entry.node {
             Node::Conflict(conflict) => {
                 let caption = self.service.conflicts.captioner().caption(path, conflict);
-                render_entry(store, &session, conflict, Style::Markers, &caption)?
+                let shown = render_entry(store, &session, conflict, Style::Markers, &caption)?;
+                // If no directory shows the conflict, nothing has stored this text yet.
+                session.write_all_ahead()?;
+                shown
             }
             _ => None,
         };

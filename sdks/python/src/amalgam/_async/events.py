@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from .._call import event_call, field_of, json_call, page_of
+from .._call import BACKOFF_EXPONENT_MAX, event_call, field_of, json_call, page_of
 from .._text import segment
 from ..errors import ConnectError, RequestTimeoutError, UnavailableError
 from ..models import Operation
@@ -45,7 +45,7 @@ class AsyncSubscription:
                 if not self._has_connected:
                     raise
                 failures += 1
-            delay = options.retry_delay * options.retry_backoff ** max(failures - 1, 0)
+            delay = options.retry_delay * options.retry_backoff ** min(max(failures - 1, 0), BACKOFF_EXPONENT_MAX)
             await sleep(min(delay, RECONNECT_DELAY_SECONDS_MAX))
 
     async def _connected(self) -> AsyncGenerator[Operation, None]:

@@ -30,6 +30,7 @@ from ..models import Change, Edited, FileInfo, Match, Written, data_of
 from .transport import AsyncTransport
 
 PAGE_SIZE = 1000
+STAT_MANY_PATHS = 1000
 READ_MANY_PATHS = 100
 READ_MANY_BYTES_EACH = 128 << 10
 
@@ -254,8 +255,10 @@ class AsyncFiles:
     async def stat_many(
         self, paths: Sequence[PathLike], *, revision: Revision | None = None
     ) -> builtins.list[FileInfo | None]:
-        """Returns the metadata of up to 1,000 paths of one state of the tree; ``None`` for a missing one."""
-        body = {"paths": [escape_path(path) for path in paths], "revision": revision_text(revision)}
+        """Returns the metadata of many paths; ``None`` for a missing one.
+
+        Up to 1,000 paths are those of one state of the tree. More of them are asked for in several calls.
+        """
 
         def result(value: Any) -> FileInfo | None:
             failure = value.get("failure")
@@ -263,9 +266,14 @@ class AsyncFiles:
                 raise AmalgamError(failure.get("message", ""), details={"reason": failure.get("reason")})
             return FileInfo.from_json(value["file"]) if value.get("file") else None
 
+        found: builtins.list[FileInfo | None] = []
         parse = list_of("results", result)
-        call = json_call("POST", f"{self._base}/stat", parse, body=body, is_safe=True)
-        return await self._transport.send(call)
+        for begin in range(0, len(paths), STAT_MANY_PATHS):
+            group = [escape_path(path) for path in paths[begin : begin + STAT_MANY_PATHS]]
+            body = {"paths": group, "revision": revision_text(revision)}
+            call = json_call("POST", f"{self._base}/stat", parse, body=body, is_safe=True)
+            found += await self._transport.send(call)
+        return found
 
     async def exists(self, path: PathLike, *, revision: Revision | None = None) -> bool:
         """Returns whether there is something at a path. A workspace that does not exist is an error."""

@@ -229,17 +229,23 @@ class AsyncSandboxes:
     async def list(
         self, *, state: SandboxState | None = None, name_prefix: str = ""
     ) -> AsyncGenerator[AsyncSandbox, None]:
-        """Yields the sandboxes of the project, newest first; with arguments only those in a state or with a name."""
+        """Yields the sandboxes of the project, newest first; with arguments only those in a state or with a name.
+
+        The caller may delete them meanwhile.
+        """
         parse = list_of("items", SandboxInfo.from_json)
+        # Pages are numbered: a sandbox that is created or deleted between two of them moves the others.
+        sandboxes: dict[str, SandboxInfo] = {}
         page = 1
         while True:
             query = {"page": page, "limit": PAGE_SIZE, "state": state, "namePrefix": name_prefix}
             found = await self._transport.send(json_call("GET", "/sandboxes", parse, query=query))
-            for info in found:
-                yield AsyncSandbox(self._transport, info)
+            sandboxes.update((info.id, info) for info in found)
             if len(found) < PAGE_SIZE:
-                return
+                break
             page += 1
+        for info in sandboxes.values():
+            yield AsyncSandbox(self._transport, info)
 
     async def delete(self, id: str, *, keep_workspace: bool = False) -> None:  # noqa: A002
         """Ends a sandbox and forgets it.

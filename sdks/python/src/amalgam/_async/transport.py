@@ -14,6 +14,7 @@ import httpx
 
 from .._call import (
     CONTENT_PIECE_BYTES,
+    LIMITS,
     Answer,
     Call,
     Content,
@@ -59,12 +60,14 @@ class AsyncPool:
         if self._client is None or not is_same_loop or self._pid != os.getpid():
             if self._client is not None and self._pid != os.getpid():
                 self._abandoned.append(self._client)
-            self._client = httpx.AsyncClient(timeout=None, follow_redirects=False, transport=self._transport())
+            self._client = httpx.AsyncClient(
+                timeout=None, follow_redirects=False, limits=LIMITS, transport=self._transport()
+            )
             self._loop, self._pid = weakref.ref(loop), os.getpid()
         return self._client
 
     def _transport(self) -> httpx.AsyncHTTPTransport | None:
-        return httpx.AsyncHTTPTransport(uds=self._socket) if self._socket else None
+        return httpx.AsyncHTTPTransport(uds=self._socket, limits=LIMITS) if self._socket else None
 
     async def prepare(self, *, restart: bool = False) -> None:
         """Starts the process of the local store if it does not run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -259,13 +260,15 @@ class AsyncWorkspace:
     ) -> list[AsyncWorkspace]:
         """Makes workspaces that begin where this one stands, all of them or none.
 
-        Uncommitted changes are committed first. Without ``names`` the forks get names of their own.
+        Uncommitted changes are committed first. Without ``names`` the forks get names of their own, the same ones for
+        the same ``idempotency_key``.
         """
         if (count is None) == (not names):
             raise InvalidArgumentError("fork takes either count or names")
         if count is not None and count < 1:
             raise InvalidArgumentError(f"count {count}: at least 1")
-        mark = secrets.token_hex(4)
+        # A call that is made again with its key has to ask for the same names.
+        mark = hashlib.sha256(idempotency_key.encode()).hexdigest()[:8] if idempotency_key else secrets.token_hex(4)
         given = [*names] or [f"{self.name}-{mark}-{number}" for number in range(1, (count or 0) + 1)]
         call = json_call(
             "POST",

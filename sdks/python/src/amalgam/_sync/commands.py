@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
-from .._call import Call, event_call, json_call, list_of, nothing
+from .._call import BACKOFF_EXPONENT_MAX, Call, event_call, json_call, list_of, nothing
 from .._stream import CommandEventReader
 from .._text import data_text, escape, segment
 from ..errors import ConnectError, ProcessTimeoutError, RequestTimeoutError, UnavailableError
@@ -240,7 +240,7 @@ def _events(
         failures += 1
         if first is not None or not has_connected or failures > options.retries:
             raise lost
-        delay = options.retry_delay * options.retry_backoff ** (failures - 1)
+        delay = options.retry_delay * options.retry_backoff ** min(failures - 1, BACKOFF_EXPONENT_MAX)
         sleep(min(delay, RECONNECT_DELAY_SECONDS_MAX))
 
 

@@ -14,6 +14,7 @@ import httpx
 
 from .._call import (
     CONTENT_PIECE_BYTES,
+    LIMITS,
     Answer,
     Call,
     Content,
@@ -60,7 +61,9 @@ class Pool:
         self._leave_parent()
         with self._lock:
             if self._client is None:
-                self._client = httpx.Client(timeout=None, follow_redirects=False, transport=self._transport())
+                self._client = httpx.Client(
+                    timeout=None, follow_redirects=False, limits=LIMITS, transport=self._transport()
+                )
             return self._client
 
     def connections(self, url: str) -> Connections | None:
@@ -84,7 +87,7 @@ class Pool:
         self._client, self._connections, self._lock, self._pid = None, None, threading.Lock(), os.getpid()
 
     def _transport(self) -> httpx.HTTPTransport | None:
-        return httpx.HTTPTransport(uds=self._socket) if self._socket else None
+        return httpx.HTTPTransport(uds=self._socket, limits=LIMITS) if self._socket else None
 
     def prepare(self, *, restart: bool = False) -> None:
         """Starts the process of the local store if it does not run."""

@@ -40,14 +40,15 @@ from ..errors import (
     NotFoundError,
     NotUniqueError,
     ProcessTimeoutError,
+    TooLargeError,
 )
 
 __all__ = ["AmalgamBackend", "AmalgamSandboxBackend"]
 
 GLOB_MATCHES_MAX = 10_000
 READ_BYTES = 4 << 20
-STDIN_BYTES_MAX = 4 << 20
-"""Larger files are written as a stream, not as the standard input of a command."""
+STDIN_BYTES_MAX = 1 << 20
+"""Larger files are written as a stream, or outside the workspace by several commands."""
 
 
 class AmalgamBackend(BackendProtocol):
@@ -218,10 +219,14 @@ class AmalgamSandboxBackend(BaseSandbox):
                 self.sandbox.files.write(path.removeprefix("/workspace/"), content)
                 return None
             script = f"mkdir -p -- {directory} || exit 13; test -d {name} && exit 21; cat > {name} || exit 13"
-            done = self.sandbox.commands.run(script, stdin=content)
+            for begin in range(0, max(len(content), 1), STDIN_BYTES_MAX):
+                done = self.sandbox.commands.run(script, stdin=content[begin : begin + STDIN_BYTES_MAX])
+                if done.exit_code:
+                    return _exit_error(done.exit_code, done.stderr)
+                script = f"cat >> {name} || exit 13"
         except AmalgamError as error:
             return _code(error)
-        return _exit_error(done.exit_code, done.stderr)
+        return None
 
     def download_files(self, paths: builtins.list[str]) -> builtins.list[FileDownloadResponse]:
         """Reads files; each of them has a result of its own."""
@@ -247,7 +252,8 @@ class AmalgamSandboxBackend(BaseSandbox):
         content = bytearray()
         while True:
             script = f"tail -c +{len(content) + 1} -- {name} | head -c {READ_BYTES}"
-            part = b"".join(event.output for event in self.sandbox.commands.stream(script))
+            events = self.sandbox.commands.stream(script)
+            part = b"".join(event.output for event in events if event.type == "stdout")
             content += part
             if len(part) < READ_BYTES:
                 return bytes(content)
@@ -295,6 +301,6 @@ def _code(error: AmalgamError) -> str:
         return "file_not_found"
     if isinstance(error, ForbiddenError):
         return "permission_denied"
-    if isinstance(error, InvalidArgumentError):
+    if isinstance(error, InvalidArgumentError) and not isinstance(error, TooLargeError):
         return "invalid_path"
     return error.message

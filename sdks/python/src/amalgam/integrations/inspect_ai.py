@@ -229,7 +229,8 @@ class AmalgamSandboxEnvironment(SandboxEnvironment):
         content = bytearray()
         while True:
             script = f"tail -c +{len(content) + 1} -- {name} | head -c {READ_BYTES}"
-            part = b"".join([event.output async for event in self.sandbox.commands.stream(script)])
+            events = self.sandbox.commands.stream(script)
+            part = b"".join([event.output async for event in events if event.type == "stdout"])
             content += part
             if len(part) < READ_BYTES:
                 return bytes(content)

@@ -7,6 +7,7 @@ Each thread has a workspace of its own, ``PREFIX/THREAD``, whose tree holds its 
     blobs/NS/CHANNEL/V     the value of a channel in one version: its type, a line end, the bytes
     writes/NS/ID/TASK/IDX  a pending write, as JSON
     names/HASH             the name of a namespace that is too long for a path
+    parts/HASH             the beginning of a file that is stored by several commits
 
 A copy of a thread is a fork. Equal values are stored once.
 """
@@ -48,6 +49,8 @@ __all__ = ["AmalgamSaver"]
 
 NAME_BYTES_MAX = 180
 EDITS_MAX = 5000
+EDIT_BYTES_MAX = 4 << 20
+"""A longer file is written by several edits. A commit has as many edits as fit into this length, and at least one."""
 REMOVE_TRIES_MAX = 20
 HASH_MARK = "#"
 EMPTY_TYPE = "empty"
@@ -119,14 +122,16 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
             "files": self._commit_files(thread, ns, id),
         }
         text = json.dumps(record)
-        changes = [edits.write(_place("checkpoints", ns, id), text)]
+        changes: builtins.list[edits.Edit] = []
         for channel, version in new_versions.items():
             kind, data = self.serde.dumps_typed(values[channel]) if channel in values else (EMPTY_TYPE, b"")
-            changes.append(edits.write(_blob(ns, channel, version), kind.encode() + b"\n" + data))
+            changes += _write(_blob(ns, channel, version), kind.encode() + b"\n" + data)
         if _name(ns).startswith(HASH_MARK):
-            changes.append(edits.write(f"names/{_name(ns)}", ns))
+            changes += _write(f"names/{_name(ns)}", ns)
+        # Behind the values: there may be several commits, and a checkpoint has all its values.
+        changes += _write(_place("checkpoints", ns, id), text)
         if id >= self._latest(thread, ns):
-            changes.append(edits.write(_place("latest", ns), f"{id}\n{text}"))
+            changes += _write(_place("latest", ns), f"{id}\n{text}")
         self._commit(thread, changes, create=True)
         return _config(thread, ns, id)
 
@@ -144,12 +149,12 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
             existing = self._workspace(thread).files.stat_many(paths, revision="@") if paths else []
         except NotFoundError:
             existing = [None] * len(paths)
-        changes = []
+        changes: builtins.list[edits.Edit] = []
         for (index, channel, value), path, found in zip(indexed, paths, existing, strict=True):
             if index >= 0 and found is not None:
                 continue
             write = {"task": task_id, "path": task_path, "channel": channel, "value": self._dump(value)}
-            changes.append(edits.write(path, json.dumps(write)))
+            changes += _write(path, json.dumps(write))
         if changes:
             self._commit(thread, changes, create=True)
 
@@ -305,8 +310,7 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
         self, thread: str, changes: Sequence[edits.Edit], *, create: bool = False, expected_head: str | None = None
     ) -> None:
         workspace = self._workspace(thread)
-        for begin in range(0, len(changes), EDITS_MAX):
-            group = [*changes[begin : begin + EDITS_MAX]]
+        for group in _groups(changes):
             try:
                 commit = workspace.commit_edits(
                     group, expected_head=expected_head, kind="automatic", buffered=self._buffered
@@ -456,7 +460,7 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
                 changes.append(edits.remove(entry.path))
         if left:
             newest = self._read(thread, [_place("checkpoints", ns, max(left))], head)[0] or b""
-            changes.append(edits.write(_place("latest", ns), max(left).encode() + b"\n" + newest))
+            changes += _write(_place("latest", ns), max(left).encode() + b"\n" + newest)
         else:
             changes.append(edits.remove(_place("latest", ns), missing_ok=True))
         return changes
@@ -464,7 +468,8 @@ class AmalgamSaver(BaseCheckpointSaver[str]):
     def _copy_into(self, source: Workspace, target_thread: str) -> None:
         files = [entry.path for entry in source.files.list("", recursive=True, revision="@") if entry.is_file]
         data = source.files.read_many(files, revision="@")
-        changes = [edits.write(path, one) for path, one in zip(files, data, strict=True) if one is not None]
+        written = [_write(path, one) for path, one in zip(files, data, strict=True) if one is not None]
+        changes = [edit for group in written for edit in group]
         self._commit(target_thread, changes)
 
     def _dump(self, value: Any) -> builtins.list[str]:
@@ -559,6 +564,33 @@ def _place(kind: str, ns: str, *more: str) -> str:
 
 def _blob(ns: str, channel: str, version: Any) -> str:
     return f"{_place('blobs', ns)}/{_name(channel)}/{_name(str(version))}"
+
+
+def _write(path: str, data: str | bytes) -> builtins.list[edits.Edit]:
+    """Returns the edits that write a file. It appears with all its bytes, although a long one takes several commits."""
+    if len(data) <= EDIT_BYTES_MAX:
+        return [edits.write(path, data)]
+    content = data.encode() if isinstance(data, str) else data
+    part = f"parts/{hashlib.sha256(path.encode()).hexdigest()}"
+    changes = [edits.write(part, content[:EDIT_BYTES_MAX])]
+    for offset in range(EDIT_BYTES_MAX, len(content), EDIT_BYTES_MAX):
+        changes.append(edits.write(part, content[offset : offset + EDIT_BYTES_MAX], offset=offset))
+    return [*changes, edits.rename(part, path)]
+
+
+def _groups(changes: Sequence[edits.Edit]) -> Iterator[builtins.list[edits.Edit]]:
+    """Yields the edits in their order, by as many as the server takes in one commit."""
+    group: builtins.list[edits.Edit] = []
+    group_bytes = 0
+    for edit in changes:
+        edit_bytes = len(edit.fields.get("data") or edit.fields.get("text") or "")
+        if group and (len(group) == EDITS_MAX or group_bytes + edit_bytes > EDIT_BYTES_MAX):
+            yield group
+            group, group_bytes = [], 0
+        group.append(edit)
+        group_bytes += edit_bytes
+    if group:
+        yield group
 
 
 def _fits(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:

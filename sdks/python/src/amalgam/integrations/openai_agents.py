@@ -58,7 +58,7 @@ DEPENDENCY = "amalgam"
 ROOT = "/workspace"
 READ_BYTES = 4 << 20
 STDIN_BYTES_MAX = 1 << 20
-"""Larger files are written as a stream, not as the standard input of a command."""
+"""Larger files are written as a stream, or outside the workspace by several commands."""
 
 
 class _CommandError(Exception):
@@ -250,12 +250,16 @@ class AmalgamSandboxSession(BaseSandboxSession):
             if len(payload) > STDIN_BYTES_MAX and text.startswith(f"{ROOT}/"):
                 await self.sandbox.files.write(text.removeprefix(f"{ROOT}/"), bytes(payload))
                 return
-            script = f"mkdir -p -- {shlex.quote(str(target.parent))} && cat > {shlex.quote(text)}"
-            done = await self.sandbox.commands.run(script, stdin=bytes(payload))
+            name = shlex.quote(text)
+            script = f"mkdir -p -- {shlex.quote(str(target.parent))} && cat > {name}"
+            for begin in range(0, max(len(payload), 1), STDIN_BYTES_MAX):
+                part = bytes(payload[begin : begin + STDIN_BYTES_MAX])
+                done = await self.sandbox.commands.run(script, stdin=part)
+                if done.exit_code:
+                    raise WorkspaceArchiveWriteError(path=target, context={"stderr": done.stderr})
+                script = f"cat >> {name}"
         except AmalgamError as error:
             raise WorkspaceArchiveWriteError(path=target, cause=error) from error
-        if done.exit_code:
-            raise WorkspaceArchiveWriteError(path=target, context={"stderr": done.stderr})
 
     async def running(self) -> bool:
         """Tells whether the sandbox takes commands."""
