@@ -244,6 +244,20 @@ fn a_restore_that_skips_an_ignored_path_says_so() {
 }
 
 #[test]
+fn a_restore_that_changes_no_file_is_no_step_although_git_changed_its_own() {
+    let scratch = Scratch::new();
+    repository(&scratch);
+    let place = scratch.project();
+    shell(&scratch, &place, "echo one >b; amalgam restore @; amalgam undo; git add -A; rm b");
+    let (said, code) = say(&scratch, &place, "amalgam restore @");
+    assert_eq!(code, 0, "{said}");
+    // The removal is undone, not the restore that had nothing to do.
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(read(&scratch, "b"), "one\n", "{said}");
+}
+
+#[test]
 fn a_dry_run_counts_what_the_restore_writes() {
     let scratch = Scratch::new();
     let place = scratch.project();

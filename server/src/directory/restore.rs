@@ -220,8 +220,13 @@ impl Directories {
     ) -> Result<bool> {
         let (workspaces, name) = (&self.context.workspaces, locked.workspace.clone());
         let (head, action) = (self.context.head(&name)?, restore_action(git));
+        let is_changed = self.states.differs(self.states.state_root(&name)?, Some(captured.root), git)?;
         if !self.states.differs(self.context.head_root(head)?, Some(captured.root), git)? {
-            let done = workspaces.set_working(&name, None, act, &cleared_action(git, words))?;
+            // The user's own edits may have made the directory equal to the head: then the restore is no step for an undo.
+            let done = match is_changed {
+                true => workspaces.set_working(&name, None, act, &cleared_action(git, words))?,
+                false => None,
+            };
             locked.record.in_step(head, act.time);
             self.note_conflicts(locked)?;
             return Ok(done.is_some());
@@ -231,7 +236,7 @@ impl Directories {
             return Ok(self.commit_captured(locked, &mut captured, &CommitDraft { action, change }, act)?.1);
         }
         locked.record.in_step(head, act.time);
-        if !self.states.differs(self.states.state_root(&name)?, Some(captured.root), git)? {
+        if !is_changed {
             return Ok(false);
         }
         workspaces.record_working(&name, &captured.tree, &change, act, action)?;

@@ -272,7 +272,8 @@ class AsyncFiles:
             group = [escape_path(path) for path in paths[begin : begin + STAT_MANY_PATHS]]
             body = {"paths": group, "revision": revision_text(revision)}
             call = json_call("POST", f"{self._base}/stat", parse, body=body, is_safe=True)
-            found += await self._transport.send(call)
+            part = await self._transport.send(call)
+            found += part
         return found
 
     async def exists(self, path: PathLike, *, revision: Revision | None = None) -> bool:

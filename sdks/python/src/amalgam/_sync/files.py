@@ -269,7 +269,8 @@ class Files:
             group = [escape_path(path) for path in paths[begin : begin + STAT_MANY_PATHS]]
             body = {"paths": group, "revision": revision_text(revision)}
             call = json_call("POST", f"{self._base}/stat", parse, body=body, is_safe=True)
-            found += self._transport.send(call)
+            part = self._transport.send(call)
+            found += part
         return found
 
     def exists(self, path: PathLike, *, revision: Revision | None = None) -> bool:
