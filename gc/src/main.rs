@@ -1,11 +1,11 @@
 //! `amalgam-gc STORE`: garbage collection of a store that no process has open. Works on a full disk.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people and scripts")]
 
+mod arguments;
 mod report;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -13,66 +13,18 @@ use amalgam_engine::backend::RocksOptions;
 use amalgam_engine::{
     Error, ErrorKind, History, LivedTime, OperationContext, Result, Store, StoreOptions, SweepScope, Time, Workspaces,
 };
-use amalgam_gc::retention::{Policies, Policy, Span};
+use amalgam_gc::retention::{Policies, Span};
 use amalgam_gc::{
     CollectOptions, CollectReport, LivedClock, LogRetention, Plan, RateLimit, WorkspaceUsage, collect,
     first_kept_operation, last_operation_before, measure_workspaces, plan, reclaim,
 };
 use clap::{CommandFactory as _, Parser};
 
+use arguments::Arguments;
 use report::Reporter;
 
 /// Most restarts after a full disk. Each restart has more free space; the largest stores need fewer.
 const TRIES_MAX: u32 = 1_000;
-
-/// Delete unreachable objects of a store that no process has open, and free their disk space.
-#[derive(Parser)]
-#[command(name = "amalgam-gc", version)]
-struct Arguments {
-    /// Directory of the store.
-    store: PathBuf,
-    /// Report what would be deleted, and delete nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print one JSON object per line, each with a `type`.
-    #[arg(long)]
-    json: bool,
-    /// Stop after this many seconds. Work that is done stays done; the next run continues.
-    #[arg(long, value_name = "N")]
-    max_seconds: Option<u64>,
-    /// Approximate memory for the marks, in MiB. With less memory, more garbage stays until a later run.
-    #[arg(long, value_name = "MIB", default_value_t = 192)]
-    memory: usize,
-    /// Process at most this many objects per second (0: no limit).
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    objects_per_second: u64,
-    /// Keep everything that can be undone for this long (24h, 30d, none). Also purge workspaces deleted before that, thin
-    /// histories and trim the log, as the background process does. Without it, delete only unreachable objects.
-    #[arg(long, value_name = "TIME")]
-    grace: Option<Span>,
-    /// With --grace: set a part of the retention policy, for example `automatic.daily=90d`; repeatable.
-    #[arg(long, value_name = "PART=VALUE", requires = "grace", value_parser = part)]
-    retention: Vec<(String, String)>,
-    /// With --grace: how long the log keeps operations.
-    #[arg(long, value_name = "TIME", requires = "grace", default_value_t = LogRetention::default().keep)]
-    keep_operations: Span,
-    /// With --grace: how many of the newest operations the log keeps at most.
-    #[arg(long, value_name = "N", requires = "grace", default_value_t = LogRetention::default().operations_max)]
-    keep_operations_max: u64,
-    /// Report at the end how much each workspace keeps, and how much of that no other name keeps. Reads the store twice.
-    #[arg(long)]
-    workspaces: bool,
-    /// Rewrite at most this many MiB per second (0: no limit).
-    #[arg(long, value_name = "MIB", default_value_t = 0)]
-    mib_per_second: u64,
-}
-
-/// Parses `PART=VALUE` of a retention policy and checks both.
-fn part(text: &str) -> std::result::Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write a key and its value, such as automatic.daily=90d")?;
-    Policy::default().set(name, value)?;
-    Ok((name.to_owned(), value.to_owned()))
-}
 
 /// Roots of the mark phase, snapshots to thin, and the first operation to keep.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use amalgam_gc::{CollectReport, Progress, Stage, WorkspaceUsage};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 
 /// Returns the exit code of a failure, equal to that of the `amalgam` command.
 pub fn exit_code(error: &Error) -> u8 {

@@ -8,9 +8,10 @@
 mod auto_gc;
 mod clock;
 mod measured_usage;
+mod policy;
 mod usage;
 
-pub(crate) use auto_gc::AutoGcPolicy;
+pub(crate) use policy::{AutoGcPolicy, CollectionReason, CollectionRequest};
 pub(crate) use usage::Subject;
 
 use std::collections::BTreeSet;
@@ -40,6 +41,7 @@ use crate::home::replace_file;
 use crate::views::Views;
 
 use measured_usage::MeasuredUsage;
+use policy::LastCollection;
 
 /// Rate limits of an automatic collection, so that it leaves most of the machine to callers.
 const OBJECTS_PER_SECOND: u64 = 100_000;
@@ -93,50 +95,6 @@ impl State {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-struct LastCollection {
-    time: i64,
-    why: String,
-    objects: u64,
-    bytes: u64,
-    thinned: u64,
-    disk_bytes_before: u64,
-    disk_bytes_after: u64,
-}
-
-/// Why a collection runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CollectionReason {
-    /// A caller asked for it.
-    Asked,
-    /// The store has grown since the last collection.
-    Growth,
-    /// The last collection was a day ago.
-    Time,
-    /// The disk is nearly full, or a workspace is near its quota.
-    Space,
-}
-
-impl CollectionReason {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Asked => "asked",
-            Self::Growth => "growth",
-            Self::Time => "time",
-            Self::Space => "room",
-        }
-    }
-}
-
-/// The parameters of a collection.
-pub(crate) struct CollectionRequest<'a> {
-    pub(crate) actor: &'a str,
-    pub(crate) dry_run: bool,
-    pub(crate) grace: Option<Span>,
-    pub(crate) why: CollectionReason,
-}
-
 /// The roots of a collection, and the retention plan.
 struct PreparedCollection {
     scope: SweepScope,
@@ -169,7 +127,7 @@ impl Drop for CollectionGuard<'_> {
 impl Collections {
     /// Reads the state of earlier collections from the home.
     pub(crate) fn open(context: &Arc<Context>, quota: &DiskQuota, views: &Views, clocks: Clocks) -> Result<Self> {
-        let (home, uptime) = (&context.home, clock::nanoseconds((clocks.uptime)()));
+        let (home, uptime) = (&context.home, nanoseconds((clocks.uptime)()));
         let mut lived = LivedClock::open(&home.store_path(), &context.store, context.now(), uptime)?;
         lived.save();
         let file = home.path().join("collection.json");
@@ -361,7 +319,7 @@ impl Collections {
         let state = self.inner.state.lock().clone();
         match state.is_paused(self.context.now()) || self.context.is_shared() {
             true => None,
-            false => auto_gc::next(&self.inner.policy, state.last.as_ref(), &self.lived()).0,
+            false => policy::next(&self.inner.policy, state.last.as_ref(), &self.lived()).0,
         }
     }
 
@@ -376,7 +334,7 @@ impl Collections {
         };
         let is_paused = state.is_paused(self.context.now());
         let lived = self.lived();
-        let (next_time, next_bytes) = auto_gc::next(&self.inner.policy, state.last.as_ref(), &lived);
+        let (next_time, next_bytes) = policy::next(&self.inner.policy, state.last.as_ref(), &lived);
         Ok(v1::GetCollectionResponse {
             paused: is_paused,
             paused_until: state.paused_until.filter(|_| is_paused).map(|end| amalgam_proto::timestamp(Time(end))),
@@ -477,6 +435,11 @@ fn result_message(
         warnings: Vec::new(),
         waiting_since: None,
     }
+}
+
+/// Converts a duration into nanoseconds, as the engine counts them.
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod captions;
 mod list;
+mod owners;
 pub(crate) mod resolve;
 mod undecided;
 
@@ -40,7 +41,7 @@ pub(crate) struct Faces {
     faced: Mutex<VecDeque<(Style, Arc<RenderedTree>)>>,
     /// The matters that merges before a snapshot left undecided, as their records list them.
     matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenDecision>>)>>,
-    owners: captions::Owners,
+    owners: owners::Owners,
 }
 
 /// The conflicts of the last capture of a directory.

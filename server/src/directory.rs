@@ -15,12 +15,14 @@ mod revert;
 mod unfinished;
 mod unwritten;
 mod watch;
+mod watcher;
 mod writing;
 mod written_tree;
 
 pub(crate) use attach::Uncommitted;
 pub(crate) use merged::{PreviewedHead, Released, SecuredFiles};
-pub(crate) use watch::{Watches, WriteWatch};
+pub(crate) use watch::WriteWatch;
+pub(crate) use watcher::Watches;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ use crate::views::{Named, Views, named};
 #[derive(Default)]
 pub(crate) struct Live {
     index: Option<Index>,
-    watch: Option<watch::Watch>,
+    watch: Option<watcher::Watch>,
     /// Keeps the tree that the index describes, if no snapshot keeps it.
     face: Option<Pin>,
 }
@@ -157,7 +159,7 @@ impl Directories {
             Err(error) => return Err(error.into()),
         };
         if host.identity() != record.identity() {
-            return Err(Error::new(Reason::DirectoryReplaced, attach::replaced(record)));
+            return Err(Error::new(Reason::DirectoryReplaced, replaced(record)));
         }
         Ok(host)
     }
@@ -260,4 +262,14 @@ impl Directories {
             Some(Named::Directory(name)) => self.hold_directory(name),
         }
     }
+}
+
+/// Returns the message for another directory at the path of an attached one, with the command that brings the files back.
+fn replaced(record: &Record) -> String {
+    let workspace = &record.workspace;
+    format!(
+        "{} is not the directory that was protected as {workspace}; `amalgam checkout {workspace} --here` writes the files of {workspace} \
+         into it, `amalgam ws attach` accepts it as it is",
+        record.path.display()
+    )
 }

@@ -14,6 +14,7 @@ mod publishing;
 mod queue;
 mod regenerate;
 mod review;
+mod rule_commands;
 mod sandbox;
 mod test;
 mod writes;

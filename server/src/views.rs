@@ -16,6 +16,7 @@ pub(crate) mod live;
 mod local;
 mod maintenance;
 mod merged;
+mod mount_state;
 mod mounting;
 mod on_demand;
 mod private;
@@ -88,7 +89,7 @@ struct Inner {
     book: Book,
     state: Mutex<State>,
     /// Mounts that a client is about to make by itself, by their tokens.
-    expected: Mutex<HashMap<Vec<u8>, handover::Expected>>,
+    expected: Mutex<HashMap<Vec<u8>, mount_state::Expected>>,
     /// The socket at which clients hand over FUSE devices; `None` in a process that ends with one command.
     handover_socket: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
@@ -134,7 +135,7 @@ struct Mounted {
     /// The kernel's number of the file system; `None` for a private mount, which this namespace does not have.
     device: Option<String>,
     /// Where a private mount is.
-    private: Option<private::PrivateMount>,
+    private: Option<mount_state::PrivateMount>,
     /// Mounted again by this process, because an earlier one died; no client has asked for it since.
     is_unclaimed: bool,
 }

@@ -8,7 +8,7 @@ use nfs3_types::nfs3::{
     SETATTR3resfail, SETATTR3resok, nfsstat3, nfstime3,
 };
 
-use super::{Answer, Refusal, Request, Result};
+use super::request::{Answer, Refusal, Request, Result};
 use crate::convert::{self, read_set, read_time};
 use crate::rpc::DATA_BYTES_MAX;
 use crate::xdr::Reader;

@@ -8,7 +8,7 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Opaque;
 
-use super::{Answer, Refusal, Request, Result};
+use super::request::{Answer, Refusal, Request, Result};
 use crate::convert::{self, status};
 use crate::rpc::{self, DATA_BYTES_MAX};
 use crate::xdr::{Malformed, Reader};

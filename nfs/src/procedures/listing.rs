@@ -4,7 +4,7 @@ use amalgam_view::{Attributes, Ino, ListedEntry};
 use nfs3_types::nfs3::nfsstat3;
 use nfs3_types::xdr_codec::Pack as _;
 
-use super::{Answer, Request, Result};
+use super::request::{Answer, Request, Result};
 use crate::convert;
 use crate::handle::HANDLE_BYTES;
 use crate::rpc::{self, DATA_BYTES_MAX};

@@ -10,7 +10,7 @@ use nfs3_types::nfs3::{
 };
 
 use super::attributes::apply;
-use super::{Answer, Refusal, Request, Result, read_handle, read_name};
+use super::request::{Answer, Refusal, Request, Result, read_handle, read_name};
 use crate::convert::{self, read_set};
 use crate::xdr::{Malformed, Reader};
 

@@ -4,10 +4,11 @@ mod compare;
 mod content;
 mod find;
 mod past;
+mod paths;
 
+use amalgam_engine::SnapshotId;
 use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::LabelName;
-use amalgam_engine::{SnapshotId, TreePath};
 use amalgam_proto::v1::snapshot_service_server::SnapshotService;
 use amalgam_proto::{Reason, label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
@@ -16,16 +17,6 @@ use super::{Answers, Api, actor, page_size};
 use crate::error::{Error, Result};
 
 type Answer<T> = Result<Response<T>, Status>;
-
-/// Parses a path of a request.
-pub(super) fn tree_path(bytes: &[u8]) -> Result<TreePath> {
-    Ok(TreePath::new(bytes)?)
-}
-
-/// Returns whether a path is one of `wanted` or below one. An empty `wanted` accepts every path.
-pub(super) fn is_wanted(path: &TreePath, wanted: &[TreePath]) -> bool {
-    wanted.is_empty() || wanted.iter().any(|wanted| path == wanted || path.below(wanted).is_some())
-}
 
 /// Returns the snapshot that an operation set a label on.
 fn labelled_by(done: &Operation, label: &LabelName) -> Result<SnapshotId> {
@@ -36,10 +27,6 @@ fn labelled_by(done: &Operation, label: &LabelName) -> Result<SnapshotId> {
         Error::new(Reason::RequestReused, "the request id belongs to an operation that did not set this label")
     })?;
     Ok(SnapshotId::from_bytes(target.hash))
-}
-
-pub(super) fn tree_paths(paths: &[bytes::Bytes]) -> Result<Vec<TreePath>> {
-    paths.iter().map(|path| tree_path(path)).collect()
 }
 
 #[tonic::async_trait]

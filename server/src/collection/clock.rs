@@ -1,10 +1,8 @@
 //! The age of objects for collections: the time that the store has lived through, independent of jumps of the clock.
 
-use std::time::Duration;
-
 use amalgam_engine::LivedTime;
 
-use super::Collections;
+use super::{Collections, nanoseconds};
 
 impl Collections {
     /// Reads the clocks, and returns the time that the store has lived through.
@@ -23,16 +21,12 @@ impl Collections {
     }
 }
 
-/// Converts a duration into nanoseconds, as the engine counts them.
-pub(super) fn nanoseconds(time: Duration) -> i64 {
-    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::ops::ControlFlow;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
 
     use amalgam_engine::Time;
     use amalgam_engine::operation::{redo, undo};
@@ -40,7 +34,6 @@ mod tests {
     use amalgam_gc::retention::AUTOMATIC_KEY;
     use amalgam_proto::v1;
 
-    use super::*;
     use crate::collection::{CollectionReason, CollectionRequest};
     use crate::context::Clocks;
     use crate::home::Home;

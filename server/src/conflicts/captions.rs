@@ -13,33 +13,13 @@ use amalgam_engine::{Bare, Entry, TreePath, Workspace, entry_at};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::Content;
 use amalgam_proto::Reason;
-use parking_lot::Mutex;
 
 use super::Conflicts;
+use super::owners::Owner;
 use crate::error::{Error, Result};
 
-/// The most conflicts whose workspaces are cached.
-const OWNERS_MAX: usize = 4_096;
 /// The most conflicts without a workspace for which one call searches all workspaces.
 const MISSES_MAX: usize = 16;
-
-/// A cache of the workspaces of conflicts, by path and hash.
-#[derive(Default)]
-pub(crate) struct Owners {
-    known: Mutex<HashMap<(TreePath, Bare), Arc<Owner>>>,
-}
-
-/// The workspace whose head has a conflict, and the names of the workspaces whose versions compete.
-struct Owner {
-    workspace: WorkspaceName,
-    names: Vec<String>,
-}
-
-impl Owners {
-    pub(crate) fn clear(&self) {
-        self.known.lock().clear();
-    }
-}
 
 /// Creates captions for one call. Rules are read once for each workspace.
 pub(crate) struct Captioner<'a> {
@@ -54,19 +34,15 @@ pub(crate) struct Captioner<'a> {
 impl Captioner<'_> {
     fn owner_of(&self, path: &TreePath, conflict: &Conflict) -> Result<Option<Arc<Owner>>> {
         let (conflicts, id) = (self.conflicts, conflict.bare());
-        let (key, owners) = ((path.clone(), id), &conflicts.faces.owners.known);
-        if let Some(known) = owners.lock().get(&key) {
-            return Ok(Some(Arc::clone(known)));
+        let (key, owners) = ((path.clone(), id), &conflicts.faces.owners);
+        if let Some(known) = owners.get(&key) {
+            return Ok(Some(known));
         }
         let Some(workspace) = self.workspace_with(path, id)? else { return Ok(None) };
         let head = workspace.head.expect("its head has the conflict");
         let names = side_names(&conflicts.context.history, head, path, conflict)?;
         let owner = Arc::new(Owner { workspace: workspace.name, names });
-        let mut owners = owners.lock();
-        if owners.len() >= OWNERS_MAX {
-            owners.clear();
-        }
-        owners.insert(key, Arc::clone(&owner));
+        owners.insert(key, &owner);
         Ok(Some(owner))
     }
 

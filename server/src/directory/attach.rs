@@ -9,7 +9,7 @@ use amalgam_materializer::{HostDir, Rules};
 use amalgam_proto::{Reason, v1};
 use parking_lot::MutexGuard;
 
-use super::Directories;
+use super::{Directories, replaced};
 use crate::error::{Error, Result};
 use crate::host_path::{canonical, host_path};
 use crate::messages::path_bytes;
@@ -423,16 +423,6 @@ fn refuse_exclude_of_all(takes_all: bool, exclude: &[String]) -> Result<()> {
         return Err(Error::new(Reason::Invalid, "take_all leaves nothing out, and exclude names patterns"));
     }
     Ok(())
-}
-
-/// Returns the message for another directory at the path of an attached one, with the command that brings the files back.
-pub(super) fn replaced(record: &Record) -> String {
-    let workspace = &record.workspace;
-    format!(
-        "{} is not the directory that was protected as {workspace}; `amalgam checkout {workspace} --here` writes the files of {workspace} \
-         into it, `amalgam ws attach` accepts it as it is",
-        record.path.display()
-    )
 }
 
 impl Directories {

@@ -9,24 +9,22 @@ mod writes;
 
 pub(crate) use writes::WriteWatch;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use amalgam_engine::Time;
 use amalgam_engine::workspace::Change;
 use amalgam_gc::retention::AUTOMATIC_KEY;
-use amalgam_materializer::{Dirty, Progress, Watcher};
+use amalgam_materializer::{Progress, Watcher};
 use amalgam_proto::v1::watch_directory_response::Event;
 use amalgam_proto::{Reason, v1};
-use parking_lot::{Condvar, Mutex};
-use tokio::sync::watch;
 
 use super::Directories;
 use super::capture::{CaptureScope, CommitDraft};
+use super::watcher::{BackgroundState, SharedWatcher, Watch};
 use crate::call_log::warn_failure;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::registry::{BackgroundWatch, Record};
 use crate::states::CAPTURE;
 
@@ -42,137 +40,6 @@ const CAPTURE_RETRY_DELAY: Duration = Duration::from_secs(10);
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The session of the background watch; those of calls have other numbers.
 const BACKGROUND: u64 = 0;
-
-/// The watches of a store.
-#[derive(Default)]
-pub(crate) struct Watches {
-    /// The ids of directories that are watched now.
-    active: Mutex<BTreeSet<String>>,
-    /// The ids of directories whose background watch has a thread.
-    supervised: Mutex<HashSet<String>>,
-    /// The states of background watches, by the ids of their directories.
-    background: Mutex<BTreeMap<String, BackgroundState>>,
-    /// Notified when a background watch was changed or the process ends.
-    changed: Condvar,
-    /// The number of calls that watch.
-    foreground: AtomicUsize,
-    last_session: AtomicU64,
-    /// Whether this process stays when a call has ended.
-    is_lasting: AtomicBool,
-    is_ending: AtomicBool,
-}
-
-/// The state of a background watch.
-#[derive(Clone, Debug, Default)]
-struct BackgroundState {
-    /// Why it does not run; `None` while it runs.
-    problem: Option<String>,
-    /// When this process resumed it, if another process started it.
-    resumed: Option<Time>,
-}
-
-/// The watcher of a directory, with the sessions that need it.
-pub(crate) struct Watch {
-    eye: Arc<SharedWatcher>,
-    sessions: BTreeSet<u64>,
-    /// The directory's id.
-    id: String,
-    watches: Arc<Watches>,
-}
-
-/// A watcher, and the events since the last capture.
-struct SharedWatcher {
-    watcher: Watcher,
-    /// The events since the last capture.
-    since: Mutex<Dirty>,
-    /// The number of reads that found events. Each session remembers the number that it has seen.
-    events: watch::Sender<u64>,
-    /// Why foreground watches end, once they do.
-    lost: watch::Sender<Option<Arc<Error>>>,
-    /// Whether a task reads the inotify events.
-    is_tended: AtomicBool,
-    ended: AtomicBool,
-}
-
-impl Watch {
-    /// Takes the directories with events since the last capture. From now on only new events count.
-    pub(super) fn take_dirty(&self) -> Dirty {
-        self.eye.gather();
-        std::mem::replace(&mut self.eye.since.lock(), Dirty::Nothing)
-    }
-
-    /// Returns the directories with events since the last capture, and leaves them for the next one.
-    pub(super) fn look_dirty(&self) -> Dirty {
-        self.eye.gather();
-        self.eye.since.lock().clone()
-    }
-
-    /// Marks everything dirty, because a capture failed after it took the events.
-    pub(super) fn mark_all_dirty(&self) {
-        *self.eye.since.lock() = Dirty::Everything;
-    }
-}
-
-impl SharedWatcher {
-    /// Reads the inotify events.
-    fn gather(&self) {
-        let mut since = self.since.lock();
-        let before = std::mem::replace(&mut *since, Dirty::Nothing);
-        let new = self.watcher.take_dirty();
-        if new != Dirty::Nothing {
-            self.events.send_modify(|events| *events += 1);
-        }
-        *since = match (before, new) {
-            (Dirty::Nothing, new) => new,
-            (old, Dirty::Nothing) => old,
-            (Dirty::Directories(mut old), Dirty::Directories(new)) => {
-                old.extend(new);
-                Dirty::Directories(old)
-            }
-            _ => Dirty::Everything,
-        };
-    }
-}
-
-impl SharedWatcher {
-    fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-        let message =
-            "the directory was detached, attached anew, or got other ignore rules; run `amalgam watch` again to go on";
-        self.lose(Error::new(Reason::NoDirectory, message));
-    }
-
-    /// Ends the foreground watches. Only the first reason counts.
-    fn lose(&self, why: Error) {
-        self.lost.send_if_modified(|lost| {
-            let is_first = lost.is_none();
-            lost.get_or_insert_with(|| Arc::new(why));
-            is_first
-        });
-    }
-
-    fn is_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.eye.end();
-        self.watches.active.lock().remove(&self.id);
-        self.watches.changed.notify_all();
-    }
-}
-
-impl Watches {
-    fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed)
-    }
-
-    fn note(&self, id: &str, change: impl FnOnce(&mut BackgroundState)) {
-        change(self.background.lock().entry(id.to_owned()).or_default());
-    }
-}
 
 impl Directories {
     /// Returns the number of watched directories.
@@ -210,16 +77,7 @@ impl Directories {
         }
         let rules = self.rules(&locked.record)?;
         let watcher = Watcher::start(&locked.host, &rules)?;
-        // The first capture reads everything, and so finds the changes before the watcher started.
-        let since = Mutex::new(Dirty::Everything);
-        let eye = Arc::new(SharedWatcher {
-            watcher,
-            since,
-            events: watch::Sender::new(0),
-            lost: watch::Sender::new(None),
-            is_tended: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        });
+        let eye = Arc::new(SharedWatcher::new(watcher));
         let (id, watches) = (locked.record.id.clone(), Arc::clone(&self.watches));
         watches.active.lock().insert(id.clone());
         let watch = Watch { eye: Arc::clone(&eye), sessions: BTreeSet::from([session]), id, watches };

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use amalgam_engine::ChunkId;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{ChunkId, Time};
-use amalgam_proto::{Reason, timestamp, v1};
+use amalgam_proto::Reason;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::Merging;
 use crate::error::{Error, Result};
 use crate::home::{Home, replace_file};
 
@@ -29,10 +28,10 @@ pub(crate) struct Approvals {
 
 /// The approval of a command: its actor and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Approval {
-    command: String,
-    actor: String,
-    time: i64,
+pub(super) struct Approval {
+    pub(super) command: String,
+    pub(super) actor: String,
+    pub(super) time: i64,
 }
 
 /// Returns the hash of a command's text, which differs from the hash of a file with this text.
@@ -71,6 +70,24 @@ impl Approvals {
         self.approved.lock().get(&hash_of(command)).is_some_and(|approval| approval.command == command)
     }
 
+    /// Returns all approvals, by the hashes of their commands.
+    pub(super) fn all(&self) -> BTreeMap<String, Approval> {
+        self.approved.lock().clone()
+    }
+
+    /// Keeps an approval.
+    pub(super) fn add(&self, hash: &str, approval: Approval) -> Result<()> {
+        self.change(|approved| drop(approved.insert(hash.to_owned(), approval)))
+    }
+
+    /// Takes an approval back, by the whole hash of the command's text.
+    pub(super) fn revoke(&self, hash: &str) -> Result<()> {
+        if !self.approved.lock().contains_key(hash) {
+            return Err(Error::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
+        }
+        self.change(|approved| drop(approved.remove(hash)))
+    }
+
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Approval>)) -> Result<()> {
         let mut approved = self.approved.lock();
         let mut changed = approved.clone();
@@ -79,71 +96,5 @@ impl Approvals {
         replace_file(&self.file, &bytes).map_err(Error::io(format!("write {}", self.file.display())))?;
         *approved = changed;
         Ok(())
-    }
-}
-
-impl Merging {
-    /// Returns the commands of a project's rules, and then all approved commands that are in none of these rules.
-    pub(crate) fn list_rule_commands(&self, workspace: &str) -> Result<Vec<v1::RuleCommand>> {
-        let mut listed = Vec::new();
-        let mut approved = self.inner.approvals.approved.lock().clone();
-        for (command, place) in self.rules.project_commands(workspace)? {
-            let hash = hash_of(&command);
-            if listed.iter().any(|one: &v1::RuleCommand| one.hash == hash) {
-                continue;
-            }
-            let approval = approved.remove(&hash);
-            listed.push(message(hash, command, Some(place), approval));
-        }
-        listed.extend(approved.into_iter().map(|(hash, approval)| {
-            let command = approval.command.clone();
-            message(hash, command, None, Some(approval))
-        }));
-        Ok(listed)
-    }
-
-    /// Approves a command of a project's rules, by the whole hash of its text.
-    pub(crate) fn approve_rule_command(
-        &self,
-        request: &v1::ApproveRuleCommandRequest,
-        actor: &str,
-    ) -> Result<v1::RuleCommand> {
-        let listed = self.list_rule_commands(&request.workspace)?;
-        let found = listed.into_iter().find(|one| one.hash == request.hash && !one.source.is_empty());
-        let found = found.ok_or_else(|| {
-            let message = format!("no rule of the project has a command with the hash {}", request.hash);
-            Error::new(Reason::NotFound, message)
-        })?;
-        let Time(time) = self.context.now();
-        let approval = Approval { command: found.command.clone(), actor: actor.to_owned(), time };
-        self.inner.approvals.change(|approved| drop(approved.insert(found.hash.clone(), approval.clone())))?;
-        Ok(v1::RuleCommand { approved: true, ..message(found.hash, found.command, None, Some(approval)) })
-    }
-
-    /// Takes an approval back, by the whole hash of the command's text.
-    pub(crate) fn revoke_rule_command(&self, hash: &str) -> Result<()> {
-        let approvals = &self.inner.approvals;
-        if !approvals.approved.lock().contains_key(hash) {
-            return Err(Error::new(Reason::NotFound, format!("no command with the hash {hash} is approved")));
-        }
-        approvals.change(|approved| drop(approved.remove(hash)))
-    }
-}
-
-fn message(
-    hash: String,
-    command: String,
-    place: Option<amalgam_merge::rules::RuleLocation>,
-    approval: Option<Approval>,
-) -> v1::RuleCommand {
-    let (source, line) = place.map_or((String::new(), 0), |place| (place.source, place.line as u32));
-    v1::RuleCommand {
-        hash,
-        command,
-        source,
-        line,
-        approved: approval.is_some(),
-        approver: approval.as_ref().map(|approval| approval.actor.clone()).unwrap_or_default(),
-        approve_time: approval.map(|approval| timestamp(Time(approval.time))),
     }
 }

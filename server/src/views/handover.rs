@@ -6,11 +6,9 @@ use std::io::{self, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use amalgam_engine::Time;
-use amalgam_fuse::{Mount, MountOptions};
+use amalgam_fuse::Mount;
 use amalgam_proto::{Reason, v1};
 use parking_lot::MutexGuard;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
@@ -18,8 +16,8 @@ use rustix::process::Pid;
 
 use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::LocalPathKind;
+use super::mount_state::{Expected, PrivateMount};
 use super::mounting::{mount_error, mount_options};
-use super::private::PrivateMount;
 use super::{Mounted, MountedTree, Views, kernel, view_name};
 use crate::error::{Error, Result};
 use crate::messages::path_bytes;
@@ -30,14 +28,6 @@ const WITHIN: Duration = Duration::from_secs(10);
 const EXPECTED_MAX: usize = 1_024;
 /// The time after which an announced mount that was not made is forgotten.
 const EXPECTED_NANOSECONDS: i64 = 60_000_000_000;
-
-/// A mount that a client has announced.
-pub(super) struct Expected {
-    pub(super) view: u64,
-    path: PathBuf,
-    options: MountOptions,
-    since: Time,
-}
 
 impl Views {
     /// Prepares a mount of a workspace that the client makes by itself.
@@ -157,8 +147,10 @@ fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, OwnedFd)> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicI64, Ordering};
 
+    use amalgam_engine::Time;
     use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
 
     use super::*;

@@ -1,12 +1,11 @@
 //! Mounts in a namespace of their own: they end with the last process in there, and the kernel takes them away some moments later.
 //! A call that needs the workspace waits for that, and is refused while a process runs in there.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use amalgam_proto::Reason;
 
-use super::{MountedTree, Views, kernel};
+use super::{MountedTree, Views};
 use crate::error::{Error, Result};
 
 /// How long the kernel may take to end a mount that no process is in.
@@ -14,36 +13,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long processes that a command left get to end by themselves.
 const PROCESSES_END_TIMEOUT: Duration = Duration::from_millis(300);
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// The most processes that a message names.
-const NAMED_MAX: usize = 5;
-
-/// Where a private mount is.
-#[derive(Clone, Debug)]
-pub(super) struct PrivateMount {
-    /// The token that announced it.
-    pub(super) token: Vec<u8>,
-    /// Its mount namespace, if that could be found out.
-    pub(super) namespace: Option<PathBuf>,
-}
-
-impl PrivateMount {
-    fn processes(&self) -> Vec<u32> {
-        self.namespace.as_deref().map(kernel::processes_in).unwrap_or_default()
-    }
-
-    /// Describes the processes in the namespace, for a message.
-    pub(super) fn words(&self) -> String {
-        let processes = self.processes();
-        let named: Vec<_> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
-        match processes.len() {
-            0 => "a command runs".to_owned(),
-            1 => format!("process {} runs", named.join("")),
-            more => {
-                format!("{more} processes ({}{}) run", named.join(", "), if more > NAMED_MAX { ", ..." } else { "" })
-            }
-        }
-    }
-}
 
 impl Views {
     /// Waits until the private mount of a command that has ended is gone. Forgets a mount that was announced and never made.

@@ -11,7 +11,7 @@ use amalgam_proto::{change_kind, v1};
 use bytes::Bytes;
 
 use super::super::Sender;
-use super::{is_wanted, tree_paths};
+use super::paths::{is_wanted, tree_paths};
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::messages::summary_message;

@@ -8,7 +8,7 @@ use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::super::Sender;
-use super::tree_path;
+use super::paths::tree_path;
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::service::Service;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::super::Sender;
 use super::past::{From, heads};
-use super::{is_wanted, tree_paths};
+use super::paths::{is_wanted, tree_paths};
 use crate::context::Marks;
 use crate::error::{Error, Result};
 use crate::files::{FILE_BYTES_MAX, Glob, LineMatcher};

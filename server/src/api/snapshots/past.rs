@@ -8,7 +8,7 @@ use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::super::{Sender, page_size};
-use super::{tree_path, tree_paths};
+use super::paths::{tree_path, tree_paths};
 use crate::context::Marks;
 use crate::error::{Error, Result};
 use crate::permissions::VisibleEntries;

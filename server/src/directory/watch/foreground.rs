@@ -10,8 +10,9 @@ use amalgam_proto::v1::watch_directory_response::Event;
 use amalgam_proto::{Reason, v1};
 use tokio::net::unix::pipe;
 
-use super::{BACKGROUND, CHECK_DIRECTORY_EVERY, CHECK_INTERVAL, Pace, Schedule, SharedWatcher, is_lost};
+use super::{BACKGROUND, CHECK_DIRECTORY_EVERY, CHECK_INTERVAL, Pace, Schedule, is_lost};
 use crate::directory::Directories;
+use crate::directory::watcher::SharedWatcher;
 use crate::error::{Error, Result};
 use crate::registry::BackgroundWatch;
 use crate::subscriber::Subscriber;

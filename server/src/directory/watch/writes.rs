@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use amalgam_engine::workspace::WorkspaceName;
 
-use super::SharedWatcher;
 use crate::call_log::warn_failure;
 use crate::directory::Directories;
+use crate::directory::watcher::SharedWatcher;
 use crate::error::Result;
 use crate::registry::Record;
 
