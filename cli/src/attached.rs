@@ -44,6 +44,8 @@ pub struct StartDirectory {
     pub cwd: PathBuf,
     /// Whether it lies in a mount whose process has died: no file in it can be opened until another process serves the mount.
     pub is_dead: bool,
+    /// Whether it does not exist. Then it was asked for, and this process is still in the directory of its caller.
+    pub is_missing: bool,
 }
 
 impl StartDirectory {
@@ -53,10 +55,11 @@ impl StartDirectory {
         let Some(asked) = asked else { return Self::here(shell_path) };
         match std::env::set_current_dir(asked) {
             Ok(()) => Self::here(None),
-            Err(error) if is_disconnected(&error) => {
+            Err(error) if is_disconnected(&error) || error.kind() == std::io::ErrorKind::NotFound => {
                 let around = if asked.is_absolute() { PathBuf::new() } else { Self::here(shell_path)?.cwd };
                 let cwd = around.join(asked);
-                Ok(Self { cwd: plain(&cwd).unwrap_or(cwd), is_dead: true })
+                let is_dead = is_disconnected(&error);
+                Ok(Self { cwd: plain(&cwd).unwrap_or(cwd), is_dead, is_missing: !is_dead })
             }
             Err(error) => Err(CliError::machine(asked.display(), &error)),
         }
@@ -65,13 +68,13 @@ impl StartDirectory {
     fn here(shell_path: Option<PathBuf>) -> Result<Self, CliError> {
         let is_dead = rustix::fs::statfs(".").is_err_and(|error| is_disconnected(&error.into()));
         match (std::env::current_dir(), shell_path) {
-            (Ok(cwd), _) => Ok(Self { cwd, is_dead }),
-            (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead }),
+            (Ok(cwd), _) => Ok(Self { cwd, is_dead, is_missing: false }),
+            (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead, is_missing: false }),
             // The shell still knows the path of a current directory that was removed.
             (Err(error), Some(cwd))
                 if error.kind() == std::io::ErrorKind::NotFound && cwd.is_absolute() && !cwd.exists() =>
             {
-                Ok(Self { cwd, is_dead })
+                Ok(Self { cwd, is_dead, is_missing: false })
             }
             (Err(error), _) => Err(CliError::machine("the current directory", &error)),
         }

@@ -205,6 +205,13 @@ fn pager(config: &Config) -> String {
 }
 
 fn run(arguments: Arguments, mut session: Session) -> Exit {
+    let needs_no_client = matches!(
+        arguments.command,
+        Command::Serve(_) | Command::Enter(_) | Command::Completions(_) | Command::Man(_) | Command::Help(_)
+    );
+    if needs_no_client && let Err(error) = session.refuse_missing_directory() {
+        return conclude(&mut session, Err(error));
+    }
     let command = match arguments.command {
         // The background process has a runtime of its own.
         Command::Serve(serve) => {
@@ -283,6 +290,7 @@ async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     let signal = {
         let mut work = Box::pin(async {
             session.enter_dead_mount().await?;
+            session.refuse_lost_directory().await?;
             command.run(session).await
         });
         loop {

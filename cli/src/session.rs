@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use amalgam_proto::{Reason, v1};
 use amalgam_server::Home;
 use jiff::Timestamp;
+use rustix::io::Errno;
 use rustix::process::Signal;
 use tonic::codegen::Bytes;
 
@@ -36,6 +37,8 @@ pub struct Session {
     pub cwd: PathBuf,
     /// Whether the current directory is in a mount whose process has died.
     is_in_dead_mount: bool,
+    /// Whether `cwd` does not exist: it was asked for by `-C`.
+    is_missing: bool,
     /// Whether prompts are disabled.
     pub no_input: bool,
     /// The time when the command began.
@@ -108,8 +111,42 @@ impl Session {
         no_input: bool,
     ) -> Self {
         let (now, interrupts) = (Timestamp::now(), Interrupts::default());
-        let StartDirectory { cwd, is_dead: is_in_dead_mount } = standing;
-        Self { output, config, connect, server, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
+        let StartDirectory { cwd, is_dead: is_in_dead_mount, is_missing } = standing;
+        Self {
+            output,
+            config,
+            connect,
+            server,
+            cwd,
+            is_in_dead_mount,
+            is_missing,
+            no_input,
+            now,
+            interrupts,
+            client: None,
+        }
+    }
+
+    /// Refuses a directory of `-C` that does not exist. Does not look for workspaces.
+    pub fn refuse_missing_directory(&self) -> Result<(), CliError> {
+        match self.is_missing {
+            true => Err(CliError::machine(self.cwd.display(), &Errno::NOENT.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a directory of `-C` that does not exist. Where it is a lost directory of a workspace, the error names the command
+    /// that writes it again.
+    pub async fn refuse_lost_directory(&mut self) -> Result<(), CliError> {
+        let Err(missing) = self.refuse_missing_directory() else { return Ok(()) };
+        if self.server.is_some() {
+            return Err(missing);
+        }
+        // Without a store, or with one that cannot be reached, the missing directory is the better error.
+        match self.attached_directory_if_any().await {
+            Ok(Some(place)) if !place.directory.problem.is_empty() => Err(CliError::refused(place.directory.problem)),
+            _ => Err(missing),
+        }
     }
 
     /// Restores the mount that the working directory is in if its background process has died: connects to the store, which starts

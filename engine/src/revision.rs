@@ -9,7 +9,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind, SnapshotId};
 use crate::operation::{operation, snapshot_of};
-use crate::reference::Operation;
+use crate::reference::{Operation, RefChange, RefValue};
 use crate::store::Store;
 use crate::time::Time;
 use crate::workspace::{LabelName, Labels, Workspace, WorkspaceName, Workspaces, nearest};
@@ -142,12 +142,33 @@ fn head(store: &Store, name: &WorkspaceName) -> Result<SnapshotId> {
     })
 }
 
-/// Iterates over the heads of a workspace, newest first: the operation that set each, and the head. Ends at the start of the
-/// operation log or of the workspace.
-fn heads(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item = Result<(Operation, Option<SnapshotId>)>>> {
-    let reference = name.reference();
+/// A value that the reference of a workspace got, and the operation that set it.
+struct PastValue {
+    operation: Operation,
+    /// The name that the workspace had then.
+    name: WorkspaceName,
+    /// `None` where the operation removed the reference.
+    value: Option<RefValue>,
+}
+
+impl PastValue {
+    fn head(&self) -> Option<SnapshotId> {
+        self.value.as_ref().and_then(|value| value.target).and_then(snapshot_of)
+    }
+
+    /// Returns the snapshot of the workspace's files.
+    fn state(self) -> Result<Option<SnapshotId>> {
+        let Self { name, value, .. } = self;
+        value.map_or(Ok(None), |value| Ok(Workspace::read(name, value)?.state()))
+    }
+}
+
+/// Iterates over the past values of a workspace, newest first, also under the names that it had before a renaming. Ends at the
+/// start of the operation log or of the workspace.
+fn past_values(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item = Result<PastValue>>> {
+    let mut reference = name.reference();
     let mut sequence = store.last_move(&reference)?;
-    let store = store.clone();
+    let (store, mut name) = (store.clone(), name.clone());
     Ok(std::iter::from_fn(move || {
         if sequence == 0 {
             return None;
@@ -158,20 +179,32 @@ fn heads(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item = Res
             Err(error) => return Some(Err(error)),
         };
         let change = moved.changes.iter().find(|change| change.name == reference)?;
-        sequence = change.previous;
-        let head = change.after.as_ref().and_then(|value| value.target).and_then(snapshot_of);
-        Some(Ok((moved, head)))
+        let past = PastValue { name: name.clone(), value: change.after.clone(), operation: moved.clone() };
+        let origin = moved.changes.iter().find(|origin| is_renaming(origin, change));
+        sequence = origin.unwrap_or(change).previous;
+        if let Some(origin) = origin {
+            reference = origin.name.clone();
+            // The reference of a deleted workspace has no name of a workspace.
+            name = WorkspaceName::of_reference(&reference).unwrap_or_else(|_| name.clone());
+        }
+        Some(Ok(past))
     }))
+}
+
+/// Returns whether a reference became another one, with its value: by a renaming, by `undelete`, or by the undo of one.
+fn is_renaming(origin: &RefChange, change: &RefChange) -> bool {
+    change.before.is_none() && change.after.is_some() && origin.after.is_none() && origin.before == change.after
 }
 
 /// Returns the head of a workspace at a time. Before the start of the workspace or of a trimmed operation log, its history
 /// decides: the newest first parent that is at least that old.
 fn head_at(store: &Store, name: &WorkspaceName, time: Time) -> Result<SnapshotId> {
     let mut oldest = Workspaces::of(store).get(name)?.head;
-    for moved in heads(store, name)? {
-        let (moved, head) = moved?;
+    for past in past_values(store, name)? {
+        let past = past?;
+        let head = past.head();
         oldest = head.or(oldest);
-        if let (true, Some(head)) = (moved.draft.time <= time, head) {
+        if let (true, Some(head)) = (past.operation.draft.time <= time, head) {
             return Ok(head);
         }
     }
@@ -190,13 +223,6 @@ fn head_at(store: &Store, name: &WorkspaceName, time: Time) -> Result<SnapshotId
     Err(Error::Absent { what: format!("snapshot of {name} that is so old"), hint })
 }
 
-/// Returns the snapshot of the files of a workspace after an operation that moved it.
-fn state_after(moved: &Operation, name: &WorkspaceName) -> Result<Option<SnapshotId>> {
-    let change = moved.changes.iter().find(|change| change.name == name.reference());
-    let Some(value) = change.and_then(|change| change.after.clone()) else { return Ok(None) };
-    Ok(Workspace::read(name.clone(), value)?.state())
-}
-
 /// Returns the snapshot of the files of a workspace right after an operation.
 fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<SnapshotId> {
     let last = store.last_operation()?;
@@ -206,12 +232,12 @@ fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<Sna
     }
     Workspaces::of(store).get(name)?;
     let mut first = None;
-    for moved in heads(store, name)? {
-        let (moved, head) = moved?;
-        if let (true, Some(head)) = (moved.sequence <= operation, head) {
-            return Ok(state_after(&moved, name)?.unwrap_or(head));
+    for past in past_values(store, name)? {
+        let past = past?;
+        if let (true, Some(head)) = (past.operation.sequence <= operation, past.head()) {
+            return Ok(past.state()?.unwrap_or(head));
         }
-        first = Some(moved.sequence);
+        first = Some(past.operation.sequence);
     }
     let hint = first.map_or_else(String::new, |first| format!("the log knows of it from operation {first} on"));
     Err(Error::Absent { what: format!("head of {name} at operation {operation}"), hint })

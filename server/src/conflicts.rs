@@ -97,6 +97,11 @@ impl Conflicts {
         Ok(placed)
     }
 
+    /// Returns whether the conflicts of a tree are in the cache.
+    pub(crate) fn are_cached(&self, root: RootId) -> bool {
+        self.faces.tree(root).is_some()
+    }
+
     /// Returns a tree with its face: its conflicts rendered in a style. Only faces of trees with conflicts are cached.
     pub(crate) fn faced(&self, root: RootId, style: Style, near: Option<RootId>) -> Result<Arc<RenderedTree>> {
         let placed = self.conflicts_of(root, near)?;

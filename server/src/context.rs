@@ -440,6 +440,11 @@ impl Context {
         }
     }
 
+    /// Returns the number of conflicts that the metadata of a snapshot records; 0 without one, or if it cannot be read.
+    pub(crate) fn recorded_conflicts(&self, snapshot: SnapshotId) -> u64 {
+        self.store.snapshot(snapshot).map_or(0, |snapshot| counted(&snapshot))
+    }
+
     /// Sets a label on a snapshot, or removes it. With a workspace, an undo in that workspace reverts it.
     pub(crate) fn set_label(
         &self,

@@ -394,44 +394,6 @@ fn names_of_snapshots_are_found_or_the_error_says_what_could_be_meant() {
 }
 
 #[test]
-fn a_head_is_found_by_time_and_by_operation() {
-    let second = |seconds: i64| Time::from_seconds(seconds, 0);
-    let store = Store::in_memory();
-    let workspaces = Workspaces::of(&store);
-    let (main, other) = (ws("main"), ws("other"));
-    let at = |seconds| OperationContext::new("ada", second(seconds));
-    workspaces.create(&main, &NewWorkspace::default(), &at(1_000)).expect("made");
-    let commit = |number: i64| {
-        let mut tree = workspaces.open(&main).expect("open");
-        tree.write("a", number.to_string().as_bytes()).expect("write");
-        workspaces.commit(&main, &mut tree, &Change::new("more"), &at(number)).expect("commit").snapshot
-    };
-    let (first, middle, last) = (commit(1_100), commit(1_200), commit(1_300));
-    let operation = store.last_operation().expect("the log");
-    // The head moves back: what was is told by the log of operations, not by the history of the head.
-    workspaces.restore(&main, first, &at(1_400)).expect("restored");
-    workspaces.fork(&main, std::slice::from_ref(&other), &at(1_500)).expect("forked");
-    let find = |text: &str| {
-        let now = Now::utc(second(1_600));
-        Revision::parse(text).and_then(|revision| revision.resolve(&store, Some(&main), &now))
-    };
-    let tree_of = |id: SnapshotId| store.snapshot(id).expect("a snapshot").root;
-    assert_eq!(tree_of(find("@{now}").expect("the head")), tree_of(first));
-    assert_eq!(find("@{250 seconds ago}").expect("by time"), last);
-    assert_eq!(find("main@{350 seconds ago}").expect("by time"), middle);
-    assert_eq!(find("@{1970-01-01T00:19:00Z}").expect("by time"), first);
-    assert_eq!(find("@{250 seconds ago}~2").expect("and back"), first);
-    assert_eq!(find("other@{450 seconds ago}").expect("before it was forked, its history"), first);
-    assert_eq!(find(&format!("@{{op:{operation}}}")).expect("by operation"), last);
-    assert_eq!(find(&format!("@{{op:{}}}", operation - 1)).expect("by operation"), middle);
-    let error = |text: &str| find(text).expect_err("not there").to_string();
-    assert!(error("@{1 hour ago}").contains("its history begins later"), "{}", error("@{1 hour ago}"));
-    assert!(error("@{op:99}").contains("the log of operations ends at"), "{}", error("@{op:99}"));
-    assert!(error("other@{op:2}").contains("the log knows of it from operation"), "{}", error("other@{op:2}"));
-    assert_eq!(find("@{soon}").expect_err("no time").kind(), ErrorKind::Invalid);
-}
-
-#[test]
 fn a_cursor_follows_the_log_and_waits() {
     over_all(|place| {
         let store = place.store();

@@ -43,6 +43,27 @@ fn a_directory_that_was_removed_is_written_again_with_its_git() {
 }
 
 #[test]
+fn a_lost_directory_is_recognised_from_outside() {
+    let scratch = project();
+    scratch.run("rm -rf ../project");
+    let elsewhere = |line: &str| {
+        let done = scratch.shell(line).current_dir(scratch.path()).output().expect("a shell");
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    for line in ["amalgam -C project status", "amalgam -C project/d/../d commit", "amalgam -C project run -- touch x"] {
+        let (code, error) = elsewhere(line);
+        assert_eq!(code, Some(1), "{line}: {error}");
+        assert_eq!(named(&error, "amalgam checkout"), "amalgam checkout main", "{line}: {error}");
+    }
+    for line in ["amalgam -C nowhere status", "amalgam -C nowhere ws", "amalgam -C nowhere help revisions"] {
+        let (code, error) = elsewhere(line);
+        assert_eq!(code, Some(1), "{line}: {error}");
+        assert!(error.contains("nowhere: No such file or directory"), "{line}: {error}");
+    }
+    assert!(!scratch.path().join("x").exists() && !scratch.path().join("nowhere").exists());
+}
+
+#[test]
 fn a_directory_that_was_recreated_gets_its_files_back() {
     let scratch = project();
     scratch.run("cd ..; rm -rf project; mkdir project");

@@ -69,13 +69,22 @@ fn a_commit_of_a_mount_reads_conflicts_back() {
     }
     let scratch = clash();
     assert_eq!(conflicts(&scratch), "edited kept resolved saved touched");
-    assert_eq!(scratch.output("cd ../ours && amalgam status --exit-code").status.code(), Some(0));
+    let status = scratch.output("cd ../ours && amalgam status --exit-code");
+    let told = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.status.code() == Some(5) && told.contains("5 conflicts; `amalgam conflicts` lists them"), "{told}");
     // One is written again as it was, one gets a line and keeps its markers, one is resolved in place, one as editors do it.
     scratch.run(
         "cd ../ours && cp touched ../t && cat ../t > touched && echo more >> edited && \
          printf 'top\\nboth\\nend\\n' > resolved && printf 'top\\nnew\\nend\\n' > .new && mv .new saved",
     );
-    scratch.run("cd ../ours && amalgam commit -m decided");
+    let before = scratch.run("cd ../ours && amalgam status 2>&1");
+    let committed = scratch.run("cd ../ours && amalgam commit -m decided 2>&1");
+    for told in [before, committed] {
+        assert!(told.contains("resolved: resolved") && told.contains("resolved: saved"), "{told}");
+        assert!(told.contains("still a conflict: edited has markers in 1 region"), "{told}");
+        assert!(told.contains("3 conflicts; `amalgam conflicts` lists them"), "{told}");
+    }
+    assert!(scratch.run("amalgam log ours -n 1 --json").contains(r#""conflicts":3"#), "the snapshot has the number");
     assert_eq!(conflicts(&scratch), "edited kept touched");
     assert_eq!(scratch.run("amalgam show ours@:resolved; amalgam show ours@:saved"), "top\nboth\nend\ntop\nnew\nend\n");
     // No version is lost, and the draft is shown as it was left.
@@ -85,7 +94,7 @@ fn a_commit_of_a_mount_reads_conflicts_back() {
     }
     let draft = read(scratch.path().join("ours/edited"));
     assert!(draft.contains("<<<<<<< ours [amalgam ") && draft.ends_with("end\nmore\n"), "{draft}");
-    assert_eq!(scratch.output("cd ../ours && amalgam status --exit-code").status.code(), Some(0));
+    assert_eq!(scratch.output("cd ../ours && amalgam status --exit-code").status.code(), Some(5));
     let remembered = scratch.run("amalgam conflicts remembered");
     assert!(remembered.contains("-> file"), "{remembered}");
 

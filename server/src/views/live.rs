@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use amalgam_conflicts::{KnownRendering, ReadBack, read_back};
+use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
     DiffOptions, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
@@ -14,6 +15,7 @@ use bytes::Bytes;
 
 use super::writer_rule::WriterRule;
 use super::{KEEPER, LockedView, MountedTree, Views, checkpoint_reference, view_name};
+use crate::conflicts::CapturedConflicts;
 use crate::context::{ExpectedHead, HeldTree, Marks};
 use crate::error::{Error, Result};
 use crate::messages::{path_bytes, renamed_message};
@@ -40,6 +42,15 @@ pub(crate) struct CommittedView {
     pub(crate) is_new: bool,
     /// Whether the head had moved, so that the changes were merged with it.
     pub(crate) is_merged: bool,
+}
+
+/// The result of a commit of a view by itself.
+struct ViewCommit {
+    snapshot: SnapshotId,
+    /// Whether a snapshot was made.
+    is_new: bool,
+    /// The conflicts of the snapshot; `None` if they were not searched.
+    conflicts: Option<CapturedConflicts>,
 }
 
 /// The differences between a live tree and the snapshot that it follows.
@@ -181,7 +192,7 @@ impl Views {
             warnings.extend(self.quota.check_quota(&locked.workspace, held.root)?);
         }
         self.judge_commit(&locked, head)?;
-        let (snapshot, is_new) = self.commit_view(&locked, &change, act)?;
+        let ViewCommit { snapshot, is_new, conflicts } = self.commit_view(&locked, &change, act)?;
         let root = self.context.store.snapshot(snapshot)?.root;
         let tally = self.states.tally(self.context.head_root(head)?, Some(root))?;
         Ok(v1::CaptureResult {
@@ -196,8 +207,7 @@ impl Views {
             notices: Vec::new(),
             workspace: Some(self.workspace_message(&locked.workspace)?),
             warnings,
-            // So would finding all conflicts.
-            conflicts: None,
+            conflicts: conflicts.map(|conflicts| conflicts.message()),
             in_git: self.states.left_alone_by_undo(&locked.workspace, &tally)?,
         })
     }
@@ -259,7 +269,7 @@ impl Views {
         }
         self.judge_commit(&locked, locked.live.view.base())?;
         if locked.live.view.base() == head {
-            let (snapshot, is_new) = self.commit_view(&locked, change, act)?;
+            let ViewCommit { snapshot, is_new, .. } = self.commit_view(&locked, change, act)?;
             return Ok(CommittedView { snapshot: Some(snapshot), is_new, is_merged: false });
         }
         if expected != ExpectedHead::Any {
@@ -299,11 +309,17 @@ impl Views {
     }
 
     /// Commits a live view. Files that show conflicts are stored as conflicts again, and resolutions are remembered.
-    fn commit_view(&self, locked: &LockedView, change: &Change, act: &OperationContext) -> Result<(SnapshotId, bool)> {
+    fn commit_view(&self, locked: &LockedView, change: &Change, act: &OperationContext) -> Result<ViewCommit> {
         let view = &locked.live.view;
         let seen = view.fork();
+        let before = seen.base();
         let back = self.conflicts_in(&seen)?;
+        let conflicts = self.conflicts_to_commit(before, back.as_ref())?;
         let mut change = change.clone();
+        change.metadata.remove(CONFLICTS_KEY);
+        if let Some(conflicts) = conflicts.as_ref().filter(|conflicts| !conflicts.conflicts.is_empty()) {
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.conflicts.len().to_string());
+        }
         let conflict_files = match back {
             Some(back) => {
                 change.resolutions = self.conflicts.resolutions_of(&back.resolved, back.root)?;
@@ -317,7 +333,34 @@ impl Views {
         let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, conflict_files };
         let done = view.commit_request(&request)?;
         self.drop_checkpoint(locked.id)?;
-        Ok((done.snapshot, done.is_new))
+        if conflicts.is_some() {
+            let root = self.context.store.snapshot(done.snapshot)?.root;
+            self.conflicts.conflicts_of(root, self.context.known_root(before)?)?;
+        }
+        Ok(ViewCommit { snapshot: done.snapshot, is_new: done.is_new, conflicts })
+    }
+
+    /// Returns the conflicts of a tree that is about to be committed, from those of the snapshot that it follows and those that were
+    /// edited since. Returns `None` instead of a walk of the whole tree, if nothing says that the snapshot has conflicts.
+    fn conflicts_to_commit(
+        &self,
+        before: Option<SnapshotId>,
+        back: Option<&ReadBack>,
+    ) -> Result<Option<CapturedConflicts>> {
+        let Some(root) = self.context.known_root(before)? else { return Ok(None) };
+        let is_recorded = before.is_some_and(|before| self.context.recorded_conflicts(before) > 0);
+        if back.is_none() && !is_recorded && !self.conflicts.are_cached(root) {
+            return Ok(None);
+        }
+        let of_snapshot = self.conflicts.conflicts_of(root, None)?;
+        Ok(Some(match back {
+            Some(back) => CapturedConflicts {
+                conflicts: self.conflicts.conflicts_of(back.root, Some(root))?,
+                resolved: back.resolved.clone(),
+                still: back.still.clone(),
+            },
+            None => CapturedConflicts { conflicts: of_snapshot, ..CapturedConflicts::default() },
+        }))
     }
 
     /// Reads back the conflicts that were edited in a tree since the snapshot that it follows, or returns `None` if none was
@@ -334,6 +377,20 @@ impl Views {
         Ok(read_back(&self.context.store, found, &[known]).map(Some)?)
     }
 
+    /// Returns all conflicts of a view's tree, and which ones edits resolved or left since the snapshot that it follows. Walks the
+    /// tree of that snapshot if its conflicts are not in the cache.
+    fn conflicts_of_view(&self, tree: &WorkingTree) -> Result<CapturedConflicts> {
+        let before = self.context.known_root(tree.base())?;
+        before.map(|before| self.conflicts.conflicts_of(before, None)).transpose()?;
+        if let Some(back) = self.conflicts_in(tree)? {
+            let conflicts = self.conflicts.conflicts_of(back.root, before)?;
+            return Ok(CapturedConflicts { conflicts, resolved: back.resolved, still: back.still });
+        }
+        let held = self.hold_tree(tree)?;
+        let root = held.root.expect("a live tree has a root");
+        Ok(CapturedConflicts { conflicts: self.conflicts.conflicts_of(root, before)?, ..CapturedConflicts::default() })
+    }
+
     /// Commits the tree of a view, unless the head has the same tree. `before` names the following operation, for the message.
     pub(super) fn secure_view(&self, locked: &LockedView, before: &str, act: &OperationContext) -> Result<Secured> {
         let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
@@ -346,7 +403,7 @@ impl Views {
         let act = OperationContext { request: None, ..act.clone() };
         let change = Change::new(format!("before {before}"));
         let snapshot = if view.base() == head {
-            self.commit_view(locked, &change, &act)?.0
+            self.commit_view(locked, &change, &act)?.snapshot
         } else {
             let mut tree = view.fork();
             if let Some(back) = self.conflicts_in(&tree)? {
@@ -446,6 +503,11 @@ impl Views {
         (status.modified, status.added, status.deleted) = (bytes(&modified), bytes(&added), bytes(&deleted));
         let renamed = self.states.renamed_files(self.context.head_root(head)?, held.root)?;
         status.renamed = renamed.iter().map(renamed_message).collect();
+        status.conflicts = match self.conflicts_of_view(&locked.live.view.fork()) {
+            // Damage elsewhere in the tree, or a full disk, must not hide the changes.
+            Err(failure) if matches!(failure.reason(), Reason::Corrupt | Reason::Full) => None,
+            conflicts => Some(conflicts?.message()),
+        };
         Ok(status)
     }
 
