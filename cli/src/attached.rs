@@ -44,8 +44,8 @@ pub struct StartDirectory {
     pub cwd: PathBuf,
     /// Whether it lies in a mount whose process has died: no file in it can be opened until another process serves the mount.
     pub is_dead: bool,
-    /// Whether it does not exist. Then it was asked for, and this process is still in the directory of its caller.
-    pub is_missing: bool,
+    /// The directory that was asked for, if it does not exist. Then this process is still in the directory of its caller.
+    pub missing: Option<PathBuf>,
 }
 
 impl StartDirectory {
@@ -59,7 +59,8 @@ impl StartDirectory {
                 let around = if asked.is_absolute() { PathBuf::new() } else { Self::here(shell_path)?.cwd };
                 let cwd = around.join(asked);
                 let is_dead = is_disconnected(&error);
-                Ok(Self { cwd: plain(&cwd).unwrap_or(cwd), is_dead, is_missing: !is_dead })
+                let missing = (!is_dead).then(|| asked.to_owned());
+                Ok(Self { cwd: plain(&cwd).unwrap_or(cwd), is_dead, missing })
             }
             Err(error) => Err(CliError::machine(asked.display(), &error)),
         }
@@ -68,13 +69,13 @@ impl StartDirectory {
     fn here(shell_path: Option<PathBuf>) -> Result<Self, CliError> {
         let is_dead = rustix::fs::statfs(".").is_err_and(|error| is_disconnected(&error.into()));
         match (std::env::current_dir(), shell_path) {
-            (Ok(cwd), _) => Ok(Self { cwd, is_dead, is_missing: false }),
-            (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead, is_missing: false }),
+            (Ok(cwd), _) => Ok(Self { cwd, is_dead, missing: None }),
+            (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead, missing: None }),
             // The shell still knows the path of a current directory that was removed.
             (Err(error), Some(cwd))
                 if error.kind() == std::io::ErrorKind::NotFound && cwd.is_absolute() && !cwd.exists() =>
             {
-                Ok(Self { cwd, is_dead, is_missing: false })
+                Ok(Self { cwd, is_dead, missing: None })
             }
             (Err(error), _) => Err(CliError::machine("the current directory", &error)),
         }

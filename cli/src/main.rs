@@ -205,11 +205,16 @@ fn pager(config: &Config) -> String {
 }
 
 fn run(arguments: Arguments, mut session: Session) -> Exit {
-    let needs_no_client = matches!(
+    let needs_no_directory = matches!(
         arguments.command,
-        Command::Serve(_) | Command::Enter(_) | Command::Completions(_) | Command::Man(_) | Command::Help(_)
+        Command::Serve(_)
+            | Command::Stop(_)
+            | Command::Enter(_)
+            | Command::Completions(_)
+            | Command::Man(_)
+            | Command::Help(_)
     );
-    if needs_no_client && let Err(error) = session.refuse_missing_directory() {
+    if needs_no_directory && let Err(error) = session.refuse_missing_directory() {
         return conclude(&mut session, Err(error));
     }
     let command = match arguments.command {

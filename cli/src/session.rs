@@ -37,8 +37,8 @@ pub struct Session {
     pub cwd: PathBuf,
     /// Whether the current directory is in a mount whose process has died.
     is_in_dead_mount: bool,
-    /// Whether `cwd` does not exist: it was asked for by `-C`.
-    is_missing: bool,
+    /// The directory of `-C`, if it does not exist.
+    missing: Option<PathBuf>,
     /// Whether prompts are disabled.
     pub no_input: bool,
     /// The time when the command began.
@@ -111,7 +111,7 @@ impl Session {
         no_input: bool,
     ) -> Self {
         let (now, interrupts) = (Timestamp::now(), Interrupts::default());
-        let StartDirectory { cwd, is_dead: is_in_dead_mount, is_missing } = standing;
+        let StartDirectory { cwd, is_dead: is_in_dead_mount, missing } = standing;
         Self {
             output,
             config,
@@ -119,7 +119,7 @@ impl Session {
             server,
             cwd,
             is_in_dead_mount,
-            is_missing,
+            missing,
             no_input,
             now,
             interrupts,
@@ -129,9 +129,9 @@ impl Session {
 
     /// Refuses a directory of `-C` that does not exist. Does not look for workspaces.
     pub fn refuse_missing_directory(&self) -> Result<(), CliError> {
-        match self.is_missing {
-            true => Err(CliError::machine(self.cwd.display(), &Errno::NOENT.into())),
-            false => Ok(()),
+        match &self.missing {
+            Some(missing) => Err(CliError::machine(missing.display(), &Errno::NOENT.into())),
+            None => Ok(()),
         }
     }
 
@@ -139,7 +139,8 @@ impl Session {
     /// that writes it again.
     pub async fn refuse_lost_directory(&mut self) -> Result<(), CliError> {
         let Err(missing) = self.refuse_missing_directory() else { return Ok(()) };
-        if self.server.is_some() {
+        // `missing/..` does not exist either, and is no lost directory.
+        if self.server.is_some() || self.cwd.exists() {
             return Err(missing);
         }
         // Without a store, or with one that cannot be reached, the missing directory is the better error.

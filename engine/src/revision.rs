@@ -180,7 +180,7 @@ fn past_values(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item
         };
         let change = moved.changes.iter().find(|change| change.name == reference)?;
         let past = PastValue { name: name.clone(), value: change.after.clone(), operation: moved.clone() };
-        let origin = moved.changes.iter().find(|origin| is_renaming(origin, change));
+        let origin = origin_of(&moved.changes, change);
         sequence = origin.unwrap_or(change).previous;
         if let Some(origin) = origin {
             reference = origin.name.clone();
@@ -191,9 +191,21 @@ fn past_values(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item
     }))
 }
 
-/// Returns whether a reference became another one, with its value: by a renaming, by `undelete`, or by the undo of one.
-fn is_renaming(origin: &RefChange, change: &RefChange) -> bool {
-    change.before.is_none() && change.after.is_some() && origin.after.is_none() && origin.before == change.after
+/// Returns the reference that became another one with its value: by a renaming, by `undelete`, or by the undo of one. Of several with
+/// that value, as where forks end together, it is the one of the same workspace.
+fn origin_of<'a>(changes: &'a [RefChange], change: &RefChange) -> Option<&'a RefChange> {
+    if change.before.is_some() || change.after.is_none() {
+        return None;
+    }
+    let is_origin = |origin: &&RefChange| origin.after.is_none() && origin.before == change.after;
+    let origins: Vec<_> = changes.iter().filter(is_origin).collect();
+    match origins[..] {
+        [one] => Some(one),
+        _ => {
+            let name = WorkspaceName::in_reference(&change.name)?;
+            origins.into_iter().find(|origin| WorkspaceName::in_reference(&origin.name) == Some(name))
+        }
+    }
 }
 
 /// Returns the head of a workspace at a time. Before the start of the workspace or of a trimmed operation log, its history
@@ -323,6 +335,30 @@ fn near(store: &Store, name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::RefName;
+
+    #[test]
+    fn of_forks_that_end_together_each_one_has_its_own_past() {
+        let change = |name: &str, is_removed: bool| {
+            let [mut before, mut after] = [Some(RefValue::default()), None];
+            if !is_removed {
+                (before, after) = (after, before);
+            }
+            RefChange { name: RefName::new(name).expect("a name"), before, after, previous: 0 }
+        };
+        let ended = [("workspace/a/x", true), ("workspace/b", true), ("deleted/a/x@1", false), ("deleted/b@1", false)];
+        let ended = ended.map(|(name, is_removed)| change(name, is_removed));
+        let origin =
+            |changes: &[RefChange], at: usize| origin_of(changes, &changes[at]).map(|origin| origin.name.to_string());
+        assert_eq!(origin(&ended, 2).as_deref(), Some("workspace/a/x"));
+        assert_eq!(origin(&ended, 3).as_deref(), Some("workspace/b"));
+        assert_eq!(origin(&ended, 0), None, "it was removed");
+        let renamed =
+            [("workspace/a", true), ("workspace/b", false)].map(|(name, is_removed)| change(name, is_removed));
+        assert_eq!(origin(&renamed, 1).as_deref(), Some("workspace/a"));
+        let unclear = [("workspace/a", true), ("workspace/b", true), ("workspace/c", false)];
+        assert_eq!(origin(&unclear.map(|(name, is_removed)| change(name, is_removed)), 2), None);
+    }
 
     #[test]
     fn texts_are_read_or_refused() {

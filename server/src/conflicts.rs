@@ -54,7 +54,12 @@ pub(crate) struct CapturedConflicts {
 
 impl Faces {
     fn tree(&self, root: RootId) -> Option<Placed> {
-        self.trees.lock().iter().find(|(known, _)| *known == root).map(|(_, placed)| Arc::clone(placed))
+        let mut trees = self.trees.lock();
+        let found = trees.iter().position(|(known, _)| *known == root)?;
+        let (known, placed) = trees.remove(found).expect("it was found there");
+        // The last ones are those that were used last.
+        trees.push_back((known, Arc::clone(&placed)));
+        Some(placed)
     }
 
     pub(crate) fn learn(&self, root: RootId, placed: &Placed) {

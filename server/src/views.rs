@@ -8,6 +8,7 @@
 //! view has a number, and a book says whose it is.
 
 mod book;
+mod conflicted;
 mod exported;
 mod handover;
 mod kernel;

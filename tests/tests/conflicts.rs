@@ -8,6 +8,7 @@ use amalgam_engine::backend::{Family, Inspect, RowEdit};
 use amalgam_engine::conflict::{Exchange, conflicts, remember, replay};
 use amalgam_engine::object::{Conflict, Content, Entry, Node, Settled};
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
+use amalgam_engine::workspace::{Taken, with_paths_of};
 use amalgam_engine::{
     Commit, Error, OperationContext, RefMove, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions,
     WorkingTree, repair, verify,
@@ -112,6 +113,31 @@ fn open(backend: Arc<dyn Inspect>) -> Store {
 fn remembered_bytes(store: &Store, conflict: &Conflict) -> Vec<u8> {
     let entry = replay(store, conflict).expect("read").expect("it is known").expect("a file");
     amalgam_conflicts::read_whole(store, &entry, 1 << 20).expect("read").expect("a file")
+}
+
+#[test]
+fn a_conflict_that_is_restored_by_its_path_is_whole() {
+    let store = Store::in_memory();
+    let head = conflicted(&store);
+    let before = store.snapshot(head).expect("read").root;
+    let mut edited = WorkingTree::open(&store, head).expect("opened");
+    for at in ["file", "directory"] {
+        edited.remove_all(at).expect("removed");
+        edited.write(at, b"resolved").expect("written");
+    }
+    let (edited, _pin) = edited.freeze().hold().expect("stored");
+    let entry = |tree: &WorkingTree, at: &str| tree.stat(at).expect("read").and_then(|stat| stat.entry);
+    let whole = WorkingTree::open(&store, head).expect("opened");
+    for times in [Taken::At(Time::from_seconds(30, 0)), Taken::AsItWas] {
+        let made = with_paths_of(&store, edited, before, &[path("file"), path("directory")], times).expect("taken");
+        let (root, _pin) = made.freeze().hold().expect("stored");
+        let read = WorkingTree::open_root(&store, root).expect("opened");
+        for at in ["file", "directory"] {
+            assert_eq!(entry(&read, at), entry(&whole, at), "{at}");
+        }
+        let report = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(())).expect("a report");
+        assert!(report.is_clean(), "{report:?}");
+    }
 }
 
 #[test]

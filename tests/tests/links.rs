@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_engine::object::{Entry, EntryKind};
 use amalgam_engine::work::{RenameMode, Special};
-use amalgam_engine::{LinkGroup, LinksId, ObjectId, SnapshotId, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::workspace::{Taken, with_paths_of};
+use amalgam_engine::{LinkGroup, LinksId, ObjectId, RootId, SnapshotId, Store, Time, TreePath, WorkingTree};
 use amalgam_tests::model::{Fill, Model, Op, Raw, cases, commit, contents, link_classes, op, ops, perform};
 use proptest::prelude::*;
 use prost::Message;
@@ -270,6 +271,56 @@ fn a_group_of_thousands_is_rewritten_as_one() {
     assert_eq!(groups.values().map(BTreeSet::len).collect::<Vec<_>>(), [1_999]);
     assert_eq!(tree.read("d/0001").expect("read"), b"after");
     assert!(check_stored(&store, first).keys().eq(groups.keys()), "the group keeps its id");
+}
+
+#[test]
+fn names_that_are_restored_together_are_one_file_again() {
+    let store = Store::in_memory();
+    let mut tree = WorkingTree::new(&store);
+    tree.set_now(Time(10));
+    for directory in ["d", "e"] {
+        tree.create_directory(directory, 0o755).expect("mkdir");
+    }
+    tree.write("d/a", b"old").expect("write");
+    for name in ["d/b", "d/c", "e/d"] {
+        tree.link("d/a", name).expect("link");
+    }
+    let root_of = |snapshot: SnapshotId| store.snapshot(snapshot).expect("a snapshot").root;
+    let old = root_of(commit(&mut tree).expect("commit"));
+    // As editors and builds do it: one name is another file now, one is gone.
+    tree.set_now(Time(20));
+    tree.remove("d/a").expect("remove");
+    tree.write("d/a", b"new").expect("write");
+    tree.remove("e/d").expect("remove");
+    let new = root_of(commit(&mut tree).expect("commit"));
+
+    let taken = |tree: RootId, paths: &[&str], times: Taken| {
+        let paths: Vec<_> = paths.iter().map(|path| TreePath::new(*path).expect("a path")).collect();
+        let mut made = with_paths_of(&store, tree, old, &paths, times).expect("taken");
+        let groups = check_stored(&store, commit(&mut made).expect("commit"));
+        let time = |path: &str| made.stat(path).expect("stat").map(|found| found.mtime.0);
+        (names(&groups), [time("d"), time("d/a"), time("d/b")])
+    };
+    let joined = |names: &[&str]| vec![names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
+    let (groups, times) = taken(new, &["d"], Taken::At(Time(30)));
+    assert_eq!(groups, joined(&["d/a", "d/b", "d/c"]), "the name that is not restored stays away");
+    assert_eq!(times, [Some(30), Some(30), Some(30)], "a name of the file got other bytes");
+    let (groups, times) = taken(new, &["d"], Taken::AsItWas);
+    assert_eq!(groups, joined(&["d/a", "d/b", "d/c"]));
+    assert_eq!(times, [Some(10), Some(10), Some(10)]);
+    let (groups, _) = taken(new, &["d/a", "d/b", "e"], Taken::AsItWas);
+    assert_eq!(groups, joined(&["d/a", "d/b", "d/c", "e/d"]), "what did not change is linked with what comes back");
+    let (groups, times) = taken(new, &["d/a"], Taken::AsItWas);
+    assert_eq!((groups, times), (joined(&["d/b", "d/c"]), [Some(20), Some(10), Some(10)]), "restored alone");
+
+    // Everything is gone, or all of it has other bytes.
+    tree.remove_all("d").expect("remove");
+    let gone = root_of(commit(&mut tree).expect("commit"));
+    assert_eq!(taken(gone, &["d", "e/d"], Taken::AsItWas).0, joined(&["d/a", "d/b", "d/c", "e/d"]));
+    let mut edited = WorkingTree::open_root(&store, old).expect("open");
+    edited.write("d/b", b"other bytes").expect("write");
+    let edited = root_of(commit(&mut edited).expect("commit"));
+    assert_eq!(taken(edited, &["d/a", "d/b", "d/c"], Taken::At(Time(30))).0, joined(&["d/a", "d/b", "d/c"]));
 }
 
 /// Mostly links and what moves them about.

@@ -334,3 +334,31 @@ fn ignored_files_stay_through_a_merge_even_if_the_rules_match_their_own_file() {
     assert_eq!(read(&scratch, "main.c"), "better\n", "{workspace}");
     assert_eq!((read(&scratch, ".env").as_str(), read(&scratch, "data/model.bin").as_str()), ("SECRET=1\n", "big\n"));
 }
+
+#[test]
+fn hard_links_are_whole_after_a_restore_of_paths_and_after_undo_beside_git() {
+    let scratch = Scratch::new();
+    let project = scratch.project();
+    shell(
+        &scratch,
+        &project,
+        "git init -q . && mkdir d && echo old >d/a && ln d/a d/b && ln d/a c && ln .git/config .git/link",
+    );
+    shell(&scratch, &project, "amalgam init --workspace main");
+    let mut places = vec![project];
+    if can_mount() {
+        scratch.run("amalgam fork try --mount ../try --backend fuse");
+        places.push(scratch.path().join("try"));
+    }
+    for place in &places {
+        let links = |name: &str| shell(&scratch, place, &format!("stat -c %h {name}")).trim().to_owned();
+        // An editor replaces one name by a new file.
+        shell(&scratch, place, "rm d/a && echo new >d/a && amalgam restore @ -- d c");
+        assert_eq!((links("d/a"), links("c")), ("3".to_owned(), "3".to_owned()), "{}", place.display());
+        let (said, code) = say(&scratch, place, "cat d/a && amalgam status --exit-code");
+        assert!(code == 0 && said.starts_with("old\n"), "{said}");
+        shell(&scratch, place, "echo more >new && git add new && amalgam undo");
+        assert_eq!((links(".git/config"), links(".git/link")), ("2".to_owned(), "2".to_owned()));
+    }
+    scratch.run("cd / && (amalgam umount try || true) && amalgam verify --read-data");
+}

@@ -110,3 +110,25 @@ fn a_commit_of_a_mount_reads_conflicts_back() {
     assert_eq!(conflicts(&scratch), "edited resolved saved touched");
     scratch.run("amalgam umount ours; amalgam umount theirs; amalgam verify --read-data");
 }
+
+#[test]
+fn the_recorded_number_of_conflicts_is_that_of_the_committed_tree() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = clash();
+    let commit_and_count = |line: &str| {
+        scratch.run(&format!("cd ../ours && {line} && amalgam commit -m more"));
+        let logged = super::json(&scratch.run("amalgam log ours -n 1 --json"));
+        let listed = conflicts(&scratch).split_whitespace().count();
+        (logged[0]["conflicts"].as_u64(), listed)
+    };
+    assert_eq!(commit_and_count("printf 'top\\nboth\\nend\\n' >kept"), (Some(4), 4));
+    // A conflict of an earlier snapshot comes back.
+    scratch.run("cd ../ours && amalgam restore @~ -- kept");
+    assert!(scratch.run("cd ../ours && amalgam status").contains("5 conflicts"));
+    assert_eq!(commit_and_count("true"), (Some(5), 5));
+    // A file with several names is committed as a file.
+    assert_eq!(commit_and_count("echo more >>edited && ln edited second"), (Some(4), 4));
+    scratch.run("amalgam umount ours; amalgam umount theirs; amalgam verify --read-data");
+}

@@ -8,7 +8,7 @@ use crate::directory::entry_at;
 use crate::error::{Error, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::name::TreePath;
-use crate::object::{Entry, Node, Xattr};
+use crate::object::{Entry, EntryKind, Node, Xattr};
 use crate::store::SessionPin;
 use crate::time::Time;
 
@@ -49,7 +49,7 @@ impl WorkingTree {
         };
         let is_directory = matches!(entry.node, Node::Directory(_));
         match self.stat(path.as_bytes())? {
-            Some(found) if is_directory && found.kind == crate::object::EntryKind::Directory => {
+            Some(found) if is_directory && found.kind == EntryKind::Directory => {
                 let dir = self.directory_mut(path)?;
                 dir.meta = Meta { mtime: dir.meta.mtime, ..Meta::of(entry) };
                 return Ok(());
@@ -60,6 +60,8 @@ impl WorkingTree {
         let child = if is_directory {
             Child::Dir(Arc::new(Dir::empty(Meta { mtime, ..Meta::of(entry) })))
         } else {
+            // A conflict has no time.
+            let mtime = if entry.kind() == EntryKind::Conflict { entry.mtime } else { mtime };
             Child::Clean(Entry { mtime, ..entry.clone() }.with_extra(|extra| extra.link = None))
         };
         self.place(&parent, name, child)

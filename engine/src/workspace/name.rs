@@ -58,6 +58,13 @@ impl WorkspaceName {
         RefName::new(format!("{ASIDE_PREFIX}{}", self.0)).expect("as above")
     }
 
+    /// Returns the name of the workspace that a reference belongs to, whether the workspace is deleted or not.
+    pub(crate) fn in_reference(name: &RefName) -> Option<&str> {
+        let text = name.as_str();
+        let deleted = || text.strip_prefix(DELETED_PREFIX)?.rsplit_once('@').map(|(name, _)| name);
+        text.strip_prefix(PREFIX).or_else(deleted)
+    }
+
     pub(super) fn deleted_prefix(&self) -> String {
         format!("{DELETED_PREFIX}{}@", self.0)
     }

@@ -1,13 +1,13 @@
 //! Restores an old tree, or some of its paths, as a new snapshot on top of the head. No snapshot is discarded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::commit::Committed;
 use super::{Change, WorkspaceName, Workspaces};
 use crate::diff::{DiffOptions, What, diff_entries};
-use crate::directory::entry_at;
+use crate::directory::{entry_at, linked_paths};
 use crate::error::{Error, Result};
-use crate::id::{RootId, SnapshotId};
+use crate::id::{LinkGroup, RootId, SnapshotId};
 use crate::lean::hold_tree;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Root};
@@ -31,7 +31,8 @@ impl Workspaces {
     /// Restores some paths from a snapshot, with everything below them. Paths that the snapshot does not have are removed. Files
     /// whose bytes change get the time of this operation, so that build tools rebuild their dependents.
     ///
-    /// A file that has several names in that snapshot is restored as a separate file.
+    /// Names of one file that are restored together are one file again. A name that is restored without the others becomes a
+    /// separate file, so that the other paths stay as they are.
     pub fn restore_paths(
         &self,
         name: &WorkspaceName,
@@ -51,9 +52,12 @@ impl Workspaces {
             tree.keep(root)?;
             let before = head.map(|head| self.store.root(self.store.snapshot(head)?.root)).transpose()?;
             let after = self.store.root(root)?;
-            for path in &outermost(paths) {
-                take(&mut tree, before.as_deref(), &after, path, Taken::At(context.time))?;
+            let paths = outermost(paths);
+            let mut linked = LinkedNames::default();
+            for path in &paths {
+                take(&mut tree, before.as_deref(), &after, path, Taken::At(context.time), &mut linked)?;
             }
+            link_again(&mut tree, &after, &paths, linked)?;
             Ok(tree)
         })
     }
@@ -76,7 +80,8 @@ impl Workspaces {
 }
 
 /// Returns a tree with some paths, and everything below them, taken from another tree. A path that the other tree does not have
-/// is removed; one that neither has is skipped. A file with several names becomes a separate file.
+/// is removed; one that neither has is skipped. Names of one file that are taken together are one file again; a name that is taken
+/// without the others becomes a separate file.
 pub fn with_paths_of(
     store: &Store,
     tree: RootId,
@@ -90,13 +95,53 @@ pub fn with_paths_of(
     }
     made.keep(other)?;
     let (before, after) = (store.root(tree)?, store.root(other)?);
-    for path in &outermost(paths) {
-        match take(&mut made, Some(&before), &after, path, times) {
+    let paths = outermost(paths);
+    let mut linked = LinkedNames::default();
+    for path in &paths {
+        match take(&mut made, Some(&before), &after, path, times, &mut linked) {
             Ok(()) | Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
     }
+    link_again(&mut made, &after, &paths, linked)?;
     Ok(made)
+}
+
+/// The changed names of files with several names, by the groups of the tree that they are taken from.
+type LinkedNames = BTreeMap<LinkGroup, BTreeSet<TreePath>>;
+
+/// Links names that were taken as separate files with the other taken names of their file. `taken` are the paths that were taken, with
+/// everything below them. The file gets the newest time of its names; directories keep their times.
+fn link_again(tree: &mut WorkingTree, after: &Root, taken: &[TreePath], linked: LinkedNames) -> Result<()> {
+    let store = tree.store().clone();
+    // The taken paths are sorted, and none is below another one.
+    let is_taken = |path: &TreePath| {
+        let last = taken.partition_point(|taken| taken <= path).checked_sub(1);
+        last.is_some_and(|last| taken[last] == *path || path.below(&taken[last]).is_some())
+    };
+    for (group, changed) in linked {
+        let mut names = linked_paths(&store, after, group)?;
+        names.retain(is_taken);
+        // A name that did not change is still one of the file's names.
+        let Some(first) = names.iter().find(|name| !changed.contains(name)).or(names.first()).cloned() else {
+            continue;
+        };
+        let mut newest = Time(i64::MIN);
+        for name in &names {
+            newest = newest.max(tree.stat(name.as_bytes())?.map_or(newest, |found| found.mtime));
+        }
+        for name in changed.iter().filter(|name| **name != first) {
+            let parent = name.split_last().map(|(parent, _)| parent).unwrap_or_default();
+            let time = tree.stat(parent.as_bytes())?.map(|found| found.mtime);
+            tree.remove(name.as_bytes())?;
+            tree.link(first.as_bytes(), name.as_bytes())?;
+            if let Some(time) = time {
+                tree.set_mtime(parent.as_bytes(), time)?;
+            }
+        }
+        tree.set_mtime(first.as_bytes(), newest)?;
+    }
+    Ok(())
 }
 
 /// Returns these paths, sorted, without those at or below another one of them.
@@ -150,13 +195,15 @@ pub enum Taken {
 }
 
 /// Replaces a path of a tree, and everything below it, with that of another tree. `before` is the tree as stored. With
-/// [`Taken::AsItWas`], existing directories above the path keep their times.
-pub(crate) fn take(
+/// [`Taken::AsItWas`], existing directories above the path keep their times. Each name of a file with several names becomes a separate
+/// file, and is added to `linked`.
+fn take(
     tree: &mut WorkingTree,
     before: Option<&Root>,
     after: &Root,
     path: &TreePath,
     times: Taken,
+    linked: &mut LinkedNames,
 ) -> Result<()> {
     let store = tree.store().clone();
     let old = before.map(|root| entry_at(&store, root, path)).transpose()?.flatten();
@@ -192,6 +239,9 @@ pub(crate) fn take(
                     _ => now,
                 };
                 tree.put_entry(&change.path, entry, mtime)?;
+                if let Some(group) = entry.link() {
+                    linked.entry(group).or_default().insert(change.path.clone());
+                }
                 if entry.kind() == EntryKind::Directory {
                     directories.insert(change.path);
                 } else if was_directory {

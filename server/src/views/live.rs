@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_conflicts::{KnownRendering, ReadBack, read_back};
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
@@ -313,14 +312,16 @@ impl Views {
         let view = &locked.live.view;
         let seen = view.fork();
         let before = seen.base();
-        let back = self.conflicts_in(&seen)?;
-        let conflicts = self.conflicts_to_commit(before, back.as_ref())?;
+        let edited = self.edited_conflicts(&seen)?;
+        let expected = self.expected_conflicts(before, &edited);
         let mut change = change.clone();
         change.metadata.remove(CONFLICTS_KEY);
-        if let Some(conflicts) = conflicts.as_ref().filter(|conflicts| !conflicts.conflicts.is_empty()) {
-            change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.conflicts.len().to_string());
+        if let Some(count) =
+            expected.as_ref().map(|expected| edited.count_to_commit(&seen, expected)).filter(|count| *count > 0)
+        {
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), count.to_string());
         }
-        let conflict_files = match back {
+        let conflict_files = match edited.back {
             Some(back) => {
                 change.resolutions = self.conflicts.resolutions_of(&back.resolved, back.root)?;
                 let paths = back.conflicts.iter().map(|placed| placed.path.clone()).collect();
@@ -333,62 +334,8 @@ impl Views {
         let request = CommitRequest { workspaces, name, change, act, action: CAPTURE, conflict_files };
         let done = view.commit_request(&request)?;
         self.drop_checkpoint(locked.id)?;
-        if conflicts.is_some() {
-            let root = self.context.store.snapshot(done.snapshot)?.root;
-            self.conflicts.conflicts_of(root, self.context.known_root(before)?)?;
-        }
+        let conflicts = expected.and_then(|expected| self.committed_conflicts(before, done.snapshot, expected));
         Ok(ViewCommit { snapshot: done.snapshot, is_new: done.is_new, conflicts })
-    }
-
-    /// Returns the conflicts of a tree that is about to be committed, from those of the snapshot that it follows and those that were
-    /// edited since. Returns `None` instead of a walk of the whole tree, if nothing says that the snapshot has conflicts.
-    fn conflicts_to_commit(
-        &self,
-        before: Option<SnapshotId>,
-        back: Option<&ReadBack>,
-    ) -> Result<Option<CapturedConflicts>> {
-        let Some(root) = self.context.known_root(before)? else { return Ok(None) };
-        let is_recorded = before.is_some_and(|before| self.context.recorded_conflicts(before) > 0);
-        if back.is_none() && !is_recorded && !self.conflicts.are_cached(root) {
-            return Ok(None);
-        }
-        let of_snapshot = self.conflicts.conflicts_of(root, None)?;
-        Ok(Some(match back {
-            Some(back) => CapturedConflicts {
-                conflicts: self.conflicts.conflicts_of(back.root, Some(root))?,
-                resolved: back.resolved.clone(),
-                still: back.still.clone(),
-            },
-            None => CapturedConflicts { conflicts: of_snapshot, ..CapturedConflicts::default() },
-        }))
-    }
-
-    /// Reads back the conflicts that were edited in a tree since the snapshot that it follows, or returns `None` if none was
-    /// edited.
-    pub(super) fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
-        let before = self.context.known_root(tree.base())?;
-        let held = self.hold_tree(tree)?;
-        let found = held.root.expect("a live tree has a root");
-        let [Some(faced), _] = self.conflicts.faces_of_difference(before, held.root)? else { return Ok(None) };
-        if faced.paths().next().is_none() {
-            return Ok(None);
-        }
-        let known = KnownRendering { rendered: &faced, is_written: false, paths: None };
-        Ok(read_back(&self.context.store, found, &[known]).map(Some)?)
-    }
-
-    /// Returns all conflicts of a view's tree, and which ones edits resolved or left since the snapshot that it follows. Walks the
-    /// tree of that snapshot if its conflicts are not in the cache.
-    fn conflicts_of_view(&self, tree: &WorkingTree) -> Result<CapturedConflicts> {
-        let before = self.context.known_root(tree.base())?;
-        before.map(|before| self.conflicts.conflicts_of(before, None)).transpose()?;
-        if let Some(back) = self.conflicts_in(tree)? {
-            let conflicts = self.conflicts.conflicts_of(back.root, before)?;
-            return Ok(CapturedConflicts { conflicts, resolved: back.resolved, still: back.still });
-        }
-        let held = self.hold_tree(tree)?;
-        let root = held.root.expect("a live tree has a root");
-        Ok(CapturedConflicts { conflicts: self.conflicts.conflicts_of(root, before)?, ..CapturedConflicts::default() })
     }
 
     /// Commits the tree of a view, unless the head has the same tree. `before` names the following operation, for the message.
@@ -503,11 +450,12 @@ impl Views {
         (status.modified, status.added, status.deleted) = (bytes(&modified), bytes(&added), bytes(&deleted));
         let renamed = self.states.renamed_files(self.context.head_root(head)?, held.root)?;
         status.renamed = renamed.iter().map(renamed_message).collect();
-        status.conflicts = match self.conflicts_of_view(&locked.live.view.fork()) {
-            // Damage elsewhere in the tree, or a full disk, must not hide the changes.
-            Err(failure) if matches!(failure.reason(), Reason::Corrupt | Reason::Full) => None,
-            conflicts => Some(conflicts?.message()),
-        };
+        match self.conflicts_of_view(&locked.live.view.fork()) {
+            Err(failure) if failure.reason() == Reason::Cancelled => return Err(failure),
+            // Damage elsewhere in the tree, for example, must not hide the changes.
+            Err(failure) => status.warnings.push(format!("the conflicts could not be counted: {failure}")),
+            Ok(conflicts) => status.conflicts = Some(conflicts.message()),
+        }
         Ok(status)
     }
 
