@@ -33,7 +33,7 @@ mod workspaces;
 pub use auto_resolve::{Regenerate, Regenerated};
 pub(crate) use auto_resolve::{UncommittedMerge, count_conflicts, have_conflicts};
 pub use base::{MergeBase, merge_base, merge_snapshots};
-pub use contents::{ContestedFile, FileVersion, MergeContents, NoContents, Verdict};
+pub use contents::{ContestedFile, FileVersion, MergeContents, NoContents, Verdict, WholeSide};
 pub use moves::AdmitMove;
 pub use names::side_names;
 pub use octopus::{Clash, OctopusPlan, UnmergedSource, plan_octopus};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use amalgam_engine::merge::{ContestedFile, MergeContents, Verdict};
+use amalgam_engine::merge::{ContestedFile, MergeContents, Verdict, WholeSide};
 use amalgam_engine::{DiffOptions, Error, Result, RootId, Store, TreePath, diff_roots};
 
 use crate::outcome::{MergeReport, MergeSettings, Origin, Outcome};
@@ -73,6 +73,16 @@ impl MergeContents for RuleMerger {
             Outcome::Merged(bytes) => Verdict::Merged { bytes: bytes.into(), strategy },
             Outcome::Conflicted(_) | Outcome::Unable(_) => Verdict::Conflict { strategy },
         })
+    }
+
+    fn side_without_contents(&self, path: &TreePath) -> Option<WholeSide> {
+        let side = |content| match self.rules.choose(path.as_bytes(), content)?.name() {
+            "ours" => Some(WholeSide::Ours),
+            "theirs" => Some(WholeSide::Theirs),
+            _ => None,
+        };
+        // A rule for texts alone, or for binary files alone, does not decide where there are no two contents.
+        side(Content::Text).filter(|text| side(Content::Binary) == Some(*text))
     }
 }
 

@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::merge::{
-    ConflictKind, ContestedFile, FileResult, NoContents, Outcome, PathConflict, Verdict, merge_trees,
+    ConflictKind, ContestedFile, FileResult, NoContents, Outcome, PathConflict, Verdict, WholeSide, merge_trees,
 };
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{
-    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, What, WorkingTree, diff_roots,
+    DiffOptions, MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree,
+    diff_roots,
 };
 use amalgam_merge::trees::RuleMerger;
 use amalgam_policy::Guard;
@@ -94,6 +95,10 @@ impl MergeContents for KeepOurs<'_> {
             Verdict::Theirs { strategy } => Verdict::Ours { strategy },
             verdict => verdict,
         })
+    }
+
+    fn side_without_contents(&self, path: &TreePath) -> Option<WholeSide> {
+        self.0.side_without_contents(path).map(|_| WholeSide::Ours)
     }
 }
 

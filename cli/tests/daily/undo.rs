@@ -362,3 +362,45 @@ fn hard_links_are_whole_after_a_restore_of_paths_and_after_undo_beside_git() {
     }
     scratch.run("cd / && (amalgam umount try || true) && amalgam verify --read-data");
 }
+
+#[test]
+fn forks_that_each_commit_with_git_merge_without_conflicts_in_git() {
+    let scratch = Scratch::new();
+    let project = scratch.project();
+    shell(&scratch, &project, "git init -q -b main . && echo base >base && git add base && git commit -qm base");
+    shell(&scratch, &project, "amalgam init --workspace main");
+    let mut doors = vec!["--dir"];
+    if can_mount() {
+        doors.push("--backend fuse --mount");
+    }
+    for (number, door) in doors.into_iter().enumerate() {
+        let names = ["ann", "ben"].map(|name| format!("{name}{number}"));
+        let places = names.clone().map(|name| scratch.path().join(name));
+        for (name, place) in names.iter().zip(&places) {
+            shell(&scratch, &project, &format!("amalgam fork {name} {door} ../{name}"));
+            shell(
+                &scratch,
+                place,
+                &format!("echo {name} >{name} && git add {name} && git commit -qm {name} && amalgam commit"),
+            );
+        }
+        // One packs its repository, which removes what the other one changed.
+        shell(&scratch, &places[1], "git gc -q && amalgam commit");
+        let (said, code) = say(&scratch, &places[0], &format!("amalgam merge {}", names[1]));
+        assert_eq!(code, 0, "{door}: {said}");
+        let (said, code) =
+            say(&scratch, &places[0], "amalgam status --exit-code; amalgam conflicts; git fsck --strict");
+        assert!(code == 0 && said.contains("no conflicts"), "{door}: {said}");
+        let (said, _) = say(&scratch, &places[0], "git log --format=%s; ls; git status --short");
+        let expected = format!("{0}\nbase\n{0}\nbase\n{1}\n?? {1}\n", names[0], names[1]);
+        assert_eq!(said, expected, "{door}: the files of both, and the repository of the target");
+        // The merged snapshot has a whole repository, too.
+        let (said, code) = say(
+            &scratch,
+            &places[0],
+            "amalgam checkout @ ../out && cd ../out && git fsck && git log --format=%s; rm -rf ../out",
+        );
+        assert!(code == 0 && said.ends_with(&format!("{}\nbase\n", names[0])), "{door}: {said}");
+    }
+    scratch.run("cd / && (amalgam umount --all || true) && amalgam verify");
+}

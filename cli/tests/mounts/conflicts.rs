@@ -77,6 +77,7 @@ fn a_commit_of_a_mount_reads_conflicts_back() {
         "cd ../ours && cp touched ../t && cat ../t > touched && echo more >> edited && \
          printf 'top\\nboth\\nend\\n' > resolved && printf 'top\\nnew\\nend\\n' > .new && mv .new saved",
     );
+    assert_eq!(conflicts(&scratch), "edited kept touched", "as the commit will store them");
     let before = scratch.run("cd ../ours && amalgam status 2>&1");
     let committed = scratch.run("cd ../ours && amalgam commit -m decided 2>&1");
     for told in [before, committed] {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::candidate::{MergeCandidate, WholeMove};
-use super::contents::{ContestedFile, FileVersion, Verdict};
+use super::contents::{ContestedFile, FileVersion, Verdict, WholeSide};
 use super::entry::{self, Contested, Merged, MergedAttributes, Three, same, settle};
 use super::layout::Layout;
 use super::side::{exchange, is_directory};
@@ -279,8 +279,11 @@ impl Applying<'_, '_> {
                 self.put_attributes(path, three)
             }
             Merged::Conflict(conflict) => {
-                self.put_conflict(path, conflict)?;
                 let is_unit = number.is_some_and(|number| self.candidates[number].unit.is_some());
+                if number.is_some() && !is_unit && self.take_side(path, three)? {
+                    return Ok(());
+                }
+                self.put_conflict(path, conflict)?;
                 if !is_unit {
                     self.conflict(path, kind_of(three), Vec::new(), true);
                 }
@@ -297,6 +300,32 @@ impl Applying<'_, '_> {
                 self.put_verdict(path, verdict, contested, three)
             }
         }
+    }
+
+    /// Puts the version of one side as a whole at a path whose contents cannot be merged, if a rule says so. Returns whether one did.
+    fn take_side(&mut self, path: &TreePath, three: &Three<Entry>) -> Result<bool> {
+        if !matches!(kind_of(three), ConflictKind::Removed | ConflictKind::Kinds) {
+            return Ok(false);
+        }
+        let Some(side) = self.merge.contents.side_without_contents(path) else { return Ok(false) };
+        let (entry, result, strategy) = match side {
+            WholeSide::Ours => (&three.ours, FileResult::Ours, "ours"),
+            WholeSide::Theirs => (&three.theirs, FileResult::Theirs, "theirs"),
+        };
+        match entry {
+            Some(entry) => {
+                let mtime = if side == WholeSide::Ours { entry.mtime } else { self.merge.options.time };
+                self.put_leaf(path, &Entry { mtime, ..entry::plain(entry) }, three)?;
+            }
+            None if self.tree.exists(path.as_bytes())? => {
+                self.tree.remove_all(path.as_bytes())?;
+                self.merge.report.changed += 1;
+            }
+            None => {}
+        }
+        let strategy = strategy.to_owned();
+        self.merge.report.files.push(FileMerged { path: path.clone(), strategy, result, remembered: None });
+        Ok(true)
     }
 
     fn ask(&self, path: &TreePath, contested: &Contested) -> Result<Verdict> {

@@ -18,6 +18,21 @@ const VERSION_BYTES_MAX: u64 = 1 << 30;
 pub trait MergeContents {
     /// Decides the result for one file.
     fn merge(&self, contested: &ContestedFile<'_>) -> Result<Verdict>;
+
+    /// Returns the side whose version is the result at a path where contents cannot be merged, because one side removed what the
+    /// other one changed, or because it is a file on one side and a symlink, for example, on the other. `None` makes a conflict.
+    fn side_without_contents(&self, _path: &TreePath) -> Option<WholeSide> {
+        None
+    }
+}
+
+/// The side that a rule takes as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeSide {
+    /// Our version, or our removal.
+    Ours,
+    /// Their version, or their removal.
+    Theirs,
 }
 
 /// Merges no contents: every contested file becomes a conflict.

@@ -65,10 +65,16 @@ pub(crate) struct ViewChanges {
 }
 
 impl Views {
-    /// Writes the current tree of a view to the store and pins it, without a snapshot.
+    /// Writes the current tree of a view to the store and pins it, without a snapshot. Files that show conflicts are conflicts in
+    /// it, as in the capture of a directory and as a commit would store them.
     pub(crate) fn hold_view(&self, id: u64) -> Result<HeldTree> {
         let locked = self.lock_view(id)?;
-        self.hold_live(&locked)
+        let tree = locked.live.view.fork();
+        let held = self.hold_pressed(&locked, &tree)?;
+        match self.conflicts_in(&tree)? {
+            Some(back) => self.hold_pressed(&locked, &back.tree),
+            None => Ok(held),
+        }
     }
 
     pub(super) fn hold_live(&self, locked: &LockedView) -> Result<HeldTree> {

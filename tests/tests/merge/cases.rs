@@ -1,7 +1,7 @@
 //! Every case of two trees, small.
 
-use amalgam_engine::merge::{ContestedFile, Verdict};
-use amalgam_engine::{Error, MergeContents, NoContents, Result, Store};
+use amalgam_engine::merge::{ContestedFile, Verdict, WholeSide};
+use amalgam_engine::{Error, MergeContents, NoContents, Result, Store, TreePath};
 
 use crate::kit::{self, BothAfterEachOther, clean, conflicts, merge, merged, tree};
 
@@ -292,6 +292,35 @@ fn contents_are_merged_by_whoever_knows_how() {
     let stat = came.tree.stat("a").expect("stat").expect("there");
     assert_eq!(stat.mtime, kit::MERGE_TIME);
     assert_ne!(came.tree.stat("b").expect("stat").expect("there").mtime, kit::MERGE_TIME);
+}
+
+struct Takes(WholeSide);
+
+impl MergeContents for Takes {
+    fn merge(&self, _contest: &ContestedFile<'_>) -> Result<Verdict> {
+        Ok(Verdict::Conflict { strategy: String::new() })
+    }
+
+    fn side_without_contents(&self, _path: &TreePath) -> Option<WholeSide> {
+        Some(self.0)
+    }
+}
+
+#[test]
+fn a_rule_for_one_side_decides_between_a_change_and_a_removal() {
+    let store = Store::in_memory();
+    let check = |texts: [&str; 3], ours: &str, theirs: &str| {
+        let roots = texts.map(|text| tree(&store, text));
+        for (side, expected, result) in [(WholeSide::Ours, ours, "ours"), (WholeSide::Theirs, theirs, "theirs")] {
+            let came = merged(&store, roots, &Takes(side)).expect("merged");
+            assert_eq!((came.text.as_str(), came.conflict_text().as_str()), (expected, ""), "{texts:?}");
+            let files = came.report.files.iter().map(|file| (file.path.to_string(), file.result.word()));
+            assert_eq!(files.collect::<Vec<_>>(), [("a".to_owned(), result)], "{texts:?}");
+        }
+    };
+    check(["a=1 b=1", "a=2 b=1", "b=1"], "a=2 b=1", "b=1");
+    check(["a=1 b=1", "b=1", "a=2 b=1"], "b=1", "a=2 b=1");
+    check(["a=1 b=1", "a=2 b=2", "b=1"], "a=2 b=2", "b=2");
 }
 
 struct Fails;
