@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use amalgam_engine::backend::{Family, Inspect, RowEdit};
 use amalgam_engine::conflict::{Exchange, conflicts, remember, replay};
-use amalgam_engine::object::{Conflict, Content, Entry, Node, Settled};
+use amalgam_engine::merge::merge_trees;
+use amalgam_engine::object::{Conflict, Content, Entry, EntryKind, Node, Settled};
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
 use amalgam_engine::workspace::{Taken, with_paths_of};
 use amalgam_engine::{
-    Commit, Error, OperationContext, RefMove, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions,
-    WorkingTree, repair, verify,
+    Commit, Error, MergeOptions, NoContents, OperationContext, RefMove, SnapshotId, Store, StoreOptions, Time,
+    TreePath, VerifyOptions, WorkingTree, repair, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_tests::harness::{name, over_all};
@@ -138,6 +139,33 @@ fn a_conflict_that_is_restored_by_its_path_is_whole() {
         let report = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(())).expect("a report");
         assert!(report.is_clean(), "{report:?}");
     }
+}
+
+#[test]
+fn a_conflict_that_a_merge_takes_over_a_hard_linked_file_has_one_name() {
+    let store = Store::in_memory();
+    let conflict = conflicts(&store, store.snapshot(conflicted(&store)).expect("read").root).expect("walked");
+    let conflict = conflict.into_iter().find(|placed| placed.path == path("file")).expect("it is there").conflict;
+    let mut tree = WorkingTree::new(&store);
+    tree.write("a", b"one file").expect("written");
+    let (base, _base) = tree.freeze().hold().expect("stored");
+    for link in ["b", "c"] {
+        tree.link("a", link).expect("linked");
+    }
+    let (ours, _ours) = tree.freeze().hold().expect("stored");
+    let mut exchange = Exchange::new(&store, base, &[]).expect("begun");
+    let entry = Entry::new(Node::Conflict(conflict), 0, Time::EPOCH);
+    exchange.set(&path("a"), Some(&entry)).expect("set");
+    let (_theirs, theirs) = exchange.finish().expect("put together");
+    let options = MergeOptions { time: Time::from_seconds(30, 0), ..MergeOptions::default() };
+    let merged = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options).expect("merged").tree;
+    let (root, _pin) = merged.freeze().hold().expect("stored");
+    let read = WorkingTree::open_root(&store, root).expect("opened");
+    let links = |at: &str| read.stat(at).expect("read").map(|stat| (stat.kind, stat.links));
+    assert_eq!(links("a"), Some((EntryKind::Conflict, 1)));
+    assert_eq!((links("b"), links("c")), (Some((EntryKind::File, 2)), Some((EntryKind::File, 2))));
+    let report = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(())).expect("a report");
+    assert!(report.is_clean(), "{report:?}");
 }
 
 #[test]

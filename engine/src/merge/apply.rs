@@ -279,8 +279,11 @@ impl Applying<'_, '_> {
                 self.put_attributes(path, three)
             }
             Merged::Conflict(conflict) => {
-                let is_unit = number.is_some_and(|number| self.candidates[number].unit.is_some());
-                if number.is_some() && !is_unit && self.take_side(path, three)? {
+                let candidate = number.map(|number| &self.candidates[number]);
+                let is_unit = candidate.is_some_and(|candidate| candidate.unit.is_some());
+                // Where the sides also disagree on the path, a person decides.
+                let is_in_place = candidate.is_some_and(|candidate| candidate.kind.is_none());
+                if is_in_place && !is_unit && self.take_side(path, three)? {
                     return Ok(());
                 }
                 self.put_conflict(path, conflict)?;
@@ -406,7 +409,12 @@ impl Applying<'_, '_> {
         };
         if let Some(group) = here.link() {
             let is_written = |written: &Entry| same(Some(written), Some(entry));
-            if self.merge.is_unlinked(three)? || self.written.get(&group).is_some_and(|written| !is_written(written)) {
+            // A conflict has one name.
+            let is_conflict = entry.kind() == EntryKind::Conflict;
+            if is_conflict
+                || self.merge.is_unlinked(three)?
+                || self.written.get(&group).is_some_and(|written| !is_written(written))
+            {
                 self.tree.put_entry(path, entry, entry.mtime)?;
                 self.merge.report.changed += 1;
                 return Ok(());
