@@ -18,6 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Delay before a collection that failed is tried again: it doubles with each failure.
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(60);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(6 * 3_600);
+
 impl Collections {
     /// Collects automatically until the process ends. `idle` returns the time since the last call. A failure is logged once, kept
     /// for the status, and retried with a growing delay.
