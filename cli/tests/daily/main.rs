@@ -1,9 +1,10 @@
 //! The daily path: edits, Git commands, commits, restores, undo and redo through the command, compared at each step with a plain
 //! copy of the files.
 //!
-//! `model.rs` is the expectation, written down: random sequences go through the command and through the model. `stories.rs` has
-//! stories on real repositories, `undo.rs` single promises.
+//! `model.rs` is the expectation, written down: random sequences go through the command and through the model. `forks.rs` has
+//! random sequences over several forks with merges, `stories.rs` stories on real repositories, `undo.rs` single promises.
 
+mod forks;
 mod model;
 #[path = "../command/scratch.rs"]
 mod scratch;

@@ -84,14 +84,21 @@ impl Model {
 }
 
 /// Random choices of a seed.
-struct Random(SplitMix64);
+pub struct Random(SplitMix64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    /// The choices of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
+    /// A number below a limit.
+    pub fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.0.below(limit as u64)).expect("below the limit")
     }
 
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+    /// One of these words.
+    pub fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
         of[self.below(of.len())]
     }
 }
@@ -277,11 +284,12 @@ impl Sequence<'_> {
 }
 
 /// How many sequences are played; more in a long run.
-fn sequences() -> u64 {
+pub fn sequences() -> u64 {
     std::env::var("AMALGAM_DAILY_SEQUENCES").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-fn first_seed() -> u64 {
+/// The seed of the first sequence; the others follow.
+pub fn first_seed() -> u64 {
     std::env::var("AMALGAM_DAILY_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
@@ -290,7 +298,7 @@ const ACTS: usize = 30;
 fn play(scratch: &Scratch, place: PathBuf, seed: u64) {
     let model = Model::new(Copy::of(&place).files);
     let told = vec![format!("seed {seed} (AMALGAM_DAILY_SEED)")];
-    let mut sequence = Sequence { scratch, place, model, random: Random(SplitMix64::new(seed)), told };
+    let mut sequence = Sequence { scratch, place, model, random: Random::new(seed), told };
     for _ in 0..ACTS {
         sequence.act();
     }

@@ -364,6 +364,47 @@ fn hard_links_are_whole_after_a_restore_of_paths_and_after_undo_beside_git() {
 }
 
 #[test]
+fn a_restored_name_of_a_hard_linked_file_leaves_its_other_names() {
+    let scratch = Scratch::new();
+    let project = scratch.project();
+    shell(&scratch, &project, "echo old >a && ln a b && ln a c && chmod 644 a");
+    shell(&scratch, &project, "amalgam init --workspace main");
+    let mut places = vec![project];
+    if can_mount() {
+        scratch.run("amalgam fork try --mount ../try --backend fuse");
+        places.push(scratch.path().join("try"));
+    }
+    for place in &places {
+        let modes = || shell(&scratch, place, "stat -c %a a b c").replace('\n', " ");
+        shell(&scratch, place, "chmod 600 a && amalgam restore @ -- a");
+        assert_eq!(modes(), "644 600 600 ", "{}", place.display());
+        shell(&scratch, place, "amalgam undo");
+        assert_eq!(modes(), "600 600 600 ", "{}", place.display());
+        shell(&scratch, place, "amalgam restore @ -- a b");
+        assert_eq!(modes(), "644 644 600 ", "{}", place.display());
+        shell(&scratch, place, "amalgam restore @ -- a b c");
+        assert_eq!(modes(), "644 644 644 ", "{}", place.display());
+        assert_eq!(shell(&scratch, place, "stat -c %h a b c"), "3\n3\n3\n", "{}", place.display());
+    }
+    scratch.run("cd / && (amalgam umount try || true) && amalgam verify --read-data");
+}
+
+#[test]
+fn a_merge_that_is_done_again_shows_the_same_names_on_its_markers() {
+    let scratch = Scratch::new();
+    let project = scratch.project();
+    shell(&scratch, &project, "echo base >a && amalgam init --workspace main && amalgam fork ben --dir ../ben");
+    shell(&scratch, &scratch.path().join("ben"), "echo theirs >a && amalgam commit");
+    shell(&scratch, &project, "echo mine >a && amalgam commit && (amalgam merge ben || true)");
+    let shown = shell(&scratch, &project, "cat a");
+    assert!(shown.contains("< main (ours)") && shown.contains("> ben (theirs)"), "{shown}");
+    // The process that showed the conflict knows its names.
+    shell(&scratch, &project, "amalgam undo && amalgam stop && amalgam redo");
+    assert_eq!(shell(&scratch, &project, "cat a"), shown);
+    scratch.run("amalgam verify");
+}
+
+#[test]
 fn forks_that_each_commit_with_git_merge_without_conflicts_in_git() {
     let scratch = Scratch::new();
     let project = scratch.project();

@@ -31,7 +31,8 @@ struct Donor {
 /// Which changed names can become the donor.
 #[derive(Clone, Copy)]
 enum Candidate {
-    /// A name that was in the group before.
+    /// A name that was in the group before. If the file has names that do not change with it, outside of the requested paths or
+    /// of the tree, the file stays theirs.
     Member,
     /// A file that had no other name.
     SingleFile,
@@ -60,9 +61,12 @@ fn find_donor(writer: &DeferredWriter<'_>, members: &[TreePath], changed: &Membe
             return Ok(Some(Donor { at, name, path: path.clone(), inode }));
         }
     }
+    let stays =
+        |pair: &EntryPair| pair.before.as_ref().and_then(Entry::link) == pair.after.as_ref().and_then(Entry::link);
+    let changed_names = u32::try_from(changed.values().filter(|pair| stays(pair)).count()).unwrap_or(u32::MAX);
     for kind in [Candidate::Member, Candidate::SingleFile] {
         for (path, pair) in changed {
-            if let Some(donor) = reuse_member(writer, path, pair, kind)? {
+            if let Some(donor) = reuse_member(writer, path, pair, kind, changed_names)? {
                 return Ok(Some(donor));
             }
         }
@@ -75,12 +79,13 @@ fn reuse_member(
     path: &TreePath,
     pair: &EntryPair,
     kind: Candidate,
+    changed_names: u32,
 ) -> Result<Option<Donor>> {
     let EntryPair { before: Some(before), after: Some(after) } = pair else { return Ok(None) };
-    let has_one_link = writer.cx.index.stamp(path).is_some_and(|known| known.links == 1);
+    let names = writer.cx.index.stamp(path).map(|known| known.links);
     let fits = match kind {
-        Candidate::Member => before.link() == after.link(),
-        Candidate::SingleFile => before.link().is_none() && has_one_link,
+        Candidate::Member => before.link() == after.link() && names == Some(changed_names),
+        Candidate::SingleFile => before.link().is_none() && names == Some(1),
     };
     if !fits || !pair.same_node() {
         return Ok(None);

@@ -9,7 +9,7 @@ use amalgam_engine::conflict::PlacedConflict;
 use amalgam_engine::merge::side_names;
 use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Bare, Entry, TreePath, Workspace, entry_at};
+use amalgam_engine::{Bare, Entry, SnapshotId, TreePath, entry_at};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::Content;
 use amalgam_proto::Reason;
@@ -21,13 +21,23 @@ use crate::error::{Error, Result};
 /// The most conflicts without a workspace for which one call searches all workspaces.
 const MISSES_MAX: usize = 16;
 
+/// How many of the newest operations are searched for heads that workspaces had.
+const OPERATIONS_MAX: u64 = 64;
+
+/// A workspace that has a conflict, and its head with it.
+#[derive(Clone, Debug)]
+struct Holder {
+    workspace: WorkspaceName,
+    head: SnapshotId,
+}
+
 /// Creates captions for one call. Rules are read once for each workspace.
 pub(crate) struct Captioner<'a> {
     conflicts: &'a Conflicts,
     rules: RefCell<HashMap<WorkspaceName, Option<Arc<Rules>>>>,
     /// The workspace of the last conflict, which most likely has the next one, too.
-    last: RefCell<Option<Workspace>>,
-    /// The number of conflicts that no workspace has.
+    last: RefCell<Option<Holder>>,
+    /// The number of conflicts that no workspace has or had.
     misses: Cell<usize>,
 }
 
@@ -38,19 +48,18 @@ impl Captioner<'_> {
         if let Some(known) = owners.get(&key) {
             return Ok(Some(known));
         }
-        let Some(workspace) = self.workspace_with(path, id)? else { return Ok(None) };
-        let head = workspace.head.expect("its head has the conflict");
-        let names = side_names(&conflicts.context.history, head, path, conflict)?;
-        let owner = Arc::new(Owner { workspace: workspace.name, names });
+        let Some(holder) = self.holder_of(path, id)? else { return Ok(None) };
+        let names = side_names(&conflicts.context.history, holder.head, path, conflict)?;
+        let owner = Arc::new(Owner { workspace: holder.workspace, names });
         owners.insert(key, &owner);
         Ok(Some(owner))
     }
 
-    /// Finds a workspace whose head has a conflict at a path.
-    fn workspace_with(&self, path: &TreePath, id: Bare) -> Result<Option<Workspace>> {
-        let mut found = self.last.borrow().clone();
-        if let Some(last) = found.take()
-            && self.conflicts.has_conflict(&last, path, id)?
+    /// Finds a workspace whose head has a conflict at a path, or had it lately: a merge that is about to be redone has none yet.
+    fn holder_of(&self, path: &TreePath, id: Bare) -> Result<Option<Holder>> {
+        let last = self.last.borrow().clone();
+        if let Some(last) = last
+            && self.conflicts.has_conflict(last.head, path, id)?
         {
             return Ok(Some(last));
         }
@@ -58,17 +67,42 @@ impl Captioner<'_> {
         if self.misses.get() >= MISSES_MAX {
             return Ok(None);
         }
+        let mut found = None;
         self.conflicts.context.each_workspace("", |workspace| {
-            if found.is_none() && self.conflicts.has_conflict(workspace, path, id)? {
-                found = Some(workspace.clone());
+            if let (None, Some(head)) = (&found, workspace.head)
+                && self.conflicts.has_conflict(head, path, id)?
+            {
+                found = Some(Holder { workspace: workspace.name.clone(), head });
             }
             Ok(())
         })?;
+        if found.is_none() {
+            found = self.past_holder_of(path, id)?;
+        }
         match &found {
-            Some(workspace) => *self.last.borrow_mut() = Some(workspace.clone()),
+            Some(holder) => *self.last.borrow_mut() = Some(holder.clone()),
             None => self.misses.set(self.misses.get() + 1),
         }
         Ok(found)
+    }
+
+    fn past_holder_of(&self, path: &TreePath, id: Bare) -> Result<Option<Holder>> {
+        let store = &self.conflicts.context.store;
+        // The first operations may be trimmed.
+        let first = store.first_operation()?.saturating_sub(1);
+        let from = store.last_operation()?.saturating_sub(OPERATIONS_MAX).max(first);
+        let operations = store.list_operations(from, usize::try_from(OPERATIONS_MAX).unwrap_or(usize::MAX))?;
+        for change in operations.iter().rev().flat_map(|operation| &operation.changes) {
+            let Ok(workspace) = WorkspaceName::of_reference(&change.name) else { continue };
+            let values = [&change.after, &change.before].into_iter().flatten();
+            for head in values.filter_map(|value| Some(SnapshotId::from_bytes(value.target?.hash))) {
+                // A snapshot of the past may be deleted.
+                if matches!(self.conflicts.has_conflict(head, path, id), Ok(true)) {
+                    return Ok(Some(Holder { workspace, head }));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the caption of a conflict. Parts that cannot be found are left out: a caption is only for people.
@@ -93,11 +127,10 @@ impl Conflicts {
         Captioner { conflicts: self, rules: RefCell::default(), last: RefCell::default(), misses: Cell::new(0) }
     }
 
-    /// Returns whether the head of a workspace has this conflict at a path.
-    fn has_conflict(&self, workspace: &Workspace, path: &TreePath, id: Bare) -> Result<bool> {
+    /// Returns whether a snapshot has this conflict at a path.
+    fn has_conflict(&self, snapshot: SnapshotId, path: &TreePath, id: Bare) -> Result<bool> {
         let store = &self.context.store;
-        let Some(head) = workspace.head else { return Ok(false) };
-        let root = store.snapshot(head).and_then(|snapshot| store.root(snapshot.root));
+        let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root));
         let entry = root.and_then(|root| entry_at(store, &root, path))?;
         Ok(matches!(entry, Some(Entry { node: Node::Conflict(there), .. }) if there.bare() == id))
     }
