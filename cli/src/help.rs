@@ -5,9 +5,10 @@ use std::ffi::OsString;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory as _, FromArgMatches as _};
+use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
 
-use crate::args::Arguments;
+use crate::args::{Arguments, Global};
+use crate::command::definition_of;
 use crate::error::CliError;
 use crate::text;
 
@@ -143,14 +144,29 @@ pub enum ParseAnswer {
 
 /// Reads a command line.
 pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
-    let plain = Arguments::command().try_get_matches_from(words.clone());
-    if let Ok(arguments) = plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+    if let Some(arguments) = parse_one(&words) {
         return Ok(arguments);
+    }
+    let plain = Arguments::command().try_get_matches_from(words.clone());
+    match plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        Ok(arguments) => return Ok(arguments),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            return Err(ParseAnswer::Text(error.render().to_string().trim_end().to_owned()));
+        }
+        Err(_) => {}
     }
     // Building the complete help is slower than parsing most command lines, so it is done only if needed.
     let mut command = command();
     let read = command.try_get_matches_from_mut(words);
     read.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &command))
+}
+
+/// Reads a valid command line that begins with the name of a command, by the definition of that command alone.
+fn parse_one(words: &[OsString]) -> Option<Arguments> {
+    let one = definition_of(words.get(1)?.to_str()?)?;
+    let root = Global::augment_args(Command::new("amalgam")).subcommand(one).disable_help_subcommand(true);
+    let matches = root.try_get_matches_from(words).ok()?;
+    Arguments::from_arg_matches(&matches).ok()
 }
 
 /// Returns whether a command line asks for JSON, without parsing it.
@@ -395,6 +411,26 @@ mod tests {
             let examples = after.split_once("Examples:").map(|(_, examples)| examples).unwrap_or_default();
             assert!(examples.contains(name), "`{name}` has no example");
         });
+    }
+
+    #[test]
+    fn a_command_that_is_defined_alone_takes_the_arguments_that_it_takes_beside_the_others() {
+        let arguments = |command: &Command| -> Vec<String> {
+            command.get_arguments().map(|argument| format!("{argument:?}")).collect()
+        };
+        for command in Arguments::command().get_subcommands() {
+            let name = command.get_name();
+            let alone = definition_of(name).unwrap_or_else(|| panic!("{name} is not defined alone"));
+            assert_eq!(arguments(&alone), arguments(command), "of {name}");
+            let below = |command: &Command| -> Vec<String> {
+                command.get_subcommands().map(|one| one.get_name().to_owned()).collect()
+            };
+            assert_eq!(below(&alone), below(command), "of {name}");
+        }
+        let words: Vec<OsString> = ["amalgam", "ws", "--json", "-C", "x"].map(OsString::from).into();
+        let arguments = parse_one(&words).expect("it is valid");
+        assert!(arguments.global.json && arguments.global.directory.is_some());
+        assert!(parse_one(&["amalgam", "ws", "--wrong"].map(OsString::from)).is_none());
     }
 
     #[test]
