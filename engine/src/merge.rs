@@ -37,7 +37,7 @@ pub use contents::{ContestedFile, FileVersion, MergeContents, NoContents, Verdic
 pub use moves::AdmitMove;
 pub use names::side_names;
 pub use octopus::{Clash, OctopusPlan, UnmergedSource, plan_octopus};
-pub use open_decisions::{DECIDED_KEY, OpenDecision, undecided_before};
+pub use open_decisions::{DECIDED_KEY, OpenDecision, undecided_after, undecided_before};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 pub use undecided::{ConflictSubject, Decision, Undecided};
 pub use workspaces::{AdmitSource, MergeDone, MergeHeads, MergeHow, MergeRequest};

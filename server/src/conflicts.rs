@@ -40,9 +40,12 @@ pub(crate) struct Faces {
     trees: Mutex<VecDeque<(RootId, Placed)>>,
     faced: Mutex<VecDeque<(Style, Arc<RenderedTree>)>>,
     /// The matters that merges before a snapshot left undecided, as their records list them.
-    matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenDecision>>)>>,
+    matters: Mutex<CachedMatters>,
     owners: owners::Owners,
 }
+
+/// The open matters in the history of snapshots, the last one looked up last.
+type CachedMatters = VecDeque<(SnapshotId, Arc<Vec<OpenDecision>>)>;
 
 /// The conflicts of the last capture of a directory.
 #[derive(Clone, Default)]

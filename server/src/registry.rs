@@ -49,6 +49,9 @@ pub(crate) struct Record {
     /// The tree of the snapshot, if that is known to have no conflict.
     #[serde(default, with = "hex_id", skip_serializing_if = "Option::is_none")]
     pub(crate) whole: Option<RootId>,
+    /// A snapshot of the workspace in whose history no merge left a matter open that no file shows.
+    #[serde(default, with = "hex_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) settled: Option<SnapshotId>,
     /// The watch of it that runs in the background, in every process that holds the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) background: Option<BackgroundWatch>,

@@ -407,6 +407,8 @@ fn what_both_moved_is_listed_until_it_is_decided() {
     assert_eq!(scratch.run("amalgam conflicts"), both);
     assert_eq!(scratch.run("amalgam conflicts list x"), "! x  moved twice: ours x, theirs y\n");
     assert!(said(&scratch, "amalgam conflicts list --exit-code > /dev/null; echo $?").ends_with("5\n"));
+    let told = said(&scratch, "amalgam status --exit-code; echo $?");
+    assert!(told.contains("2 conflicts") && told.ends_with("5\n"), "{told}");
     assert_eq!(scratch.run("amalgam conflicts show x --version theirs"), "words that can be known again\n");
     assert!(said(&scratch, "amalgam conflicts show x --version base").contains("has no version base"));
     // It is carried on, forked and committed over.
@@ -438,6 +440,7 @@ fn what_both_moved_is_listed_until_it_is_decided() {
     assert_eq!(scratch.run("ls; amalgam conflicts"), "n\nx\ny\nz\n! z  moved and removed: ours nowhere, theirs z\n");
     let told = said(&scratch, "amalgam conflicts resolve --all --ours; ls; amalgam conflicts; amalgam status");
     assert!(told.contains("none is left") && told.contains("\nn\nx\ny\nno conflicts\n"), "{told}");
+    assert!(said(&scratch, "amalgam status --exit-code; echo $?").ends_with("0\n"));
     // The fork is where it was, until somebody takes a name away there.
     assert_eq!(scratch.run("amalgam conflicts list --rev cat@"), both);
     scratch.run("amalgam checkout -q cat@ ../cat --workspace cat; rm ../cat/x");

@@ -405,6 +405,21 @@ fn a_merge_that_is_done_again_shows_the_same_names_on_its_markers() {
 }
 
 #[test]
+fn a_restored_version_of_a_conflict_is_a_resolution_for_status_too() {
+    let scratch = Scratch::new();
+    let project = scratch.project();
+    shell(&scratch, &project, "echo base >a && amalgam init --workspace main && amalgam fork ben --dir ../ben");
+    let ben = scratch.path().join("ben");
+    shell(&scratch, &ben, "rm a && amalgam commit");
+    shell(&scratch, &project, "echo mine >a && amalgam commit && (amalgam merge ben || true)");
+    // The conflict is shown by the bytes of one version, and that version is restored.
+    shell(&scratch, &project, "amalgam undo && amalgam redo && amalgam restore @~ -- a");
+    assert_eq!(shell(&scratch, &project, "amalgam conflicts --json"), "");
+    let status = shell(&scratch, &project, "amalgam status --exit-code || [ $? = 4 ]");
+    assert!(status.contains("M a") && !status.contains("conflict"), "{status}");
+}
+
+#[test]
 fn forks_that_each_commit_with_git_merge_without_conflicts_in_git() {
     let scratch = Scratch::new();
     let project = scratch.project();

@@ -7,6 +7,7 @@ use super::undecided::Undecided;
 use crate::error::Result;
 use crate::history::{History, LogOrder};
 use crate::id::SnapshotId;
+use crate::object::Snapshot;
 
 /// The metadata key of a snapshot that decides open conflicts.
 pub const DECIDED_KEY: &str = "decided";
@@ -39,14 +40,25 @@ pub fn undecided_before(history: &History, head: SnapshotId) -> Result<Vec<OpenD
     // In generation order, a snapshot that decides a conflict precedes the merge that left it.
     for entry in history.log(&[head], LogOrder::Generation)?.take(SNAPSHOTS_MAX) {
         let entry = entry?;
-        if let Some(ids) = entry.snapshot.metadata.get(DECIDED_KEY) {
-            decided.extend(ids.split_ascii_whitespace().map(str::to_owned));
-        }
-        let Some(text) = entry.snapshot.metadata.get(MERGE_RECORD_KEY) else { continue };
-        let undecided = MergeRecord::from_json(text).map(|record| record.undecided).unwrap_or_default();
-        let open = undecided.into_iter().enumerate();
-        let open = open.map(|(number, undecided)| OpenDecision { merge: entry.id, number, undecided });
-        found.extend(open.filter(|subject| !decided.contains(&subject.id())));
+        decided.extend(decided_by(&entry.snapshot).map(str::to_owned));
+        found.extend(opened_by(entry.id, &entry.snapshot).filter(|open| !decided.contains(&open.id())));
     }
     Ok(found)
+}
+
+/// Returns the same as [`undecided_before`] for a snapshot whose only parent has `before`, without a walk.
+pub fn undecided_after(before: &[OpenDecision], head: SnapshotId, snapshot: &Snapshot) -> Vec<OpenDecision> {
+    let decided: BTreeSet<_> = decided_by(snapshot).collect();
+    let open = opened_by(head, snapshot).chain(before.iter().cloned());
+    open.filter(|open| !decided.contains(open.id().as_str())).collect()
+}
+
+fn decided_by(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+    snapshot.metadata.get(DECIDED_KEY).into_iter().flat_map(|ids| ids.split_ascii_whitespace())
+}
+
+fn opened_by(merge: SnapshotId, snapshot: &Snapshot) -> impl Iterator<Item = OpenDecision> {
+    let record = snapshot.metadata.get(MERGE_RECORD_KEY).and_then(|text| MergeRecord::from_json(text));
+    let undecided = record.map(|record| record.undecided).unwrap_or_default();
+    undecided.into_iter().enumerate().map(move |(number, undecided)| OpenDecision { merge, number, undecided })
 }

@@ -3,21 +3,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use amalgam_engine::merge::{Attribute, ConflictSubject, Decision, OpenDecision, undecided_before};
+use amalgam_engine::merge::{Attribute, ConflictSubject, Decision, OpenDecision, undecided_after, undecided_before};
 use amalgam_engine::object::Owner;
 use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
-use super::Conflicts;
+use super::{CachedMatters, CapturedConflicts, Conflicts, PATHS_TOLD};
 use crate::error::{Error, Result};
 
-/// The most heads whose matters are cached.
-const HEADS_KEPT: usize = 16;
+/// The most heads whose matters are cached. Most heads have none.
+const HEADS_KEPT: usize = 1024;
+/// The most snapshots that are read to find a cached ancestor.
+const LATER_MAX: usize = 256;
 const OURS: &str = "ours";
 const THEIRS: &str = "theirs";
 /// The version that keeps both names of an entry that both sides moved.
 const UNION: &str = "union";
+
+fn keep_matters(matters: &mut CachedMatters, head: SnapshotId, found: Arc<Vec<OpenDecision>>) {
+    matters.push_back((head, found));
+    if matters.len() > HEADS_KEPT {
+        matters.pop_front();
+    }
+}
 
 impl Conflicts {
     /// Returns the matters that merges before a snapshot left undecided and that are still open in a tree made from it.
@@ -43,17 +52,67 @@ impl Conflicts {
         Ok(open)
     }
 
+    /// Returns the conflicts of a directory or a mount for its user: those in files, and the matters that no file shows. `root` is the
+    /// tree of its files, made from `head`.
+    pub(crate) fn summary(
+        &self,
+        seen: &CapturedConflicts,
+        head: Option<SnapshotId>,
+        root: RootId,
+    ) -> Result<v1::ConflictSummary> {
+        let mut summary = seen.message();
+        let matters = self.matters_of(head, root)?;
+        summary.count += matters.len() as u64;
+        let room = PATHS_TOLD.saturating_sub(summary.paths.len());
+        let paths = matters.iter().map(|matter| Bytes::copy_from_slice(matter.undecided.path.as_bytes()));
+        summary.paths.extend(paths.take(room));
+        Ok(summary)
+    }
+
+    /// Caches that the history of a snapshot has no open matter.
+    pub(crate) fn note_settled(&self, snapshot: SnapshotId) {
+        let mut matters = self.faces.matters.lock();
+        if !matters.iter().any(|(known, _)| *known == snapshot) {
+            keep_matters(&mut matters, snapshot, Arc::default());
+        }
+    }
+
+    /// Returns whether the history of a snapshot has no open matter, if that is cached.
+    pub(crate) fn is_settled(&self, snapshot: SnapshotId) -> bool {
+        let matters = self.faces.matters.lock();
+        matters.iter().any(|(known, open)| *known == snapshot && open.is_empty())
+    }
+
     fn recorded_matters(&self, head: SnapshotId) -> Result<Arc<Vec<OpenDecision>>> {
         let matters = &self.faces.matters;
-        if let Some((_, known)) = matters.lock().iter().find(|(known, _)| *known == head) {
-            return Ok(Arc::clone(known));
+        let cached = |head| {
+            let matters = matters.lock();
+            matters.iter().find(|(known, _)| *known == head).map(|(_, known)| Arc::clone(known))
+        };
+        if let Some(known) = cached(head) {
+            return Ok(known);
         }
-        let found = Arc::new(undecided_before(&self.context.history, head)?);
-        let mut matters = matters.lock();
-        matters.push_back((head, Arc::clone(&found)));
-        if matters.len() > HEADS_KEPT {
-            matters.pop_front();
+        // From a cached ancestor on, only the snapshots since then are read.
+        let mut later = Vec::new();
+        let mut at = head;
+        let mut found = loop {
+            if let Some(known) = cached(at) {
+                break known.to_vec();
+            }
+            match self.context.store.snapshot(at) {
+                Ok(snapshot) if snapshot.parents.len() == 1 && later.len() < LATER_MAX => {
+                    let parent = snapshot.parents[0];
+                    later.push((at, snapshot));
+                    at = parent;
+                }
+                _ => break undecided_before(&self.context.history, at)?,
+            }
+        };
+        for (id, snapshot) in later.iter().rev() {
+            found = undecided_after(&found, *id, snapshot);
         }
+        let found = Arc::new(found);
+        keep_matters(&mut matters.lock(), head, Arc::clone(&found));
         Ok(found)
     }
 

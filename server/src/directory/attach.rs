@@ -89,6 +89,7 @@ impl Directories {
             conflicts: String::new(),
             aim: None,
             whole: None,
+            settled: None,
             background: None,
             unwritten: Vec::new(),
             unlisted: 0,

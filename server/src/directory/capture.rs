@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use amalgam_conflicts::RenderedTree;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
@@ -312,6 +313,9 @@ impl Directories {
         warnings.extend(self.quota.check_quota(&locked.workspace, Some(captured.root))?);
         let tally = self.states.tally(self.context.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(locked, &mut captured, saying, act)?;
+        let conflicts = self.conflict_summary(locked, Some(snapshot), captured.root);
+        // The commit is made: a failure to read its history is no failure of it.
+        let conflicts = conflicts.unwrap_or_else(|_| locked.seen.message());
         warnings.extend(locked.save(&self.context));
         Ok(v1::CaptureResult {
             snapshot: Some(self.context.snapshot_message(snapshot, &Marks::default())?),
@@ -324,7 +328,7 @@ impl Directories {
             notices: captured.notices.iter().map(notice).collect(),
             workspace: Some(self.views.workspace_message(&locked.workspace)?),
             warnings,
-            conflicts: Some(locked.seen.message()),
+            conflicts: Some(conflicts),
             in_git: self.states.left_alone_by_undo(&locked.workspace, &tally)?,
         })
     }
@@ -338,11 +342,23 @@ impl Directories {
         progress: &Progress,
     ) -> Result<bool> {
         let Some(root) = self.context.head_root(head)? else { return Ok(false) };
-        if !self.is_index_of(locked, self.faced_in(locked, root)?.rendered)? {
+        let faced = self.faced_in(locked, root)?;
+        if !self.shows(locked, &faced)? {
             return Ok(false);
         }
         let changes = self.detect(locked, progress)?;
         Ok(changes.is_empty() && !changes.may_be_relinked)
+    }
+
+    /// Returns whether the directory had a tree's face at the last capture, and has it for this tree: a restored version of a
+    /// conflict can have the same bytes as the face of the conflict.
+    fn shows(&self, locked: &LockedDirectory, faced: &RenderedTree) -> Result<bool> {
+        if faced.paths().next().is_some()
+            && self.context.workspaces.find(&locked.workspace)?.is_some_and(|found| found.working.is_some())
+        {
+            return Ok(false);
+        }
+        self.is_index_of(locked, faced.rendered)
     }
 
     /// Compares a directory with its workspace's head. Stores nothing if the last capture equals the head.
@@ -356,7 +372,7 @@ impl Directories {
         let faced = head_root.map(|root| self.faced_in(&locked, root)).transpose()?;
         let mut changes = None;
         let is_known = match &faced {
-            Some(faced) => self.is_index_of(&locked, faced.rendered)?,
+            Some(faced) => self.shows(&locked, faced)?,
             None => false,
         };
         if let Some(faced) = faced.as_ref().filter(|_| is_known) {
@@ -370,15 +386,16 @@ impl Directories {
                 changes = Some(found);
             }
         }
-        let mut changes = match changes {
+        let (mut changes, root) = match changes {
             Some(found) if found.may_be_relinked => match self.compare(&mut locked, head_root, progress) {
                 // A capture needs space; without it the status leaves hard links out.
-                Err(failure) if failure.reason() == Reason::Full => found,
+                Err(failure) if failure.reason() == Reason::Full => (found, head_root),
                 compared => compared?,
             },
-            Some(found) => found,
+            Some(found) => (found, head_root),
             None => self.compare(&mut locked, head_root, progress)?,
         };
+        let conflicts = root.map(|root| self.conflict_summary(&mut locked, head, root)).transpose()?;
         let uncovered = still_there(&locked, &mut changes.deleted);
         for list in [&mut changes.added, &mut changes.deleted] {
             without_holders_of_git(list);
@@ -401,7 +418,7 @@ impl Directories {
                 .chain(locked.unlisted_warning())
                 .collect(),
             counts: Some(counts(&changes.counts)),
-            conflicts: Some(locked.seen.message()),
+            conflicts,
             uncovered: paths(uncovered),
             unwritten: locked.unwritten_messages(),
             renamed: changes.renamed.iter().map(renamed_message).collect(),
@@ -424,8 +441,13 @@ impl Directories {
         Ok(detect_changes(&self.context.store, &locked.host, index, &job)?)
     }
 
-    /// Compares a directory with a tree by a capture, because the index describes another tree.
-    fn compare(&self, locked: &mut LockedDirectory, head: Option<RootId>, progress: &Progress) -> Result<Changes> {
+    /// Compares a directory with a tree by a capture, because the index describes another tree. Returns the captured tree, too.
+    fn compare(
+        &self,
+        locked: &mut LockedDirectory,
+        head: Option<RootId>,
+        progress: &Progress,
+    ) -> Result<(Changes, Option<RootId>)> {
         let captured = self.capture(locked, progress)?;
         let mut changes = Changes { notices: captured.notices, counts: captured.counts, ..Changes::default() };
         let diff = diff_roots(&self.context.store, head, Some(captured.root), DiffOptions::default())?;
@@ -445,7 +467,7 @@ impl Directories {
             }
         }
         changes.renamed = self.states.renamed_files(head, Some(captured.root))?;
-        Ok(changes)
+        Ok((changes, Some(captured.root)))
     }
 }
 

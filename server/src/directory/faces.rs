@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use amalgam_conflicts::{KnownRendering, RenderedTree, read_back};
-use amalgam_engine::{RootId, TreePath};
+use amalgam_engine::{RootId, SnapshotId, TreePath};
 use amalgam_materializer::Captured;
+use amalgam_proto::v1;
 
 use super::{Directories, LockedDirectory};
 use crate::conflicts::{CapturedConflicts, Placed, style_of};
@@ -43,6 +44,23 @@ impl Directories {
             self.context.registry.put(locked.record.clone())?;
         }
         Ok(())
+    }
+
+    /// Returns the conflicts of the last capture for the user, with the matters that no file shows. `root` is the tree of the capture,
+    /// made from `head`.
+    pub(super) fn conflict_summary(
+        &self,
+        locked: &mut LockedDirectory,
+        head: Option<SnapshotId>,
+        root: RootId,
+    ) -> Result<v1::ConflictSummary> {
+        // A new process need not walk the whole history.
+        if let Some(settled) = locked.record.settled {
+            self.conflicts.note_settled(settled);
+        }
+        let summary = self.conflicts.summary(&locked.seen, head, root)?;
+        locked.record.settled = head.filter(|head| self.conflicts.is_settled(*head)).or(locked.record.settled);
+        Ok(summary)
     }
 
     fn candidates(&self, locked: &mut LockedDirectory) -> Result<Vec<Candidate>> {

@@ -212,7 +212,9 @@ impl Views {
             notices: Vec::new(),
             workspace: Some(self.workspace_message(&locked.workspace)?),
             warnings,
-            conflicts: conflicts.map(|conflicts| conflicts.message()),
+            conflicts: conflicts
+                .map(|conflicts| self.conflicts.summary(&conflicts, Some(snapshot), root))
+                .transpose()?,
             in_git: self.states.left_alone_by_undo(&locked.workspace, &tally)?,
         })
     }
@@ -456,11 +458,13 @@ impl Views {
         (status.modified, status.added, status.deleted) = (bytes(&modified), bytes(&added), bytes(&deleted));
         let renamed = self.states.renamed_files(self.context.head_root(head)?, held.root)?;
         status.renamed = renamed.iter().map(renamed_message).collect();
-        match self.conflicts_of_view(&locked.live.view.fork()) {
+        let root = held.root.or(self.context.head_root(head)?);
+        let found = self.conflicts_of_view(&locked.live.view.fork());
+        match found.and_then(|found| root.map(|root| self.conflicts.summary(&found, head, root)).transpose()) {
             Err(failure) if failure.reason() == Reason::Cancelled => return Err(failure),
             // Damage elsewhere in the tree, for example, must not hide the changes.
             Err(failure) => status.warnings.push(format!("the conflicts could not be counted: {failure}")),
-            Ok(conflicts) => status.conflicts = Some(conflicts.message()),
+            Ok(conflicts) => status.conflicts = conflicts,
         }
         Ok(status)
     }

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use amalgam_engine::conflict::{CONFLICTS_KEY, remember};
 use amalgam_engine::merge::{
-    ConflictSubject, ContestedFile, DECIDED_KEY, Decision, MERGE_RECORD_KEY, MergeRecord, MergeRequest, Verdict,
-    undecided_before,
+    ConflictSubject, ContestedFile, DECIDED_KEY, Decision, MERGE_RECORD_KEY, MergeRecord, MergeRequest, OpenDecision,
+    Verdict, undecided_after, undecided_before,
 };
 use amalgam_engine::object::{Conflict, Node, Owner};
 use amalgam_engine::queue::{
@@ -361,6 +361,10 @@ fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it
     assert_eq!((found.len(), &found[0].undecided.subject, found[0].merge), (1, &places, merge));
     // Later snapshots have it, and so has one that took this one in; a tree without one of the names is decided.
     house.write("main", "more=1");
+    let after = |before: &[OpenDecision], head| {
+        undecided_after(before, head, &house.workspaces.store().snapshot(head).expect("a snapshot"))
+    };
+    assert_eq!(after(&found, house.head()), found);
     house.fork("z", "other=1");
     for head in [house.head(), house.workspaces.get(&name("z")).expect("z").head.expect("a head")] {
         assert_eq!(undecided_before(&history, head).expect("a look"), found);
@@ -379,6 +383,8 @@ fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it
     change.even_unchanged = true;
     assert!(house.workspaces.commit(&name("main"), &mut tree, &change, &act(30)).expect("committed").is_new);
     assert_eq!(undecided_before(&history, house.head()).expect("a look"), []);
+    assert_eq!(after(&found, house.head()), []);
+    assert_eq!(after(&[], merge), found);
     house.workspaces.undo(&name("main"), &act(31)).expect("undone");
     assert_eq!(undecided_before(&history, house.head()).expect("a look"), found);
 }
