@@ -296,7 +296,7 @@ soak: ## the long tests: all of them, one after another
 	@$(call ready,soak)
 	cargo run --release --locked -p amalgam-tests --bin soak -- all
 
-daily: ## random sequences of edits, Git, undo, redo and restore against their model (SEQUENCES=10000)
+daily: ## random sequences of edits, Git, merges, undo, redo and restore against their model (SEQUENCES=10000)
 	@$(call ready,test)
 	AMALGAM_DAILY_SEQUENCES=$${SEQUENCES:-10000} cargo test --release --locked -p amalgam-cli --test daily random
 

@@ -11,6 +11,7 @@ use crate::args::{Arguments, Global};
 use crate::command::definition_of;
 use crate::error::CliError;
 use crate::text;
+use crate::version::LONG_VERSION;
 
 /// The commands, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 13] = [
@@ -147,13 +148,12 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ParseAnswer> {
     if let Some(arguments) = parse_one(&words) {
         return Ok(arguments);
     }
+    if let Some(text) = version_asked_for(&words) {
+        return Err(ParseAnswer::Text(text));
+    }
     let plain = Arguments::command().try_get_matches_from(words.clone());
-    match plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
-        Ok(arguments) => return Ok(arguments),
-        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            return Err(ParseAnswer::Text(error.render().to_string().trim_end().to_owned()));
-        }
-        Err(_) => {}
+    if let Ok(arguments) = plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        return Ok(arguments);
     }
     // Building the complete help is slower than parsing most command lines, so it is done only if needed.
     let mut command = command();
@@ -167,6 +167,15 @@ fn parse_one(words: &[OsString]) -> Option<Arguments> {
     let root = Global::augment_args(Command::new("amalgam")).subcommand(one).disable_help_subcommand(true);
     let matches = root.try_get_matches_from(words).ok()?;
     Arguments::from_arg_matches(&matches).ok()
+}
+
+/// Returns the version if a command line begins with the question for it.
+fn version_asked_for(words: &[OsString]) -> Option<String> {
+    match words.get(1)?.to_str()? {
+        "-V" => Some(format!("amalgam {}", env!("CARGO_PKG_VERSION"))),
+        "--version" => Some(format!("amalgam {LONG_VERSION}")),
+        _ => None,
+    }
 }
 
 /// Returns whether a command line asks for JSON, without parsing it.
@@ -431,6 +440,12 @@ mod tests {
         let arguments = parse_one(&words).expect("it is valid");
         assert!(arguments.global.json && arguments.global.directory.is_some());
         assert!(parse_one(&["amalgam", "ws", "--wrong"].map(OsString::from)).is_none());
+        for question in ["-V", "--version"] {
+            let words = ["amalgam", question].map(OsString::from);
+            let by_clap =
+                Arguments::command().try_get_matches_from(words.clone()).expect_err("the version").to_string();
+            assert_eq!(version_asked_for(&words).as_deref(), Some(by_clap.trim_end()));
+        }
     }
 
     #[test]

@@ -411,6 +411,11 @@ fn what_both_moved_is_listed_until_it_is_decided() {
     assert!(told.contains("2 conflicts") && told.ends_with("5\n"), "{told}");
     assert_eq!(scratch.run("amalgam conflicts show x --version theirs"), "words that can be known again\n");
     assert!(said(&scratch, "amalgam conflicts show x --version base").contains("has no version base"));
+    // An edit that is not committed decides it for `status`, too.
+    let told = said(&scratch, "mv x elsewhere; amalgam status --exit-code; echo $?; mv elsewhere x");
+    assert!(told.contains("1 conflict;") && told.ends_with("5\n"), "{told}");
+    let told = said(&scratch, "amalgam undo; amalgam redo");
+    assert!(told.contains("2 conflicts;"), "{told}");
     // It is carried on, forked and committed over.
     scratch.run("echo more > n; amalgam commit -q; amalgam fork -q cat");
     assert_eq!(scratch.run("amalgam conflicts list --rev cat@"), both);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use amalgam_engine::merge::{Attribute, ConflictSubject, Decision, OpenDecision, undecided_after, undecided_before};
 use amalgam_engine::object::Owner;
-use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
+use amalgam_engine::{Error as EngineError, RootId, SnapshotId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
@@ -69,6 +69,11 @@ impl Conflicts {
         Ok(summary)
     }
 
+    /// Returns whether merges before a snapshot left matters open, decided in the meantime by edits or not.
+    pub(crate) fn has_matters(&self, head: Option<SnapshotId>) -> Result<bool> {
+        Ok(head.map(|head| self.recorded_matters(head)).transpose()?.is_some_and(|matters| !matters.is_empty()))
+    }
+
     /// Caches that the history of a snapshot has no open matter.
     pub(crate) fn note_settled(&self, snapshot: SnapshotId) {
         let mut matters = self.faces.matters.lock();
@@ -93,6 +98,20 @@ impl Conflicts {
             return Ok(known);
         }
         // From a cached ancestor on, only the snapshots since then are read.
+        let is_settled = |mut at: SnapshotId| {
+            for _ in 0..LATER_MAX {
+                if let Some(known) = cached(at) {
+                    return known.is_empty();
+                }
+                match self.context.store.snapshot(at) {
+                    Ok(snapshot) if snapshot.parents.len() == 1 && undecided_after(&[], at, &snapshot).is_empty() => {
+                        at = snapshot.parents[0];
+                    }
+                    _ => return false,
+                }
+            }
+            false
+        };
         let mut later = Vec::new();
         let mut at = head;
         let mut found = loop {
@@ -104,9 +123,18 @@ impl Conflicts {
                     let parent = snapshot.parents[0];
                     later.push((at, snapshot));
                     at = parent;
+                    continue;
                 }
-                _ => break undecided_before(&self.context.history, at)?,
+                Ok(snapshot) if snapshot.parents.len() > 1 && snapshot.parents.iter().all(|one| is_settled(*one)) => {
+                    break undecided_after(&[], at, &snapshot);
+                }
+                _ => {}
             }
+            break match undecided_before(&self.context.history, at) {
+                // Its record was collected: the history ends here.
+                Err(EngineError::Absent { .. }) if at != head => Vec::new(),
+                found => found?,
+            };
         };
         for (id, snapshot) in later.iter().rev() {
             found = undecided_after(&found, *id, snapshot);

@@ -378,7 +378,9 @@ impl Directories {
         if let Some(faced) = faced.as_ref().filter(|_| is_known) {
             let found = self.detect(&mut locked, progress)?;
             // The meaning of an edit of a conflict, or of a path that could not be written, is known only after a capture.
-            if !touches(&found, faced.paths()) && !touches(&found, locked.unwritten_paths().iter()) {
+            // An edit may also decide what a merge left open.
+            let may_decide = || !found.is_empty() && self.conflicts.has_matters(head).unwrap_or(false);
+            if !touches(&found, faced.paths()) && !touches(&found, locked.unwritten_paths().iter()) && !may_decide() {
                 locked.seen = CapturedConflicts {
                     conflicts: self.conflicts.conflicts_of(faced.tree, None)?,
                     ..CapturedConflicts::default()
@@ -395,7 +397,17 @@ impl Directories {
             Some(found) => (found, head_root),
             None => self.compare(&mut locked, head_root, progress)?,
         };
-        let conflicts = root.map(|root| self.conflict_summary(&mut locked, head, root)).transpose()?;
+        let mut warnings: Vec<_> =
+            self.quota.room_warnings(&locked.workspace).into_iter().chain(locked.unlisted_warning()).collect();
+        let conflicts = match root.map(|root| self.conflict_summary(&mut locked, head, root)).transpose() {
+            Err(failure) if failure.reason() == Reason::Cancelled => return Err(failure),
+            // Damage in the history must not hide the changes.
+            Err(failure) => {
+                warnings.push(format!("the conflicts that no file shows could not be counted: {failure}"));
+                Some(locked.seen.message())
+            }
+            Ok(conflicts) => conflicts,
+        };
         let uncovered = still_there(&locked, &mut changes.deleted);
         for list in [&mut changes.added, &mut changes.deleted] {
             without_holders_of_git(list);
@@ -411,12 +423,7 @@ impl Directories {
             added: paths(changes.added),
             deleted: paths(changes.deleted),
             notices: changes.notices.iter().map(notice).collect(),
-            warnings: self
-                .quota
-                .room_warnings(&locked.workspace)
-                .into_iter()
-                .chain(locked.unlisted_warning())
-                .collect(),
+            warnings,
             counts: Some(counts(&changes.counts)),
             conflicts,
             uncovered: paths(uncovered),

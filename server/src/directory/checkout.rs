@@ -155,7 +155,7 @@ impl Directories {
             bytes: done.bytes,
             reflinked: done.reflinked,
             notices: done.notices.iter().map(notice).chain(wanted.notices()).collect(),
-            conflicts: Some(seen.message()),
+            conflicts: Some(self.conflicts.summary(&seen, Some(snapshot), root).unwrap_or_else(|_| seen.message())),
             linked: done.linked,
             ..v1::CheckoutResult::default()
         };

@@ -40,6 +40,8 @@ pub(crate) struct Brought {
     pub(super) bytes: u64,
     pub(crate) notices: Vec<Notice>,
     conflicts: CapturedConflicts,
+    /// The tree of the directory afterwards.
+    root: Option<RootId>,
 }
 
 impl Directories {
@@ -125,6 +127,7 @@ impl Directories {
             bytes: done.bytes,
             notices: done.notices,
             conflicts: locked.seen.clone(),
+            root: Some(captured.root),
         };
         Ok((brought, captured))
     }
@@ -244,6 +247,8 @@ impl Directories {
     }
 
     pub(super) fn restore_result(&self, brought: &Brought, head: Option<SnapshotId>) -> Result<v1::RestoreResult> {
+        let summary = brought.root.map(|root| self.conflicts.summary(&brought.conflicts, head, root));
+        let conflicts = summary.transpose().ok().flatten().unwrap_or_else(|| brought.conflicts.message());
         Ok(v1::RestoreResult {
             safety: None,
             snapshot: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
@@ -252,7 +257,7 @@ impl Directories {
             bytes: brought.bytes,
             notices: brought.notices.iter().map(notice).collect(),
             changed: brought.written + brought.removed > 0,
-            conflicts: Some(brought.conflicts.message()),
+            conflicts: Some(conflicts),
             left_alone: 0,
             warnings: Vec::new(),
         })

@@ -200,6 +200,10 @@ impl Views {
         let ViewCommit { snapshot, is_new, conflicts } = self.commit_view(&locked, &change, act)?;
         let root = self.context.store.snapshot(snapshot)?.root;
         let tally = self.states.tally(self.context.head_root(head)?, Some(root))?;
+        let conflicts = conflicts.unwrap_or_default();
+        // The commit is made: a failure to read its history is no failure of it.
+        let summary = self.conflicts.summary(&conflicts, Some(snapshot), root);
+        let conflicts = summary.unwrap_or_else(|_| conflicts.message());
         Ok(v1::CaptureResult {
             snapshot: Some(self.context.snapshot_message(snapshot, &Marks::default())?),
             changed: is_new,
@@ -212,9 +216,7 @@ impl Views {
             notices: Vec::new(),
             workspace: Some(self.workspace_message(&locked.workspace)?),
             warnings,
-            conflicts: conflicts
-                .map(|conflicts| self.conflicts.summary(&conflicts, Some(snapshot), root))
-                .transpose()?,
+            conflicts: Some(conflicts),
             in_git: self.states.left_alone_by_undo(&locked.workspace, &tally)?,
         })
     }
