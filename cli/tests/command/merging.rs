@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, can_mount};
 
 /// Two forks of a project, each with a directory beside it.
 pub(crate) fn forks(files: &str) -> Scratch {
@@ -450,6 +450,16 @@ fn what_both_moved_is_listed_until_it_is_decided() {
     assert_eq!(scratch.run("amalgam conflicts list --rev cat@"), both);
     scratch.run("amalgam checkout -q cat@ ../cat --workspace cat; rm ../cat/x");
     assert_eq!(scratch.run("cd ../cat; amalgam conflicts"), "! z  moved and removed: ours nowhere, theirs z\n");
+    let told = said(&scratch, "cd ../cat; amalgam status --exit-code; echo $?");
+    assert!(told.contains("1 conflict;") && told.ends_with("5\n"), "{told}");
+    let told = said(&scratch, "cd ../cat; rm z; amalgam status --exit-code; echo $?");
+    assert!(told.contains("D z") && told.ends_with("4\n"), "{told}");
+    if can_mount() {
+        scratch.run("cd ../cat; amalgam restore -q @; amalgam fork -q dee --backend fuse --mount ../dee");
+        scratch.run("amalgam umount -q dee; amalgam stop -q");
+        let told = said(&scratch, "amalgam mount -q dee ../dee; cd ../dee; echo 1 > new; amalgam commit");
+        assert!(told.contains("conflict"), "{told}");
+    }
 }
 
 #[test]
