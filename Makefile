@@ -19,10 +19,13 @@ typescript_sdk = { [[ node_modules/.package-lock.json -nt package-lock.json ]] |
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# A first build leaves out the libraries of the network and jemalloc. Where the whole program was built, it stays in its place.
 demo: ## a story with the real command, in a scratch directory
-	@$(call ready)
-	cargo build --locked -p amalgam-cli
-	scripts/demo "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+	@program="$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+	options=(--no-default-features --config scripts/first-build.toml)
+	if "$$program" --version 2>/dev/null | grep -qv "without network"; then options=(); fi
+	scripts/first-build "$${options[@]}"
+	scripts/demo "$$program"
 
 demo-server: ## the server's first ten minutes, by curl, in a scratch directory
 	@$(call ready)
@@ -50,6 +53,8 @@ test: ## build, then every test, doc tests and SDKs included; lists the skipped 
 	cargo build --workspace --locked
 	$(call title,test)
 	export AMALGAM_SKIPPED="$$PWD/target/skipped" AMALGAM_AGENT_BUILT=1
+	# Many tests wait for processes and timers most of their time.
+	export RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))}"
 	rm -f "$$AMALGAM_SKIPPED"
 	failed=0
 	cargo test --workspace --locked --no-fail-fast || failed=$$?
@@ -66,6 +71,7 @@ lint: ## formatting, clippy, docs, licences and sources
 	cargo fmt --all --check
 	$(call title,clippy)
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy -p amalgam-cli --no-default-features --locked -- -D warnings
 	$(call title,docs)
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --locked
 	$(call title,proto)

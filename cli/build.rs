@@ -14,7 +14,8 @@ fn main() {
     let commit = given.or_else(|| if is_debug_build() { None } else { commit_of_checkout() });
     let commit = commit.unwrap_or_else(|| "unknown commit".to_owned());
     let target = env::var("TARGET").unwrap_or_default();
-    println!("cargo:rustc-env=AMALGAM_BUILD={commit}, {} build, {target}", profile());
+    let network = if env::var_os("CARGO_FEATURE_NETWORK").is_some() { "" } else { " without network" };
+    println!("cargo:rustc-env=AMALGAM_BUILD={commit}, {} build{network}, {target}", profile());
 }
 
 fn is_debug_build() -> bool {

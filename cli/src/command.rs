@@ -1,5 +1,7 @@
 //! The commands, one file each: arguments and code.
 
+#[cfg(not(feature = "network"))]
+mod absent;
 mod attach;
 mod backend;
 mod backup;
@@ -36,11 +38,13 @@ mod hooks;
 mod import;
 mod init;
 mod isolated_command;
+#[cfg(feature = "network")]
 mod key;
 mod label;
 mod log;
 mod login;
 mod logs;
+#[cfg(feature = "network")]
 mod mcp;
 mod merge;
 mod mount;
@@ -69,16 +73,19 @@ mod sandbox;
 mod sandbox_calls;
 mod send;
 mod serve;
+#[cfg(feature = "network")]
 mod server_backup;
 mod shell;
 mod show;
 mod status;
+#[cfg(feature = "network")]
 mod store;
 mod supervise;
 mod umount;
 mod unexport;
 mod verify;
 mod watch;
+#[cfg(feature = "network")]
 mod webhook;
 mod work_folders;
 mod workspace_arg;
@@ -87,10 +94,15 @@ mod ws;
 
 pub use work_folders::{FolderLogs, REMOVE_ENDED, UncommittedChanges, clean_up};
 
+use std::env;
+
+use amalgam_proto::Reason;
 use clap::Subcommand;
 
 use crate::error::Outcome;
 use crate::session::Session;
+#[cfg(not(feature = "network"))]
+use absent::{key, mcp, server_backup, store, webhook};
 
 /// Defines the enum of all commands, and a function that builds a single one.
 macro_rules! commands {
@@ -236,6 +248,12 @@ impl Command {
             Self::RestoreBackup(restore) if restore.is_of_server() => Subject::Neither,
             Self::Backup(_) => here("backup", ON_SERVER),
             Self::RestoreBackup(_) => here("restore-backup", ON_SERVER),
+            Self::Logs(_) if has_server_option() => here("logs", ON_SERVER),
+            Self::Config(_) if has_server_option() => here("config", ON_SERVER),
+            Self::Doctor(_) if has_server_option() => here("doctor", ON_SERVER),
+            Self::Stop(_) if has_server_option() => here("stop", ON_SERVER),
+            Self::Key(_) if has_server_option() => here("key", ON_SERVER),
+            Self::Webhook(_) if has_server_option() => here("webhook", ON_SERVER),
             Self::Commit(_)
             | Self::Log(_)
             | Self::Diff(_)
@@ -305,7 +323,7 @@ impl Command {
         match self {
             Self::Init(init) => Box::pin(init.run(session)).await,
             Self::Status(status) => Box::pin(status.run(session)).await,
-            Self::Commit(commit) => Box::pin(commit.run(session)).await,
+            Self::Commit(commit) => name_w_option(Box::pin(commit.run(session)).await, session, "commit"),
             Self::Log(log) => Box::pin(log.run(session)).await,
             Self::Logs(logs) => Box::pin(logs.run(session)).await,
             Self::Diff(diff) => Box::pin(diff.run(session)).await,
@@ -314,9 +332,9 @@ impl Command {
             Self::Cat(cat) => Box::pin(cat.run(session)).await,
             Self::Grep(grep) => Box::pin(grep.run(session)).await,
             Self::Find(find) => Box::pin(find.run(session)).await,
-            Self::Restore(restore) => Box::pin(restore.run(session)).await,
-            Self::Undo(undo) => Box::pin(undo.run(session)).await,
-            Self::Redo(redo) => Box::pin(redo.run(session)).await,
+            Self::Restore(restore) => name_w_option(Box::pin(restore.run(session)).await, session, "restore"),
+            Self::Undo(undo) => name_w_option(Box::pin(undo.run(session)).await, session, "undo"),
+            Self::Redo(redo) => name_w_option(Box::pin(redo.run(session)).await, session, "redo"),
             Self::Op(op) => Box::pin(op.run(session)).await,
             Self::Fork(fork) => Box::pin(fork.run(session)).await,
             Self::Ws(ws) => Box::pin(ws.run(session)).await,
@@ -384,4 +402,20 @@ impl Command {
             }
         }
     }
+}
+
+/// Returns whether the command line has the option `--server`. AMALGAM_SERVER and a current context
+/// do not count: commands about the store of this machine must work beside them.
+fn has_server_option() -> bool {
+    let is_option =
+        |word: &str| word == "--server" || word.strip_prefix("--server=").is_some_and(|name| !name.is_empty());
+    env::args_os().take_while(|word| word != "--").any(|word| word.to_str().is_some_and(is_option))
+}
+
+/// Names the option `-w` in the error of a command that found no directory because it works on a server.
+fn name_w_option(outcome: Outcome, session: &Session, name: &str) -> Outcome {
+    outcome.map_err(|error| match session.server().is_some() && error.is(Reason::NoDirectory) {
+        true => error.hint(format!("name a workspace, as in `amalgam {name} -w NAME`")),
+        false => error,
+    })
 }

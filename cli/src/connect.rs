@@ -30,7 +30,7 @@ use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
-use amalgam_server::{Clocks, Home, Service, Settings, SettingsSource, api, serve};
+use amalgam_server::{Clocks, Home, HostFeatures, Service, ServiceOptions, Settings, SettingsSource, api, serve};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -293,7 +293,7 @@ pub async fn connect_socket(socket: &Path, actor: &str) -> Option<Client> {
 /// Opens the store in a home in this process, with the settings in another directory. The store closes with the client.
 pub async fn in_process_client(home: &Path, settings: &Path, actor: &str) -> Result<Client, CliError> {
     let runtime = runtime_directory().map_err(|error| CliError::machine("the runtime directory", &error))?;
-    let service = open_project(&Home::new(home), settings, &runtime).map_err(Failure::from)?;
+    let service = open_project(&Home::new(home), settings, &runtime, HostFeatures::Enabled).map_err(Failure::from)?;
     let channel = serve::in_process(service).await;
     let channel = channel.map_err(|error| CliError::machine(home.display(), &io::Error::other(error)))?;
     Ok(Client::local(&channel, actor))
@@ -434,13 +434,17 @@ pub const EXIT_FULL: i32 = 13;
 
 /// Opens a store in this process.
 pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
-    Ok(open_project(home, home.path(), runtime)?)
+    Ok(open_project(home, home.path(), runtime, HostFeatures::Enabled)?)
 }
 
 /// Opens a store in this process, with the settings in another directory.
-pub fn open_project(home: &Home, settings: &Path, runtime: &Path) -> amalgam_server::error::Result<Service> {
-    let ours = amalgam_server::identity_of(runtime)?;
-    let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], settings_in(settings))?;
+pub fn open_project(
+    home: &Home,
+    settings: &Path,
+    runtime: &Path,
+    host: HostFeatures,
+) -> amalgam_server::error::Result<Service> {
+    let service = Service::open_with(home, service_options(settings, runtime, host)?)?;
     service.set_utc_offset(utc_offset);
     Ok(service)
 }
@@ -452,12 +456,20 @@ pub fn open_shared(
     home: &Home,
     settings: &Path,
     runtime: &Path,
+    host: HostFeatures,
 ) -> amalgam_server::error::Result<Service> {
-    let ours = amalgam_server::identity_of(runtime)?;
-    let (clocks, settings) = (Clocks { wall: now, uptime }, settings_in(settings));
-    let service = Service::open_shared(store, live_trees, home, clocks, &[ours], settings)?;
+    let service = Service::open_shared(store, live_trees, home, service_options(settings, runtime, host)?)?;
     service.set_utc_offset(utc_offset);
     Ok(service)
+}
+
+fn service_options(
+    settings: &Path,
+    runtime: &Path,
+    host: HostFeatures,
+) -> amalgam_server::error::Result<ServiceOptions> {
+    let ours = vec![amalgam_server::identity_of(runtime)?];
+    Ok(ServiceOptions { clocks: Clocks { wall: now, uptime }, ours, settings: settings_in(settings), host })
 }
 
 /// Returns the source of the settings in a directory.
@@ -538,6 +550,11 @@ pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
     let home = home.canonicalize().or_else(|_| std::path::absolute(home))?;
     let id = amalgam_engine::ChunkId::of(std::os::unix::ffi::OsStrExt::as_bytes(home.as_os_str()));
     Ok(runtime_directory()?.join(format!("{}.sock", &id.to_string()[..16])))
+}
+
+/// Returns the REST socket that belongs to a gRPC socket.
+pub fn rest_socket(socket: &Path) -> PathBuf {
+    socket.with_extension("rest")
 }
 
 fn fault(action: &str, error: &dyn std::fmt::Display) -> ConnectError {

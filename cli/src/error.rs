@@ -40,6 +40,13 @@ impl CliError {
         Self::new(Exit::ERROR, "REFUSED", message)
     }
 
+    /// Creates the error for a part of the command line that needs the feature `network`, in a program that was built without it.
+    pub fn without_network(what: &str) -> Self {
+        let message = format!("`{what}` is not in this program, which was built without network");
+        Self::new(Exit::ERROR, "UNSUPPORTED", message)
+            .hint("`make install` installs the whole program; `cargo build -p amalgam-cli` builds it for a trial")
+    }
+
     /// Creates the error for a failure of the operating system; `what` is the path or the action.
     pub fn machine(what: impl fmt::Display, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::StorageFull { Exit::FULL } else { Exit::ERROR };
@@ -87,6 +94,9 @@ impl CliError {
 const CLOSED: &str = "OUTPUT_CLOSED";
 /// The message for a broken connection to the background process.
 const DIED: &str = "the background process died";
+/// Start of the server's message about a call without a key. The rest names headers, which users of
+/// the command do not set.
+const KEY_MISSING: &str = "this server needs an API key";
 /// Start of the server's message about a panic.
 const BUG: &str = "a bug in the server";
 
@@ -127,7 +137,11 @@ impl From<Status> for CliError {
 
 impl From<Failure> for CliError {
     fn from(failure: Failure) -> Self {
-        let error = Self::new(Exit::of_reason(failure.reason), failure.reason.word(), failure.message);
+        let message = match failure.message.starts_with(KEY_MISSING) {
+            true => KEY_MISSING.to_owned(),
+            false => failure.message,
+        };
+        let error = Self::new(Exit::of_reason(failure.reason), failure.reason.word(), message);
         match hint_of(failure.reason) {
             Some(hint) if !error.message.contains("amalgam ") => error.hint(hint),
             _ => error,
@@ -172,6 +186,13 @@ mod tests {
     fn what_the_message_says_already_is_not_said_twice() {
         let error = CliError::from(Failure::new(Reason::NoDirectory, "none here; try amalgam init").into_status());
         assert_eq!(error.to_string(), "none here; try amalgam init");
+    }
+
+    #[test]
+    fn a_missing_key_gets_the_hint_of_an_invalid_one() {
+        let message = "this server needs an API key: send `X-API-Key: KEY`; `amalgam key create` makes one";
+        let error = CliError::from(Failure::new(Reason::Unauthenticated, message).into_status());
+        assert_eq!(error.to_string(), "this server needs an API key; `amalgam login URL` stores a key");
     }
 
     #[test]

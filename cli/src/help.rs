@@ -178,11 +178,6 @@ fn version_asked_for(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Returns whether a command line asks for JSON, without parsing it.
-pub fn wants_json(words: &[OsString]) -> bool {
-    words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
-}
-
 /// Returns whether a command line names a store, without parsing it. A store that the environment names does not count.
 pub fn names_store(words: &[OsString]) -> bool {
     let is_option =

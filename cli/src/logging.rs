@@ -6,10 +6,14 @@
 
 mod repeats;
 mod rotation;
+#[cfg(feature = "network")]
+mod server_log;
 mod tail;
+#[cfg(feature = "network")]
 mod traces;
 
 pub use tail::last_lines;
+#[cfg(feature = "network")]
 pub use traces::Traces;
 
 use std::io;
@@ -17,10 +21,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tracing::level_filters::LevelFilter;
-use tracing::{Level, Metadata, Subscriber, warn};
-use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
+use tracing::warn;
+use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{fmt, registry};
 
 use repeats::{RepeatLimit, is_ours};
@@ -66,28 +69,6 @@ impl LogOptions {
         Ok(())
     }
 
-    /// Starts logging JSON lines to standard error, for a server in the foreground. With `traces`, all spans also go to a
-    /// collector, independently of the filter of the log.
-    pub fn log_server(&self, traces: Option<&Traces>) {
-        let ours = filter_fn(|metadata| is_ours(metadata.target()));
-        let (filter, problem) = parse(self.filter.as_deref());
-        let _ = match traces {
-            None => {
-                let layers = registry().with(filter).with(json_lines().with_filter(ours));
-                tracing::subscriber::set_global_default(layers)
-            }
-            Some(traces) => {
-                let is_sent = |metadata: &Metadata<'_>| {
-                    metadata.is_span() && is_ours(metadata.target()) && *metadata.level() <= Level::INFO
-                };
-                let layers = registry().with(traces.layer().with_filter(filter_fn(is_sent)));
-                let layers = layers.with(json_lines().with_filter(filter.and(ours)));
-                tracing::subscriber::set_global_default(layers)
-            }
-        };
-        problem.iter().for_each(|problem| warn!("{problem}"));
-    }
-
     /// Starts logging to standard error, if [`VARIABLE`] is set.
     pub fn log_to_stderr(&self) {
         if self.filter.is_none() {
@@ -99,11 +80,6 @@ impl LogOptions {
         let _ = tracing::subscriber::set_global_default(registry().with(filter).with(layer));
         problem.iter().for_each(|problem| warn!("{problem}"));
     }
-}
-
-/// Returns a layer that writes JSON lines to standard error.
-fn json_lines<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
-    fmt::layer().json().flatten_event(true).with_writer(io::stderr)
 }
 
 /// Parses a log filter. For an invalid text, returns the default filter and a message about the problem.

@@ -9,6 +9,7 @@ mod pager;
 pub mod progress;
 pub mod style;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -56,6 +57,11 @@ pub struct Output {
     is_terminal: bool,
     sink: BufWriter<Box<dyn Write>>,
     pager: Option<Pager>,
+}
+
+/// Returns whether a command line asks for JSON, without parsing it.
+pub fn wants_json(words: &[OsString]) -> bool {
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
 impl Output {

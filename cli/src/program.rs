@@ -1,44 +1,4 @@
-//! The `amalgam` command. A client of the API, nothing more: for everything that it shows or changes, it calls the process
-//! that holds the store.
-//!
-//! It reads and writes no file of a store except `config.toml`, the definitions and states of remotes, and the log, and compares no
-//! trees.
-#![allow(
-    rustdoc::broken_intra_doc_links,
-    reason = "a comment on an argument is its help, where brackets say the default"
-)]
-
-mod args;
-mod attached;
-mod cloning;
-mod command;
-mod config;
-mod connect;
-mod contexts;
-mod edge;
-mod environment;
-mod error;
-mod exit;
-mod help;
-mod hooks;
-mod json_file;
-mod logging;
-mod mcp;
-mod namespace;
-mod output;
-mod prompt;
-mod raw_mode;
-mod remote;
-mod secrets;
-mod serve;
-mod serve_network;
-mod serve_rest;
-mod serve_settings;
-mod session;
-mod store_copy;
-mod text;
-mod trust;
-mod version;
+//! The course of one run: reads the command line, opens a session, runs the command until it ends or is interrupted.
 
 use std::env;
 use std::io;
@@ -51,32 +11,29 @@ use rustix::process::Signal;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-use args::{Arguments, Global};
-use attached::StartDirectory;
-use command::{Command, FolderLogs, REMOVE_ENDED, Subject, UncommittedChanges, clean_up};
-use config::Config;
-use connect::ConnectOptions;
-use contexts::Contexts;
-use error::{CliError, Outcome};
-use exit::Exit;
-use help::ParseAnswer;
-use logging::LogOptions;
-use output::{Color, Output, OutputOptions};
-use remote::Server;
-use session::Session;
-
-/// jemalloc returns free pages anywhere to the kernel. The C library's allocator returns only those at the ends of its arenas, so
-/// the process would keep the memory of a large mount.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+use crate::args::{Arguments, Global};
+use crate::attached::{self, StartDirectory};
+use crate::command::{Command, FolderLogs, REMOVE_ENDED, Subject, UncommittedChanges, clean_up};
+use crate::config::Config;
+use crate::connect::ConnectOptions;
+use crate::contexts::Contexts;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::help::{self, ParseAnswer};
+use crate::logging::{self, LogOptions};
+use crate::output::{self, Color, Output, OutputOptions};
+use crate::remote::Server;
+use crate::session::Session;
+use crate::trust;
 
 /// Time for the store's threads to end when they run in this process.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn main() -> ExitCode {
+/// Runs the program with the words of its command line.
+pub fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().collect();
     let is_store_named = help::names_store(&words);
-    let bare = OutputOptions { json: help::wants_json(&words), ..OutputOptions::default() };
+    let bare = OutputOptions { json: output::wants_json(&words), ..OutputOptions::default() };
     let arguments = match help::parse(words) {
         Ok(arguments) => arguments,
         Err(answer) => return ExitCode::from(print_answer(answer, bare).0),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -162,21 +162,30 @@ impl Server {
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .tcp_nodelay(true);
         if url.is_tls {
-            endpoint = endpoint.tls_config(self.tls()?).map_err(failed)?;
+            endpoint = self.with_tls(endpoint)?;
         }
         endpoint.connect().await.map_err(failed)
     }
 
-    fn tls(&self) -> Result<ClientTlsConfig, CliError> {
+    #[cfg(not(feature = "network"))]
+    fn with_tls(&self, _: Endpoint) -> Result<Endpoint, CliError> {
+        Err(CliError::without_network("--server https://HOST"))
+    }
+
+    #[cfg(feature = "network")]
+    fn with_tls(&self, endpoint: Endpoint) -> Result<Endpoint, CliError> {
+        use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
         let read = |path: &PathBuf| std::fs::read(path).map_err(|error| CliError::machine(path.display(), &error));
         let tls = match &self.authorities {
             Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(path)?)),
             None => ClientTlsConfig::new().with_native_roots(),
         };
-        match &self.client {
-            Some(client) => Ok(tls.identity(Identity::from_pem(read(&client.certificate)?, read(&client.key)?))),
-            None => Ok(tls),
-        }
+        let tls = match &self.client {
+            Some(client) => tls.identity(Identity::from_pem(read(&client.certificate)?, read(&client.key)?)),
+            None => tls,
+        };
+        endpoint.tls_config(tls).map_err(|error| unreachable(&self.url, &error))
     }
 }
 
@@ -192,8 +201,12 @@ fn unreachable(url: &ServerUrl, error: &tonic::transport::Error) -> CliError {
         cause = found.source();
     }
     let why = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
+    // rustls reports the plain HTTP answer of a server without TLS in these words.
+    let is_plain_http = url.is_tls && why.contains("InvalidContentType");
+    let why = if is_plain_http { "the server does not speak TLS".to_owned() } else { why };
     let error = CliError::new(Exit::ERROR, "UNAVAILABLE", format!("{url} cannot be reached: {why}"));
     match why.contains("certificate") {
+        _ if is_plain_http => error.hint(format!("try {}", url.to_string().replacen("https://", "http://", 1))),
         true => error.hint("`amalgam login --ca FILE` names the authority of its certificate"),
         false => error.hint("is `amalgam serve` running there?"),
     }

@@ -8,20 +8,18 @@ use amalgam_proto::{Failure, Reason};
 use amalgam_server::{Home, NfsListen, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::allocator::return_memory_in_background;
 use crate::connect::{EXIT_BUSY, EXIT_FULL, make_home, open, runtime_directory, socket_path};
 use crate::edge::SyncWorker;
 use crate::logging::{LogOptions, LogOwner};
-use crate::serve_network::{CATALOG, sandbox_options};
-use crate::serve_rest::RestListener;
+use crate::network::RestListener;
 
 /// Opens the store and serves its socket, by default [`socket_path`], until it has been idle for `idle` or is asked to stop.
 /// Returns the exit code.
 pub fn run(home: &Home, socket: Option<PathBuf>, idle: Duration, nfs: Option<NfsListen>, log: &LogOptions) -> i32 {
     // A new session, so that Ctrl-C and hang-ups of the terminal do not reach this process.
     let _ = rustix::process::setsid();
-    // Without the background thread, jemalloc returns free memory to the kernel only while other threads allocate. A failure is
-    // harmless.
-    let _ = tikv_jemalloc_ctl::background_thread::write(true);
+    return_memory_in_background();
     if let Err(error) = make_home(home).and_then(|()| log.log_to_file(&home.log_path(), LogOwner::Background)) {
         print_error(&format!("the log cannot be written: {error}"));
     }
@@ -65,8 +63,7 @@ fn serve_store(home: &Home, socket: &Path, idle: Duration, nfs: Option<NfsListen
             }
         };
         let calls = serve::Calls::new();
-        let sandboxes = sandbox_options(None, home).ok();
-        let rest = RestListener::start(&service, &calls, home.path().join(CATALOG), socket, sandboxes)?;
+        let rest = RestListener::of_store(&service, &calls, home, socket)?;
         let worker = SyncWorker::start(&service, &calls, home.path());
         let served = serve::serve_unix_counted(service, calls, socket, idle, ended).await;
         worker.end().await;

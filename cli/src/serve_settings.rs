@@ -8,7 +8,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use amalgam_gateway::RatePreset;
 use clap::Args;
 use toml_edit::{DocumentMut, Item, Value};
 
@@ -93,7 +92,7 @@ pub const KEYS: [ServerSetting; 32] = [
         "sandbox-runtimes",
         "AMALGAM_SANDBOX_RUNTIMES",
         "local",
-        "runtimes of sandboxes: `local`, `docker`, or both, separated by commas; the first one that has the template is used",
+        "runtimes of sandboxes: `local`, `docker`, or both, separated by commas; the first one that has the template is used; `none` for a server without sandboxes",
     ),
     setting("docker-host", "DOCKER_HOST", "unix:///var/run/docker.sock", "Unix socket of the Docker engine"),
     setting("docker-network", "DOCKER_NETWORK", "none", "network of containers that ask for `bridge`"),
@@ -199,8 +198,8 @@ pub struct ServerArgs {
     /// Check the certificates of webhook receivers with these authorities, as PEM [env: AMALGAM_WEBHOOK_CA]
     #[arg(long, value_name = "FILE")]
     webhook_ca: Option<String>,
-    /// Runtimes of sandboxes, local or docker; repeatable, the first one that has the template is used [env:
-    /// AMALGAM_SANDBOX_RUNTIMES]
+    /// Runtimes of sandboxes, local or docker; repeatable, the first one that has the template is used; none for a server
+    /// without sandboxes [env: AMALGAM_SANDBOX_RUNTIMES]
     #[arg(long, value_name = "RUNTIME")]
     sandbox_runtimes: Vec<String>,
     /// The Unix socket of the Docker engine [env: DOCKER_HOST] [default: unix:///var/run/docker.sock]
@@ -332,7 +331,7 @@ impl ServerSettings {
         Self::resolve(args, set, file)
     }
 
-    fn resolve(
+    pub fn resolve(
         args: &ServerArgs,
         variable: impl Fn(&str) -> Option<String>,
         file: Option<(PathBuf, String)>,
@@ -383,7 +382,7 @@ impl ServerSettings {
     }
 
     /// Parses a setting, or returns `None` if it is not set. The error names the setting and its source.
-    fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, CliError> {
+    pub fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, CliError> {
         let (value, source) = self.find(name);
         let wrong = |why: String| CliError::usage(format!("{name} ({source}): {why}"));
         value.map(|value| parse(value).map_err(wrong)).transpose()
@@ -450,19 +449,6 @@ impl ServerSettings {
     pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, CliError> {
         let words = |text: &str| text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(&parse).collect();
         Ok(self.parsed(name, words)?.unwrap_or_default())
-    }
-
-    /// Returns the rate limits of a key, in calls per minute.
-    pub fn rates(&self) -> Result<RatePreset, CliError> {
-        let rates = self.parsed("rate", |text| match text {
-            "default" => Ok(RatePreset::DEFAULT),
-            "strict" => Ok(RatePreset::STRICT),
-            number => {
-                let number = number.parse().map_err(|_| "write `default`, `strict` or a number above 0".to_owned())?;
-                Ok(RatePreset::uniform(number))
-            }
-        })?;
-        Ok(rates.unwrap_or(RatePreset::DEFAULT))
     }
 
     /// Fails if a setting is set without another one that it needs.
@@ -566,9 +552,9 @@ mod tests {
     #[test]
     fn a_wrong_value_names_its_setting_and_its_source() {
         let settings =
-            resolve(&ServerArgs::default(), &[("AMALGAM_RATE", "fast")], "listen = 'here'").expect("settings");
-        let error = settings.rates().expect_err("no rate").to_string();
-        assert!(error.contains("rate (environment AMALGAM_RATE)"), "{error}");
+            resolve(&ServerArgs::default(), &[("AMALGAM_MAX_SANDBOXES", "many")], "listen = 'here'").expect("settings");
+        let error = settings.number("max-sandboxes", 1..=9).expect_err("no number").to_string();
+        assert!(error.contains("max-sandboxes (environment AMALGAM_MAX_SANDBOXES)"), "{error}");
         let error = settings.listen().expect_err("no address").to_string();
         assert!(error.contains("listen (file s.toml)"), "{error}");
         let error = resolve(&ServerArgs::default(), &[], "port = 1").expect_err("unknown").to_string();

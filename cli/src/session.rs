@@ -15,12 +15,11 @@ use tonic::codegen::Bytes;
 
 use crate::attached::{AttachedDirectory, StartDirectory, resolve_path};
 use crate::config::Config;
-use crate::connect::{Client, ConnectOptions, connect, connect_server, connect_socket, running};
+use crate::connect::{Client, ConnectOptions, connect, connect_server, connect_socket, rest_socket, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
 use crate::remote::Server;
-use crate::serve_rest::rest_socket;
 use crate::text;
 
 /// The session of a command.
@@ -223,8 +222,16 @@ impl Session {
             let message = "sandboxes outlive a command, so they need the background process";
             return Err(CliError::usage(message).hint("leave --in-process out"));
         }
+        if !cfg!(feature = "network") {
+            return Err(CliError::without_network("sandbox"));
+        }
         // Starts the process if it does not run.
         self.client().await?;
+        self.rest_client().await
+    }
+
+    /// Connects to the REST socket of the background process of the store, which runs.
+    pub async fn rest_client(&self) -> Result<Client, CliError> {
         let socket = Home::new(self.home()).listening_at();
         let found = match socket {
             Some(socket) => connect_socket(&rest_socket(&socket), &self.connect.actor).await,
@@ -232,7 +239,8 @@ impl Session {
         };
         found.ok_or_else(|| {
             let message = "the background process does not answer on its socket for REST";
-            CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam logs` may say why")
+            CliError::new(Exit::ERROR, "UNAVAILABLE", message)
+                .hint("`amalgam logs` may say why; `amalgam stop` ends one that a program without network started")
         })
     }
 

@@ -195,7 +195,8 @@ impl Sandboxes {
     }
 
     fn parts(&self) -> Result<&Parts, Status> {
-        let message = "this server has no sandboxes";
+        let message =
+            "this server has no sandboxes: it is a node of a cluster, or its setting sandbox-runtimes is `none`";
         self.inner.parts.as_ref().ok_or_else(|| Failure::new(Reason::Unsupported, message).into_status())
     }
 
@@ -225,6 +226,7 @@ impl Sandboxes {
 
     /// Returns the link to a running sandbox of a project, or fails if it does not run.
     async fn running(&self, project: &ProjectName, id: &str) -> Result<Living, Status> {
+        self.parts()?;
         let record = self.find(project, id).await?;
         let living = self.inner.living.lock().get(id).cloned();
         living.filter(|_| record.state == SandboxState::Running).ok_or_else(|| {
@@ -301,6 +303,7 @@ impl Sandboxes {
     /// Ends a sandbox and deletes its record. `keep` says whether its workspace and its home stay. A sandbox that cannot be deleted is
     /// marked as failed, so that the next call can delete it.
     pub(crate) async fn delete(&self, project: &ProjectName, id: &str, keep: Keep) -> Result<(), Status> {
+        self.parts()?;
         let record = self.find(project, id).await?;
         let catalog = &self.inner.catalog;
         if record.state != SandboxState::Stopped {

@@ -27,8 +27,9 @@ pub struct Arguments {
     /// Process at most this many objects per second (0: no limit).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub objects_per_second: u64,
-    /// Keep everything that can be undone for this long (24h, 30d, none). Also purge workspaces deleted before that, thin
-    /// histories and trim the log, as the background process does. Without it, delete only unreachable objects.
+    /// Keep what an undo of the operations of this time needs (24h, 30d, none). Also forget workspaces that were deleted before
+    /// that, thin histories and trim the log, as the background process does. Without it, nothing is forgotten, thinned or
+    /// trimmed, but objects that only an undo or redo of an earlier operation needs are deleted.
     #[arg(long, value_name = "TIME")]
     pub grace: Option<Span>,
     /// With --grace: set a part of the retention policy, for example `automatic.daily=90d`; repeatable.

@@ -29,7 +29,7 @@ pub struct CollectOptions<'a> {
     pub scope: Option<&'a SweepScope>,
     /// Operations before this number are trimmed from the log, unless the scope needs them. See
     /// [`first_kept_operation`](crate::first_kept_operation).
-    pub operations_from: u64,
+    pub log_from: u64,
     /// Approximate memory of the marks. They take two bytes per object if that fits; with less, more garbage stays until a
     /// later collection.
     pub memory_bytes: usize,
@@ -51,7 +51,7 @@ impl Default for CollectOptions<'_> {
         Self {
             retention: &KeepAll,
             scope: None,
-            operations_from: 0,
+            log_from: 0,
             memory_bytes: 224 << 20,
             dry_run: false,
             reclaim: true,
@@ -195,7 +195,7 @@ impl Collection<'_, '_> {
             "marked and counted"
         );
         if self.options.dry_run {
-            self.done.operations = self.round.operations_to_trim(self.options.operations_from)?;
+            self.done.operations = self.round.operations_to_trim(self.options.log_from)?;
             return Ok(None);
         }
         if !self.sweep(&mut marks)? {
@@ -290,7 +290,7 @@ impl Collection<'_, '_> {
 
     /// Trims the operation log. Returns false if it was cancelled.
     fn trim(&mut self) -> Result<bool> {
-        let from = self.options.operations_from;
+        let from = self.options.log_from;
         let total = self.round.operations_to_trim(from)?;
         while self.done.operations < total {
             self.round.trim_operations(from, TRIM_OPERATIONS)?;

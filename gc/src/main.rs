@@ -31,7 +31,7 @@ const TRIES_MAX: u32 = 1_000;
 struct Prepared {
     scope: SweepScope,
     plan: Plan,
-    operations_from: u64,
+    log_from: u64,
 }
 
 /// Prepares a collection as the background process does, with this grace time.
@@ -53,15 +53,15 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -
     for (name, value) in &arguments.retention {
         policies.default.set(name, value).map_err(|why| Error::Invalid { what: "retention", why })?;
     }
-    let operations_after = last_operation_before(store, at, lived)?;
-    let scope = SweepScope { operations_after: Some(operations_after), without };
+    let undoable_after = last_operation_before(store, at, lived)?;
+    let scope = SweepScope { undoable_after: Some(undoable_after), without };
     let mut plan = plan(&History::of(store), &policies, &scope, at, lived)?;
     if !arguments.dry_run {
         plan.make_lean(store, &OperationContext::new("amalgam-gc", now), &mut || true)?;
     }
     let rule = LogRetention { keep: arguments.keep_operations, operations_max: arguments.keep_operations_max };
-    let operations_from = first_kept_operation(store, &rule, now, operations_after, lived)?;
-    Ok(Prepared { scope, plan, operations_from })
+    let log_from = first_kept_operation(store, &rule, now, undoable_after, lived)?;
+    Ok(Prepared { scope, plan, log_from })
 }
 
 /// Prints the manual page, for the scripts that lay out an installation.
@@ -171,7 +171,7 @@ fn run_once(
     let options = CollectOptions {
         retention: &prepared.plan,
         scope: arguments.grace.is_some().then_some(&prepared.scope),
-        operations_from: prepared.operations_from,
+        log_from: prepared.log_from,
         memory_bytes: arguments.memory << 20,
         dry_run: arguments.dry_run,
         rate_limit,

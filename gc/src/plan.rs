@@ -55,11 +55,12 @@ pub struct PlannedSnapshot {
 pub struct Plan {
     /// Every snapshot, newest first within its workspace.
     pub snapshots: Vec<PlannedSnapshot>,
-    thinned: HashSet<SnapshotId>,
+    /// The snapshots that lose their full tree: those of [`thinned`](Self::thinned), and those that got a lean tree instead.
+    without_full_tree: HashSet<SnapshotId>,
 }
 
 impl Plan {
-    /// Returns the snapshots whose trees are dropped.
+    /// Returns the snapshots whose trees the policy drops; not those that got a lean tree instead.
     pub fn thinned(&self) -> impl Iterator<Item = &PlannedSnapshot> {
         self.snapshots.iter().filter(|planned| planned.action == PlannedAction::Thin)
     }
@@ -86,7 +87,7 @@ impl Plan {
             // A snapshot that was thinned before has no full tree to compare its lean tree with.
             let Ok(_held) = store.hold(root) else {
                 if lean.is_some() {
-                    self.thinned.insert(planned.id);
+                    self.without_full_tree.insert(planned.id);
                 }
                 continue;
             };
@@ -98,7 +99,7 @@ impl Plan {
             }
             let is_new = lean.map(|lean| lean.root) != Some(make_lean(store, planned.id, &caches, act)?.root);
             made += u64::from(is_new);
-            self.thinned.insert(planned.id);
+            self.without_full_tree.insert(planned.id);
         }
         Ok(made)
     }
@@ -107,12 +108,13 @@ impl Plan {
 /// Drops only trees that the plan lists: a snapshot made after the plan keeps its tree.
 impl Retention for Plan {
     fn keeps_tree(&self, id: SnapshotId, _snapshot: &Snapshot) -> bool {
-        !self.thinned.contains(&id)
+        !self.without_full_tree.contains(&id)
     }
 }
 
-/// Returns the number of the last operation before all those that are not older than `time`. Clocks may run backwards, so
-/// the search goes back page by page until a page has no young operation. Ages are counted in lived time.
+/// Returns the number of the newest operation that is older than `time` together with all operations before it; if there is none,
+/// the number before the first operation of the log. Clocks may run backwards, so the search goes back page by page until a page
+/// has no young operation. Ages are counted in lived time.
 pub fn last_operation_before(store: &Store, time: Time, lived: &LivedTime) -> Result<u64> {
     let last = store.last_operation()?;
     let none = store.first_operation()? - 1;
@@ -220,7 +222,7 @@ impl<'a> Planner<'a> {
                 });
             }
         }
-        let mut after = scope.operations_after.map_or_else(|| store.last_operation(), Ok)?;
+        let mut after = scope.undoable_after.map_or_else(|| store.last_operation(), Ok)?;
         loop {
             let page = store.list_operations(after, PAGE)?;
             let Some(last) = page.last() else { break };
@@ -335,7 +337,7 @@ impl<'a> Planner<'a> {
                 }
             };
             if planned.action == PlannedAction::Thin {
-                plan.thinned.insert(*id);
+                plan.without_full_tree.insert(*id);
             }
             let stays_by_rule = matches!(planned.action, PlannedAction::KeepByRule { .. });
             planned.without_caches = stays_by_rule && planned.automatic && !self.newest.contains(id);

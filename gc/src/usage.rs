@@ -67,20 +67,20 @@ pub struct SnapshotUsage {
 /// Callback with the work done and the total. It may block; a break cancels the measurement.
 pub type MeasureProgressFn<'a> = &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send);
 
-/// Measures what every workspace keeps, and what operations after `operations_after` keep beyond that. Returns `None` when
+/// Measures what every workspace keeps, and what operations after `undoable_after` keep beyond that. Returns `None` when
 /// the callback cancelled it.
 pub fn measure_workspaces(
     store: &Store,
-    operations_after: u64,
+    undoable_after: u64,
     watch: MeasureProgressFn<'_>,
 ) -> Result<Option<StoreUsage>> {
-    measure_with(store, operations_after, SCANS_MAX, watch)
+    measure_with(store, undoable_after, SCANS_MAX, watch)
 }
 
 /// Measures with at most `scans_max` scans; where they do not suffice, by a walk over the history.
 fn measure_with(
     store: &Store,
-    operations_after: u64,
+    undoable_after: u64,
     scans_max: usize,
     watch: MeasureProgressFn<'_>,
 ) -> Result<Option<StoreUsage>> {
@@ -99,7 +99,7 @@ fn measure_with(
     };
     let Some((mut scan, sums)) = measured else { return Ok(None) };
     usage.alive = scan.alive;
-    usage.undo = scan.tally_unowned(undo_roots(store, operations_after)?)?;
+    usage.undo = scan.tally_unowned(undo_roots(store, undoable_after)?)?;
     let mut names = Vec::new();
     for (group, sums) in groups.into_iter().zip(sums) {
         // Objects that several names keep are private to none of them.

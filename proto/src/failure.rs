@@ -92,7 +92,7 @@ reasons! {
     Busy = "BUSY", Unavailable;
     /// The machine failed.
     Fault = "FAULT", Internal;
-    /// A newer version of the program is needed.
+    /// A newer version of the program is needed, or one that was built with more features.
     Unsupported = "UNSUPPORTED", Unimplemented;
     /// The caller went away or asked to stop.
     Cancelled = "CANCELLED", Cancelled;

@@ -349,7 +349,13 @@ impl Api {
         Ok(tonic::Response::new(ReceiverStream::new(receive)))
     }
 
-    /// Refuses a call that names paths of the host, unless the caller is local or this process.
+    /// Refuses a call that names paths of the host, unless the caller is local or this process and the service uses its host.
+    pub(crate) fn host_paths_only_local(&self) -> Result<(), Status> {
+        self.local_only()?;
+        self.service.context.host.check("paths of the host").map_err(Error::into_status)
+    }
+
+    /// Refuses a call from the network.
     pub(crate) fn local_only(&self) -> Result<(), Status> {
         if self.origin != Origin::Network {
             return Ok(());

@@ -100,7 +100,7 @@ struct PreparedCollection {
     scope: SweepScope,
     plan: Plan,
     /// The first operation that the log keeps.
-    operations_from: u64,
+    log_from: u64,
     grace: Span,
     forgotten: u64,
 }
@@ -208,7 +208,7 @@ impl Collections {
         let options = CollectOptions {
             retention: &prepared.plan,
             scope: Some(&prepared.scope),
-            operations_from: prepared.operations_from,
+            log_from: prepared.log_from,
             dry_run: how.dry_run,
             readers: self.inner.readers.as_ref(),
             rate_limit: matches!(how.why, CollectionReason::Growth | CollectionReason::Time).then_some(rate_limit),
@@ -282,14 +282,14 @@ impl Collections {
             self.context.workspaces.forget_deleted(&old, &act)?;
             without.clear();
         }
-        let operations_after = last_operation_before(&self.context.store, at, &lived)?;
-        let operations_from = first_kept_operation(&self.context.store, &settings.log, now, operations_after, &lived)?;
-        let scope = SweepScope { operations_after: Some(operations_after), without };
+        let undoable_after = last_operation_before(&self.context.store, at, &lived)?;
+        let log_from = first_kept_operation(&self.context.store, &settings.log, now, undoable_after, &lived)?;
+        let scope = SweepScope { undoable_after: Some(undoable_after), without };
         let mut plan = plan(&self.context.history, &settings.policies, &scope, at, &lived)?;
         if !how.dry_run {
             plan.make_lean(&self.context.store, &self.context.act(how.actor), should_continue)?;
         }
-        Ok(PreparedCollection { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
+        Ok(PreparedCollection { scope, plan, log_from, grace, forgotten: old.len() as u64 })
     }
 
     /// Returns the number of the last operation that is older than the grace time. Later operations can be undone.
@@ -392,7 +392,7 @@ impl Collections {
         };
         let but_this = |id: SnapshotId, _: &Snapshot| Some(id) != tree;
         let with = dead(&SweepScope::default(), &KeepAll)?;
-        let without = dead(&SweepScope { without, operations_after: None }, &but_this)?;
+        let without = dead(&SweepScope { without, undoable_after: None }, &but_this)?;
         Ok(v1::ObjectTally { objects: without.0.saturating_sub(with.0), bytes: without.1.saturating_sub(with.1) })
     }
 }

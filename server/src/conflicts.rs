@@ -95,9 +95,9 @@ impl Conflicts {
             return Ok(placed);
         }
         let store = &self.context.store;
-        let neighbour = near.and_then(|near| Some((near, faces.tree(near)?)));
-        let found = match neighbour.filter(|(near, _)| store.hold(*near).is_ok()) {
-            Some((near, placed)) => conflicts_after(store, near, &placed, root),
+        let neighbour = near.and_then(|near| Some((faces.tree(near)?, self.context.held(Some(near))?)));
+        let found = match neighbour {
+            Some((placed, (near, _pin))) => conflicts_after(store, near, &placed, root),
             None => conflicts(store, root),
         };
         let placed = Arc::new(found?);

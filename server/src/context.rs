@@ -26,12 +26,13 @@ use crate::error::{Error, Result};
 use crate::feed::OperationFeed;
 use crate::follow_book::FollowBook;
 use crate::home::Home;
+use crate::host_features::HostFeatures;
 use crate::notices::Listeners;
 use crate::permissions::Permissions;
 use crate::registry::Registry;
 use crate::request_results::RequestResults;
 use crate::running_requests::RunningRequests;
-use crate::settings::{Settings, SettingsSource};
+use crate::settings::{CommandSettings, Settings, SettingsSource};
 
 /// Returns the present time.
 pub type Clock = fn() -> Time;
@@ -100,6 +101,8 @@ pub(crate) struct Context {
     /// Directories that are never captured: the home of the store, and the directory of its socket.
     pub(crate) ours: Vec<Identity>,
     pub(crate) operations: Arc<OperationFeed>,
+    /// Whether directories, mounts, exports and commands are available.
+    pub(crate) host: HostFeatures,
     /// The live trees of a store that several nodes have open; `None` for a store of this process alone.
     pub(crate) live_trees: Option<Arc<dyn LiveTrees>>,
     pub(crate) requests: RunningRequests,
@@ -149,6 +152,7 @@ impl Context {
             settings,
             ours,
             operations: Arc::default(),
+            host: HostFeatures::Enabled,
             live_trees: None,
             requests: RunningRequests::default(),
             results: RequestResults::default(),
@@ -224,6 +228,12 @@ impl Context {
         self.results.once(actor, R::METHOD, request.request_id(), || request.arguments(), work)
     }
 
+    /// Pins a tree while the pin exists; `None` if there is none, or if it is gone. A tree that was only looked up could be
+    /// deleted by a running collection before it is read.
+    pub(crate) fn held(&self, root: Option<RootId>) -> Option<(RootId, Pin)> {
+        root.and_then(|root| Some((root, self.store.hold(root).ok()?)))
+    }
+
     /// Returns the operation that carried out the same request before, if one did.
     pub(crate) fn done_before(&self, act: &OperationContext) -> Result<Option<Operation>> {
         let found = act.request.as_ref().map(|request| self.store.find_request(request)).transpose();
@@ -283,11 +293,11 @@ impl Context {
         Ok(HeldTree { root: Some(seen.root), snapshot: held.snapshot, lean: None, _pin: seen.pin.or(held._pin) })
     }
 
-    /// Returns a snapshot, for the wire. `marks` decides whether it has the labels and workspaces that point at it.
-    pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
+    /// Returns a snapshot, for the wire. `shown` decides whether it has the labels and workspaces that point at it.
+    pub(crate) fn snapshot_message(&self, id: SnapshotId, shown: &ShownNames) -> Result<v1::Snapshot> {
         let snapshot = self.store.snapshot(id)?;
         let labels = &self.labels;
-        let names = if marks.are_shown { self.names_of(id)? } else { Names::default() };
+        let names = if shown.are_shown { self.names_of(id)? } else { Names::default() };
         let is_thinned = self.history.is_thinned(id)?;
         let lean = if is_thinned { lean_tree(&self.store, id)? } else { None };
         Ok(v1::Snapshot {
@@ -328,12 +338,12 @@ impl Context {
 
     /// Returns a snapshot with the labels and workspaces that point at it now.
     pub(crate) fn one_snapshot(&self, id: SnapshotId) -> Result<v1::Snapshot> {
-        self.snapshot_message(id, &self.marks())
+        self.snapshot_message(id, &self.shown_names())
     }
 
     /// Returns the option that shows the labels and workspaces that point at a snapshot.
-    pub(crate) fn marks(&self) -> Marks {
-        Marks { are_shown: true }
+    pub(crate) fn shown_names(&self) -> ShownNames {
+        ShownNames { are_shown: true }
     }
 
     /// Returns the labels and workspaces that point at a snapshot now.
@@ -418,6 +428,12 @@ impl Context {
 
     pub(crate) fn settings(&self) -> Result<Settings> {
         (self.settings)()
+    }
+
+    /// Returns how commands are started. Refuses them if the features of the host are disabled.
+    pub(crate) fn command_settings(&self) -> Result<CommandSettings> {
+        self.host.check("commands")?;
+        Ok(self.settings()?.commands)
     }
 
     /// Returns the workspace to merge into: the requested one, or else the target of `source`. Refuses a workspace without a
@@ -509,7 +525,7 @@ impl HeldTree {
 
 /// Whether snapshots are shown with the labels and workspaces that point at them.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Marks {
+pub(crate) struct ShownNames {
     are_shown: bool,
 }
 

@@ -20,7 +20,7 @@ mod writing;
 mod written_tree;
 
 pub(crate) use attach::Uncommitted;
-pub(crate) use merged::{PreviewedHead, Released, SecuredFiles};
+pub(crate) use merged::{FilesInMerge, PreviewedHead, SecuredFiles};
 pub(crate) use watch::WriteWatch;
 pub(crate) use watcher::Watches;
 
@@ -72,6 +72,8 @@ pub(crate) struct LockedDirectory {
     pub(crate) aim_paths: Option<Vec<TreePath>>,
     host: HostDir,
     live: ArcMutexGuard<RawMutex, Live>,
+    /// Keeps the tree that the index described when the directory was locked: often no snapshot has it.
+    indexed: Option<Pin>,
 }
 
 /// The directories of the host that belong to workspaces.
@@ -138,9 +140,9 @@ impl Directories {
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str())?;
         crate::call_log::record_workspace(workspace.as_str());
-        let mut locked =
-            LockedDirectory { record, workspace, seen: CapturedConflicts::default(), aim_paths: None, host, live };
-        locked.ready_index(&self.context);
+        let seen = CapturedConflicts::default();
+        let mut locked = LockedDirectory { record, workspace, seen, aim_paths: None, host, live, indexed: None };
+        locked.indexed = locked.ready_index(&self.context);
         self.remove_leftovers(&locked);
         Ok(locked)
     }
@@ -201,19 +203,19 @@ impl Directories {
 
 impl LockedDirectory {
     /// Loads the index from its file, unless it is in memory. An index of another directory, or of a tree that is gone, is replaced
-    /// by an empty one: then everything is read again.
-    fn ready_index(&mut self, context: &Context) {
+    /// by an empty one: then everything is read again. Returns the pin of its tree.
+    fn ready_index(&mut self, context: &Context) -> Option<Pin> {
         if self.live.index.is_none() {
             let file = context.registry.index_file(&self.record.id);
             self.live.index = Index::load(&file).ok().flatten();
         }
-        let is_usable = self.live.index.as_ref().is_some_and(|index| {
-            let is_there = index.root().is_none_or(|root| context.store.hold(root).is_ok());
-            index.identity() == self.host.identity() && is_there
-        });
-        if !is_usable {
+        let index = self.live.index.as_ref().filter(|index| index.identity() == self.host.identity());
+        let root = index.and_then(Index::root);
+        let held = context.held(root).map(|(_, pin)| pin);
+        if index.is_none() || root.is_some() && held.is_none() {
             self.live.index = Some(Index::new(self.host.identity()));
         }
+        held
     }
 
     fn index(&self) -> &Index {

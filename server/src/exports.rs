@@ -25,6 +25,7 @@ use tracing::info;
 use crate::call_log::warn_problem;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::host_features::HostFeatures;
 use crate::views::{ExportRecord, Mode, Views, mode_message};
 pub use listener::NfsListen;
 use listener::{Listener, not_listening};
@@ -72,6 +73,7 @@ impl Exports {
 
     /// Listens at an address from now on, even if nothing is exported.
     pub(crate) fn listen(&self, listen: NfsListen) -> Result<SocketAddr> {
+        self.context.host.check("exports")?;
         let mut listener = self.inner.listener.lock();
         self.serve_remembered(&mut listener);
         listener.listen_at(listen)?;
@@ -80,8 +82,12 @@ impl Exports {
         Ok(address)
     }
 
-    /// Serves the exports of the view book. From here on this process stays while there are any.
+    /// Serves the exports of the view book. From here on this process stays while there are any. Does nothing if the features of
+    /// the host are disabled.
     pub(crate) fn resume(&self) {
+        if self.context.host == HostFeatures::Disabled {
+            return;
+        }
         *self.inner.is_lasting.lock() = true;
         let records = self.views.exports();
         if records.is_empty() {
@@ -133,6 +139,7 @@ impl Exports {
 
     /// Exports a workspace or a snapshot.
     pub(crate) fn create(&self, request: &v1::CreateExportRequest) -> Result<v1::CreateExportResponse> {
+        self.context.host.check("exports")?;
         if !*self.inner.is_lasting.lock() || *self.inner.is_ending.lock() {
             let message = "an export needs the background process; run this without --in-process";
             return Err(Error::new(Reason::MountRefused, message));

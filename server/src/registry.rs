@@ -61,6 +61,9 @@ pub(crate) struct Record {
     /// How many such paths there were beyond those that are listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) unlisted: u64,
+    /// The undo or redo whose files are not all written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reverting: Option<Reverting>,
     /// The last operation of the workspace when the directory was attached. No capture of the directory is older.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) since: u64,
@@ -92,7 +95,29 @@ impl Record {
         self.snapshot = snapshot;
         self.looked = now.0;
         self.aim = None;
+        self.reverting = None;
     }
+}
+
+/// An undo or a redo in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reverting {
+    /// The operation that moved the workspace.
+    pub(crate) by: u64,
+    /// The operation that it undoes or redoes.
+    pub(crate) of: u64,
+    /// Whether `.git` is written, too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) with_git: bool,
+    /// The tree that the directory had before; `None` once all files are written.
+    #[serde(default, with = "hex_id")]
+    pub(crate) from: Option<RootId>,
+    /// The part that all temporary names of its checkout contain; empty before it has written a file.
+    #[serde(default)]
+    pub(crate) token: String,
+    /// The request that wrote the rest after an interruption. A retry of it changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) finished_by: Option<String>,
 }
 
 /// A path of a directory that could not be written.

@@ -27,6 +27,7 @@ use crate::files::Files;
 use crate::follow_book::FollowBook;
 use crate::followers::Followers;
 use crate::home::Home;
+use crate::host_features::HostFeatures;
 use crate::merge_rules::MergeRules;
 use crate::merging::Merging;
 use crate::publishing::Publishing;
@@ -45,6 +46,26 @@ pub struct StoreUsage {
     pub workspaces: u64,
     /// The number of operations so far.
     pub operations: u64,
+}
+
+/// How a service is opened.
+#[derive(Clone)]
+pub struct ServiceOptions {
+    /// The clocks.
+    pub clocks: Clocks,
+    /// Directories that are never captured.
+    pub ours: Vec<Identity>,
+    /// Called whenever settings are needed.
+    pub settings: SettingsSource,
+    /// Whether directories, mounts, exports and commands are available.
+    pub host: HostFeatures,
+}
+
+impl ServiceOptions {
+    /// Creates options with default settings and all features.
+    pub fn new(clocks: Clocks) -> Self {
+        Self { clocks, ours: Vec::new(), settings: Arc::new(|| Ok(Settings::default())), host: HostFeatures::Enabled }
+    }
 }
 
 /// One store and the parts that work on it. Cheap to clone.
@@ -71,12 +92,12 @@ pub struct Service {
 impl Service {
     /// Opens the store of a home, with default settings. `ours` are directories that are never captured.
     pub fn open(home: &Home, clock: Clock, ours: &[Identity]) -> Result<Self> {
-        Self::open_with(home, clock.into(), ours, Arc::new(|| Ok(Settings::default())))
+        Self::open_with(home, ServiceOptions { ours: ours.to_vec(), ..ServiceOptions::new(clock.into()) })
     }
 
-    /// Opens the store of a home with two clocks. `settings` is called whenever settings are needed.
-    pub fn open_with(home: &Home, clocks: Clocks, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
-        Self::with_store(home.open()?, home, clocks, ours, settings)
+    /// Opens the store of a home.
+    pub fn open_with(home: &Home, options: ServiceOptions) -> Result<Self> {
+        Self::compose(home.open()?, None, home, options)
     }
 
     /// Opens a store that several nodes have open. `home` is a directory of this node, which holds nothing that another node needs;
@@ -85,35 +106,22 @@ impl Service {
         store: Store,
         live_trees: Arc<dyn LiveTrees>,
         home: &Home,
-        clocks: Clocks,
-        ours: &[Identity],
-        settings: SettingsSource,
+        options: ServiceOptions,
     ) -> Result<Self> {
         home.make_for_node()?;
-        Self::with_shared(store, Some(live_trees), home, clocks, ours, settings)
+        Self::compose(store, Some(live_trees), home, options)
     }
 
     /// Opens the parts of a service over an open store.
-    pub(crate) fn with_store(
-        store: Store,
-        home: &Home,
-        clocks: Clocks,
-        ours: &[Identity],
-        settings: SettingsSource,
-    ) -> Result<Self> {
-        Self::with_shared(store, None, home, clocks, ours, settings)
-    }
-
-    fn with_shared(
+    pub(crate) fn compose(
         store: Store,
         live_trees: Option<Arc<dyn LiveTrees>>,
         home: &Home,
-        clocks: Clocks,
-        ours: &[Identity],
-        settings: SettingsSource,
+        options: ServiceOptions,
     ) -> Result<Self> {
+        let ServiceOptions { clocks, ours, settings, host } = options;
         let (registry, mut problems) = Registry::open(&home.directories_path())?;
-        let ours = ours.iter().copied().chain([home.identity()?]).collect();
+        let ours = ours.into_iter().chain([home.identity()?]).collect();
         let (following, problem) = FollowBook::open(home)?;
         problems.extend(problem);
         let mut context = Context::new(store, home, clocks.wall, ours, registry, following, settings);
@@ -121,6 +129,7 @@ impl Service {
             context.queue = context.queue.with_leases(Arc::clone(shared) as Arc<_>);
         }
         context.live_trees = live_trees;
+        context.host = host;
         let context = Arc::new(context);
         let quota = DiskQuota::new(&context);
         let rules = MergeRules::new(&context);

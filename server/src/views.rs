@@ -1,8 +1,8 @@
 //! Workspaces as live file systems: which are open, and where they are mounted.
 //!
-//! A workspace has one live view: all its mounts and all calls about it share that view. It is opened by the
-//! first mount, and closed when the last one is gone. Uncommitted work stays in its journal and comes back with the next
-//! one. One thing at a time happens to a view as a whole (a commit, a restore, an undo), while files in it are read and written.
+//! A workspace has one live view: all its mounts and all calls about it share that view. It is opened by the first mount, export or
+//! call that needs it, and closed some seconds after the last use. Uncommitted work stays in its journal and comes back with the next
+//! use. One thing at a time happens to a view as a whole (a commit, a restore, an undo), while files in it are read and written.
 //!
 //! Absent: answers to the kernel, which [`amalgam_fuse`] gives. No name of a workspace becomes a path of the host: a
 //! view has a number, and a book says whose it is.
@@ -25,6 +25,7 @@ mod quota;
 mod quota_measurement;
 mod replica;
 mod revert;
+mod shown_tree;
 #[cfg(test)]
 mod tests;
 mod tree_changes;
@@ -54,6 +55,7 @@ use crate::conflicts::Conflicts;
 use crate::context::{Clock, Context};
 use crate::disk_quota::DiskQuota;
 use crate::error::{Error, Result};
+use crate::host_features::HostFeatures;
 use crate::publishing::Publishing;
 use crate::states::States;
 use book::{Book, MountRecord};
@@ -250,8 +252,11 @@ impl Views {
     }
 
     /// Lets this process mount: it takes FUSE devices at `handover_socket`, and keeps running while something is mounted. Remounts the
-    /// mounts that an earlier process left.
+    /// mounts that an earlier process left. Does nothing if the features of the host are disabled.
     pub(crate) fn begin_mounting(&self, handover_socket: &Path) {
+        if self.context.host == HostFeatures::Disabled {
+            return;
+        }
         *self.inner.handover_socket.lock() = Some(handover_socket.to_owned());
         self.remount_left();
     }

@@ -397,7 +397,7 @@ fn operations_of_the_scope_are_roots_and_what_is_left_out_is_not_deleted() {
         let first = commit(store, "head/one", 1);
         commit(store, "head/two", 2);
         remove_ref(store, "head/one");
-        let all = SweepScope { operations_after: Some(0), ..SweepScope::default() };
+        let all = SweepScope { undoable_after: Some(0), ..SweepScope::default() };
         let with = |scope: &SweepScope, dry_run: bool| {
             let options = CollectOptions { scope: Some(scope), dry_run, ..CollectOptions::default() };
             collect(store, &options, &mut |_| ControlFlow::Continue(()))

@@ -38,7 +38,7 @@ fn with_operations(store: &Store, operations: u64) -> Workspaces {
 }
 
 fn trim(store: &Store, from: u64) -> CollectReport {
-    let options = CollectOptions { operations_from: from, ..CollectOptions::default() };
+    let options = CollectOptions { log_from: from, ..CollectOptions::default() };
     collect(store, &options, &mut |_| ControlFlow::Continue(())).expect("a collection")
 }
 
@@ -103,10 +103,10 @@ fn the_newest_operation_and_what_the_scope_counts_stay_in_the_log() {
     over_all(|place| {
         let store = place.store();
         with_operations(&store, 12);
-        let scope = SweepScope { operations_after: Some(6), ..SweepScope::default() };
+        let scope = SweepScope { undoable_after: Some(6), ..SweepScope::default() };
         let counted = |dry_run| {
             let options =
-                CollectOptions { scope: Some(&scope), operations_from: u64::MAX, dry_run, ..CollectOptions::default() };
+                CollectOptions { scope: Some(&scope), log_from: u64::MAX, dry_run, ..CollectOptions::default() };
             collect(&store, &options, &mut |_| ControlFlow::Continue(())).expect("a collection").operations
         };
         assert_eq!((counted(true), store.first_operation().expect("first")), (6, 1), "{place:?}: a dry run");
@@ -180,7 +180,7 @@ fn shortening_can_be_ended_and_a_failure_in_it_loses_nothing() {
     let plan = Arc::new(FaultPlan::default());
     let store = Store::new(Arc::new(Fault::new(Memory::default(), Arc::clone(&plan))), &StoreOptions::default());
     with_operations(&store, 2_500);
-    let options = CollectOptions { operations_from: 2_400, ..CollectOptions::default() };
+    let options = CollectOptions { log_from: 2_400, ..CollectOptions::default() };
     let ended = collect(&store, &options, &mut |at| match at.stage {
         Stage::Trim => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),

@@ -301,7 +301,7 @@ impl Journal {
         self.earlier.len() > EARLIER_FILES_MAX || self.bytes() > LONG_BYTES
     }
 
-    /// Returns whether nothing was written since the base.
+    /// Returns whether the base is the head, and nothing was written since.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_at_head && self.earlier.is_empty() && self.end == HEADER_BYTES as u64
     }

@@ -5,7 +5,7 @@
 //! mount is reported to the others ([`Invalidation`]).
 //!
 //! The working tree is addressed by paths and has no inodes. The inode table above it maps the numbers that callers hold to paths. An inode
-//! that lost its last name while a caller holds it becomes a *loose file*, apart from the tree.
+//! that lost its last name while a caller holds it is *unlinked*: its file lives on apart from the tree.
 //!
 //! Every edit is appended to a journal before it is applied, file data included: the journal is the segment log that the tree reads from.
 //! So a sync is one `fdatasync`, and a killed process loses nothing: [`View::open`] replays the journal.
@@ -16,7 +16,9 @@
 //! | `namespace`, `listing`, `file_data`, `metadata` | the operations of POSIX, as functions on the locked state |
 //! | `edit_group` | groups of edits by path, all or none |
 //! | `permission` | permissions of agents by policy |
-//! | `commit`, `quota`, `tree_switch`, `restore`, `writeback`, `prefetch` | commits and checkpoints; limits; restores; syncs; reads |
+//! | `commit`, `quota` | commits and checkpoints; limits |
+//! | `tree_switch`, `restore` | changes to the tree of another snapshot |
+//! | `writeback`, `prefetch` | syncs of the journal in the background; reads ahead |
 //! | `file_system` | the locked state: tree, inodes, journal, local entries |
 //! | `inodes`, `handles`, `path_cache`, `saved_inodes` | the inode table with attribute cache, and the file handles |
 //! | `journal` | edits, replay, preallocated disk space |

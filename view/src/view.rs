@@ -492,12 +492,12 @@ impl View {
         self.shared.fs.read().tree.fork()
     }
 
-    /// Returns the snapshot that the next commit follows.
-    pub fn base(&self) -> Option<SnapshotId> {
+    /// Returns the snapshot that the next commit follows. After a checkpoint the journal rests on another one.
+    pub fn head(&self) -> Option<SnapshotId> {
         self.shared.fs.read().tree.base()
     }
 
-    /// Returns whether nothing was changed since the base.
+    /// Returns whether nothing was changed since the head.
     pub fn is_clean(&self) -> bool {
         self.shared.fs.read().is_clean()
     }

@@ -66,9 +66,13 @@ fn request(directory: &str, about: SnapshotInfo) -> v1::CaptureDirectoryRequest 
     }
 }
 
-/// Describes the number of changed paths, for example `12 changed (+3 ~8 -1)`.
+/// Describes the number of changed paths, for example `12 changed (+3 ~8 -1)`. A directory's new times are
+/// part of its snapshot, and are no changed path.
 pub fn changed(result: &v1::CaptureResult) -> String {
     let all = result.added + result.modified + result.removed;
+    if all == 0 && result.changed {
+        return "only times changed".to_owned();
+    }
     format!("{} changed (+{} ~{} -{})", text::count(all), result.added, result.modified, result.removed)
 }
 

@@ -4,17 +4,20 @@ mod listing;
 mod resolve;
 mod tool;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use tonic::codegen::Bytes;
 
+use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::Session;
+use crate::session::{Session, revision_state, workspace_name};
 use crate::text;
 use listing::{json_line, line, list, read, state, tree_paths};
 
@@ -235,6 +238,12 @@ pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result
         output.say(format!("{count}; `amalgam conflicts` lists them"))?;
     }
     Ok(())
+}
+
+/// Returns the paths with conflicts at a revision of a workspace.
+pub async fn paths_at(client: &mut Client, workspace: &str, revision: &str) -> Result<BTreeSet<Bytes>, CliError> {
+    let found = listing::list_at(client, workspace_name(workspace), revision_state(revision), Vec::new()).await?;
+    Ok(found.into_iter().map(|conflict| conflict.path).collect())
 }
 
 /// Describes a conflict and each of its versions, one line each.

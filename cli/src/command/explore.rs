@@ -141,6 +141,12 @@ impl Explore {
         table(&mut session.output, attempts, best)?;
         match attempts.iter().find(|attempt| Some(attempt.number) == best) {
             Some(winner) => take(session, client, place, winner).await,
+            None if self.score.is_some() && attempts.iter().any(|attempt| attempt.code == Some(0)) => {
+                Err(CliError::refused("no attempt has a score; nothing was changed").hint(format!(
+                    "the score is the last line of the command's output, a number; the outputs are in {}",
+                    around.display()
+                )))
+            }
             None => Err(CliError::refused("no attempt succeeded; nothing was changed")
                 .hint(format!("their output is in {}", around.display()))),
         }
@@ -377,7 +383,12 @@ fn say_kept(session: &mut Session, attempts: &[Attempt]) -> Result<(), CliError>
     }
     let names: Vec<_> = attempts.iter().map(|attempt| attempt.workspace.as_str()).collect();
     let how = match attempts.iter().any(|attempt| attempt.mounted) {
-        true => format!("`amalgam umount` and `amalgam ws rm {}` remove them", names.join(" ")),
+        true => {
+            let mounted =
+                attempts.iter().filter(|attempt| attempt.mounted).map(|attempt| attempt.path.display().to_string());
+            let mounted: Vec<_> = mounted.collect();
+            format!("`amalgam umount {} && amalgam ws rm {}` removes them", mounted.join(" "), names.join(" "))
+        }
         false if attempts.iter().all(|attempt| attempt.directory.is_empty()) => {
             format!("`amalgam ws rm {}` removes them", names.join(" "))
         }

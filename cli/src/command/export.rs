@@ -18,6 +18,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::progress::{drive, drive_pieces};
 use crate::session::{Session, current_workspace};
+use crate::text;
 
 /// Export a snapshot as an archive, a container image, an overlay directory or git commits, or a workspace over NFS
 #[derive(Debug, Args)]
@@ -320,8 +321,12 @@ fn compression_of(file: &OsStr) -> Option<Compression> {
     }
 }
 
-/// Writes an archive. If the user gave a path in place of the revision, the error says so.
+/// Writes an archive. If the user gave a path in place of the revision, or an absolute path, the error says so.
 async fn archive_of(session: &mut Session, request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
+    if let Some(path) = request.paths.iter().find(|path| path.starts_with(b"/")) {
+        let message = format!("`{}` is absolute, and paths start at the root of the snapshot", text::path(path));
+        return Err(CliError::usage(message).hint("leave out the leading slash; the output file is -o FILE"));
+    }
     let word = request.revision.clone();
     let is_path = request.paths.is_empty() && session.cwd.join(&word).symlink_metadata().is_ok();
     archive(session, request, output).await.map_err(|error| {

@@ -74,6 +74,11 @@ impl Fork {
             let result =
                 capture(&session.output, &mut client, directory, SnapshotInfo::message("before a fork")).await?;
             exit = exit.or(report_notices(&mut session.output, &result.notices)?);
+            if let Some(snapshot) = result.snapshot.as_ref().filter(|_| result.changed) {
+                let changes = text::plural(result.added + result.modified + result.removed, "uncommitted change");
+                let id = paint(style::ID, text::short(&snapshot.name));
+                session.output.remark(format!("{changes} committed as {id} \"before a fork\""))?;
+            }
             counts = result.counts;
         }
         let names = match self.names {
@@ -105,6 +110,12 @@ impl Fork {
             Some(template) => Some(paths(session, option, template, &names)?),
             None => None,
         };
+        if self.dir.is_some() {
+            session.interrupts.say(
+                "`amalgam ws` lists the forks; `amalgam checkout FORK@ DIR -w FORK` writes the files of one, and `amalgam ws rm FORK` \
+                 removes it",
+            );
+        }
         fork(&mut client, &source.workspace, &names, self.agent.as_deref()).await?;
         let mut copies = Copies::default();
         for (at, name) in names.iter().enumerate() {
@@ -114,8 +125,10 @@ impl Fork {
         if self.mount.is_some() && copies.number > 0 && self.backend.backend != Backend::Checkout {
             session.output.remark(copies.words())?;
         }
-        if template.is_none() && session.server().is_some() {
-            session.output.remark(format!("`amalgam clone URL/PROJECT/{} DIR` gets its files", names[0]))?;
+        if let (None, Some(server)) = (template, session.server()) {
+            let project = if server.url.project.is_some() { "" } else { "/PROJECT" };
+            let url = server.url.clone();
+            session.output.remark(format!("`amalgam clone {url}{project}/{} DIR` gets its files", names[0]))?;
         } else if template.is_none() {
             session
                 .output

@@ -10,13 +10,13 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::capture::{self, SnapshotInfo};
-use super::mcp::program_name;
 use crate::connect::runtime_directory;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::hooks::agents::Agent;
 use crate::hooks::payload::{Event, Payload};
 use crate::output::json as lines;
+use crate::program_name::program_name;
 use crate::session::Session;
 
 /// Maximum bytes of a payload that are read: a tool call can contain whole files.

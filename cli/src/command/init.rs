@@ -57,6 +57,7 @@ impl Init {
         };
         let attached = client.directories.attach_directory(request).await.map_err(known_already)?.into_inner();
         let directory = attached.directory.ok_or_else(|| missing_field("directory"))?;
+        session.interrupts.say("the directory has no snapshot yet; `amalgam commit` takes the first one");
         let about = SnapshotInfo::message("first snapshot");
         let result = capture::capture(&session.output, &mut client, &directory.name, about).await?;
         let output = &mut session.output;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::connect::now;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::network::{catalog_error, open_server_catalog};
 use crate::output::json as lines;
-use crate::serve_network::{catalog_error, open_server_catalog};
 use crate::session::Session;
 use crate::text;
 

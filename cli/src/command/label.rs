@@ -4,6 +4,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -40,12 +41,17 @@ impl Label {
         if self.delete {
             let workspace = current_workspace(session.attached_directory_if_any().await?.as_ref());
             let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), workspace, ..Default::default() };
+            if find(&mut client, &name).await?.is_none() {
+                let error = CliError::new(Exit::ERROR, "NOT_FOUND", format!("there is no label {name}"));
+                return Err(error.hint("`amalgam label` lists them"));
+            }
             client.snapshots.delete_label(request).await?;
             session.output.emit(&lines::line("label_deleted", json!({"name": name})))?;
             session.output.done(format!("removed the label {name}"))?;
             return Ok(Exit::OK);
         }
         let place = session.attached_directory_if_any().await?;
+        let before = find(&mut client, &name).await?;
         let request = v1::SetLabelRequest {
             label_id: name,
             revision: self.revision.unwrap_or_else(|| "@".to_owned()),
@@ -56,6 +62,10 @@ impl Label {
         let label = set.label.ok_or_else(|| missing_field("label"))?;
         session.output.emit(&json_line(&label))?;
         session.output.done(line(&label))?;
+        if let Some(before) = before.filter(|before| before.snapshot != label.snapshot) {
+            let (name, old) = (text::id(&label.name), paint(style::ID, text::short(&before.snapshot)));
+            session.output.done(format!("the label {name} was on {old}; `amalgam undo` puts it back there"))?;
+        }
         Ok(Exit::OK)
     }
 }
@@ -75,6 +85,13 @@ async fn list(session: &mut Session) -> Outcome {
             return Ok::<_, CliError>(Exit::OK);
         }
     }
+}
+
+/// Returns a label by its name.
+async fn find(client: &mut Client, name: &str) -> Result<Option<v1::Label>, CliError> {
+    let request = v1::ListLabelsRequest { prefix: name.to_owned(), page_size: 1, page_token: String::new() };
+    let page = client.snapshots.list_labels(request).await?.into_inner();
+    Ok(page.labels.into_iter().find(|label| text::id(&label.name) == name))
 }
 
 fn line(label: &v1::Label) -> String {

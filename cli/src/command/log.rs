@@ -123,7 +123,7 @@ impl Log {
         }
         match words.doubtful {
             Some((word, error)) if shown == 0 => return Err(neither_error(&word, &error)),
-            _ if shown == 0 => {
+            _ if shown == 0 && self.limit != Some(0) => {
                 session.output.remark(nothing(place.as_ref(), &words.paths, !request.exclude.is_empty()))?
             }
             _ => {}

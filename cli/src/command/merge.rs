@@ -184,10 +184,15 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
             format!("would change {changed} of {target}; nothing was changed")
         }
         v1::MergeHow::Merged if dry_run => {
-            format!("would change {changed} of {target}, and leave {conflicts}; nothing was changed")
+            format!("would change {changed} of {target}, with {conflicts}; nothing was changed")
         }
         v1::MergeHow::Merged if merge.conflicts.is_empty() => format!("merged into {target}: {changed}; now at {head}"),
-        v1::MergeHow::Merged => format!("merged into {target} with {conflicts} left; now at {head}"),
+        v1::MergeHow::Merged => match merge.head.as_ref().map_or(0, |head| head.conflicts) {
+            all if all > conflict_files(merge) => {
+                format!("merged into {target} with {conflicts}, {all} left in all; now at {head}")
+            }
+            _ => format!("merged into {target} with {conflicts} left; now at {head}"),
+        },
         v1::MergeHow::Replayed => format!("this was done before; {target} is at {head}"),
         v1::MergeHow::Waiting => format!("waits in the queue of {target}"),
         v1::MergeHow::Review if dry_run => format!("would wait for a person, with {conflicts}; nothing was changed"),

@@ -162,6 +162,9 @@ impl Mount {
                 true
             }
             Err(error) if error.is(Reason::NotFound) && self.follow => return Err(error),
+            Err(error) if error.is(Reason::Invalid) && self.follow => {
+                return Err(CliError::usage(format!("--follow needs a workspace, and `{}` is a snapshot", self.what)));
+            }
             Err(error) if error.is(Reason::NotFound) || error.is(Reason::Invalid) => false,
             Err(error) => return Err(error),
         };

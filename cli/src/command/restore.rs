@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::output::progress::drive_with;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json as lines};
-use crate::session::{Session, workspace_name};
+use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
 use choose::{Choice, choose};
 
@@ -109,7 +109,10 @@ impl Restore {
         say_restored(&mut session.output, &result, &format!("what {revision} holds"))?;
         say_left_alone(&mut session.output, &result)?;
         if result.changed {
-            session.output.remark("`amalgam undo` takes this back")?;
+            session.output.remark(match &self.workspace {
+                Some(name) => format!("`amalgam undo -w {name}` takes this back"),
+                None => "`amalgam undo` takes this back".to_owned(),
+            })?;
         }
         warn(&mut session.output, &result.warnings)?;
         report_notices(&mut session.output, &result.notices)
@@ -138,11 +141,17 @@ async fn restore_on_server(session: &mut Session, name: String, asked: &Restore)
     let mut client = session.client().await?;
     let request = v1::RestoreWorkspaceRequest { name, revision: revision.to_owned(), ..Default::default() };
     let done = client.workspaces.restore_workspace(request).await?.into_inner();
-    let restored = v1::RestoreResult { changed: done.changed, ..Default::default() };
+    let workspace = done.workspace.ok_or_else(|| missing_field("workspace"))?;
+    let (name, head) = (text::id(&workspace.name).to_owned(), text::short(&workspace.head).to_owned());
+    let snapshot = done.changed.then(|| v1::Snapshot { name: workspace.head.clone(), ..Default::default() });
+    let restored = v1::RestoreResult { changed: done.changed, snapshot, ..Default::default() };
     session.output.emit(&json_line("restored", &restored))?;
     session.output.done(match done.changed {
-        true => format!("the live tree is what {revision} holds; `amalgam commit -w` keeps it"),
-        false => format!("nothing to do: the live tree is what {revision} holds"),
+        true => format!(
+            "{name} holds what {revision} holds; now at {}; `amalgam undo -w {name}` takes this back",
+            paint(style::ID, head)
+        ),
+        false => format!("nothing to do: {name} holds what {revision} holds"),
     })?;
     Ok(Exit::OK)
 }

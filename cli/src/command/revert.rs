@@ -30,7 +30,7 @@ pub struct Undo {
     /// Undo the operation with this number instead; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
-    /// Undo the last operation of this workspace, on a server too; files on the disk stay as they are
+    /// Undo uncommitted changes or the last operation of this workspace, on a server too; a mount of it follows, a directory does not
     #[arg(short, long, value_name = "NAME", conflicts_with = "op")]
     workspace: Option<String>,
     /// Include .git
@@ -52,7 +52,7 @@ pub struct Redo {
     /// Redo what the undo with this operation number took back; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
-    /// Redo what the last undo in this workspace took back, on a server too; files on the disk stay as they are
+    /// Redo what the last undo in this workspace took back, on a server too; a mount of it follows, a directory does not
     #[arg(short, long, value_name = "NAME", conflicts_with = "op")]
     workspace: Option<String>,
     /// Include .git
@@ -78,12 +78,13 @@ impl Undo {
             let target = v1::undo_operation_request::Target::Workspace(workspace_name(name));
             let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.undo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("undid the last operation of {name}"));
+            return say_operation(&mut session.output, done.operation, &format!("undid the last step of {name}"));
         }
         let place = session.attached_directory().await?;
         let mut client = session.client().await?;
         let (with_git, set_id) = (self.with_git, self.set_id);
         let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
+        session.interrupts.say("`amalgam undo` goes on with it, and `amalgam redo` takes it back");
         let result = drive(&session.output, client.directories.undo_directory(request)).await?;
         let what = format!("undid {}", result.description);
         say_reverted(session, &result, "undone", &what, "`amalgam redo` does it again")
@@ -109,6 +110,7 @@ impl Redo {
         let mut client = session.client().await?;
         let (with_git, set_id) = (self.with_git, self.set_id);
         let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
+        session.interrupts.say("`amalgam redo` goes on with it");
         let result = drive(&session.output, client.directories.redo_directory(request)).await?;
         let what = format!("redid {}", result.description);
         say_reverted(session, &result, "redone", &what, "`amalgam undo` takes it back")
@@ -135,9 +137,10 @@ async fn redo_operation(client: &mut Client, number: u64) -> Result<(v1::RedoOpe
 }
 
 fn say_operation(output: &mut Output, operation: Option<v1::Operation>, words: &str) -> Outcome {
-    output.emit(&lines::operation(&operation.ok_or_else(|| missing_field("operation"))?))?;
+    let operation = operation.ok_or_else(|| missing_field("operation"))?;
+    output.emit(&lines::operation(&operation))?;
     output.done(words)?;
-    output.remark("`amalgam op log` shows it")?;
+    output.remark(format!("`amalgam op log` shows it, as operation {}", operation.sequence))?;
     Ok(Exit::OK)
 }
 
@@ -152,8 +155,9 @@ fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, wh
     line["cannot_redo"] = json!(result.cannot_redo);
     output.emit(&line)?;
     output.done(paint(style::TITLE, text::printable(what)))?;
-    if restored.changed {
-        say_restored(output, &restored, "what it was")?;
+    match restored.changed {
+        true => say_restored(output, &restored, "what it was")?,
+        false => output.done("the contents of all files stay as they are")?,
     }
     say_left_alone(output, &restored)?;
     match result.cannot_redo {

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use amalgam_proto::v1;
 use amalgam_proto::v1::sandbox_service_client::SandboxServiceClient;
+use amalgam_proto::{Failure, v1};
 use amalgam_server::retention::Span;
 use tonic::{Code, Status};
 
@@ -99,9 +99,9 @@ fn is_id(word: &str) -> bool {
     word.strip_prefix(ID_START).is_some_and(|rest| rest.len() == ID_CHARACTERS && rest.bytes().all(is_character))
 }
 
-/// Converts the status of a failed sandbox call to an error. A process without sandboxes answers "unimplemented".
+/// Converts the status of a failed sandbox call to an error. A process without sandboxes answers "unimplemented" and gives no reason.
 pub fn failure(status: Status) -> CliError {
-    if status.code() == Code::Unimplemented {
+    if status.code() == Code::Unimplemented && Failure::of_status(&status).is_none() {
         let message = "this process of the store has no sandboxes";
         let error = CliError::new(Exit::ERROR, "UNSUPPORTED", message);
         return error.hint("if `amalgam serve --listen` serves the store, name its address with --server");

@@ -3,9 +3,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_gateway::{
-    AccessSetting, Authentication, ClusterOptions, DockerSettings, HostRule, RuntimeChoice, TlsFiles, WebhookOptions,
-};
 use amalgam_proto::v1;
 use amalgam_server::{Home, Network, NfsListen};
 use clap::Args;
@@ -14,20 +11,13 @@ use serde_json::json;
 
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::logging::LogOptions;
+use crate::network;
 use crate::output::json as lines;
-use crate::serve_network::{self, NetworkOptions, SandboxSettings};
 use crate::serve_settings::{ServerArgs, ServerSettings};
 use crate::session::Session;
 use crate::text;
 
-/// The usual socket of a Docker engine.
-const DOCKER_HOST: &str = "unix:///var/run/docker.sock";
 const IDLE_SECONDS: u64 = 600;
-/// Connections of a node to the database of its cluster, beside those of the catalog.
-const CLUSTER_CONNECTIONS: u32 = 16;
-/// Size of the cache of a node on its disk.
-const NODE_CACHE_BYTES: u64 = 4_000_000_000;
 const END_TIMEOUT: Duration = Duration::from_secs(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -75,89 +65,9 @@ impl Serve {
             let code = crate::serve::run(&Home::new(session.home()), self.socket, idle, nfs, &session.connect.log);
             return Ok(Exit(u8::try_from(code).unwrap_or(1)));
         };
-        settings.require("cluster", "bucket")?;
-        settings.require("bucket", "cluster")?;
-        settings.require("tls-cert", "tls-key")?;
-        settings.require("tls-key", "tls-cert")?;
-        settings.require("tls-client-ca", "tls-cert")?;
-        let tls = settings.path("tls-cert").zip(settings.path("tls-key"));
-        let client_authorities = settings.path("tls-client-ca");
-        let is_open = settings.is_on("insecure-no-auth")?;
-        let options = NetworkOptions {
-            data: settings.path("data"),
-            cluster: cluster(&settings),
-            node_cache_bytes: settings.size("node-cache")?.unwrap_or(NODE_CACHE_BYTES),
-            home: session.home().to_owned(),
-            nfs,
-            listen,
-            e2b: settings.e2b()?,
-            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_authorities }),
-            is_behind_tls_proxy: settings.is_on("behind-tls-proxy")?,
-            authentication: if is_open { Authentication::Off } else { Authentication::Keys },
-            metrics_open: settings.is_on("open-metrics")?,
-            rates: settings.rates()?,
-            webhooks: webhooks(&settings)?,
-            sandboxes: sandboxes(&settings)?,
-            otlp_endpoint: settings.text("otlp-endpoint").map(str::to_owned),
-        };
-        let filter = settings.text("log").map(str::to_owned);
-        let log = LogOptions { filter, ..session.connect.log.clone() };
-        serve_network::run_blocking(options, &log)?;
+        network::serve(&settings, listen, nfs, session.home(), &session.connect.log)?;
         Ok(Exit::OK)
     }
-}
-
-/// Returns the cluster whose projects are served, or `None` if the server is not a node of a cluster.
-fn cluster(settings: &ServerSettings) -> Option<ClusterOptions> {
-    let (database, bucket) = settings.text("cluster").zip(settings.text("bucket"))?;
-    Some(ClusterOptions {
-        database: database.to_owned(),
-        bucket: bucket.to_owned(),
-        connections: CLUSTER_CONNECTIONS,
-        cache: None,
-    })
-}
-
-/// Reads the settings of the delivery of webhooks.
-fn webhooks(settings: &ServerSettings) -> Result<WebhookOptions, CliError> {
-    let default = WebhookOptions::default();
-    let seconds = settings.number("webhook-timeout", 1..=60)?.map(u64::from);
-    Ok(WebhookOptions {
-        timeout: seconds.map_or(default.timeout, Duration::from_secs),
-        retries: settings.number("webhook-retries", 0..=20)?.unwrap_or(default.retries),
-        allow: settings.list("webhook-allow", |word| word.parse::<Network>().map_err(|error| error.to_string()))?,
-        authorities: settings.path("webhook-ca"),
-        ..default
-    })
-}
-
-/// Reads the settings of sandboxes.
-fn sandboxes(settings: &ServerSettings) -> Result<SandboxSettings, CliError> {
-    let host = settings.text("docker-host").unwrap_or(DOCKER_HOST);
-    let network = settings.text("docker-network").filter(|network| *network != "none");
-    let pulls = settings.is_on("docker-pull")?;
-    let runtimes = settings.list("sandbox-runtimes", |word| match word {
-        "local" => Ok(RuntimeChoice::Local),
-        "docker" => {
-            let unix = |path: &str| format!("docker-host is `{path}`, and only unix:// and a path can be used");
-            let socket = host.strip_prefix("unix://").filter(|path| path.starts_with('/')).ok_or_else(|| unix(host))?;
-            let network = network.map(str::to_owned);
-            Ok(RuntimeChoice::Docker(DockerSettings { socket: socket.into(), network, pulls }))
-        }
-        _ => Err(format!("`{word}` is neither local nor docker")),
-    })?;
-    let number = |name: &str| settings.number(name, 1..=10_000);
-    Ok(SandboxSettings {
-        runtimes: if runtimes.is_empty() { vec![RuntimeChoice::Local] } else { runtimes },
-        workspace_access: settings.list("workspace-access", str::parse::<AccessSetting>)?.pop().unwrap_or_default(),
-        total_max: number("max-sandboxes")?,
-        per_key_max: number("max-sandboxes-per-key")?,
-        has_strict_landlock: settings.is_on("strict-landlock")?,
-        port_domain: settings.port_domain()?,
-        hosts: settings.list("sandbox-hosts", str::parse::<HostRule>)?,
-        networks: settings
-            .list("sandbox-networks", |word| word.parse::<Network>().map_err(|error| error.to_string()))?,
-    })
 }
 
 /// Returns the address on which NFS is served and the allowed clients, or `None` if NFS is off.

@@ -20,9 +20,9 @@ use super::{receive, send};
 use crate::connect::{Client, connect_project, in_process_client};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::network::{CATALOG, catalog_error, lock, make_private, open_catalog, operator_socket};
 use crate::output::json as lines;
 use crate::output::progress::drive;
-use crate::serve_network::{CATALOG, catalog_error, lock, make_private, open_catalog, operator_socket};
 use crate::session::Session;
 use crate::text;
 

@@ -170,6 +170,10 @@ fn say_where(output: &mut Output, place: &AttachedDirectory, head: Option<&v1::S
         _ => "",
     };
     let workspace = paint(style::WORKSPACE, place.workspace_id());
+    // The live tree of a workspace that was unmounted with uncommitted changes.
+    if place.directory.path.is_empty() {
+        return output.say(format!("workspace {workspace} at {head}, not mounted"));
+    }
     output.say(format!("{} in workspace {workspace} at {head}{watched}", text::path(&place.directory.path)))
 }
 

@@ -16,8 +16,8 @@ use serde_json::json;
 use crate::connect::now;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::network::{catalog_error, make_private};
 use crate::output::json as lines;
-use crate::serve_network::{catalog_error, make_private};
 use crate::session::Session;
 use crate::text;
 

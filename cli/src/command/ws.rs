@@ -3,14 +3,14 @@
 mod attach;
 mod remove;
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, v1};
 use clap::{Args, Subcommand};
 
 use super::follow::following_line;
 use super::publish::publishing_line;
 use super::work_folders::remark_abandoned;
 use super::workspaces::{workspace, workspaces};
-use crate::error::Outcome;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{Output, json};
@@ -206,10 +206,23 @@ impl Undelete {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let request = v1::UndeleteWorkspaceRequest { name: workspace_name(&self.name), ..Default::default() };
-        let found = client.workspaces.undelete_workspace(request).await?.into_inner();
+        let found = client.workspaces.undelete_workspace(request).await.map_err(|status| {
+            let error = CliError::from(status);
+            match error.is(Reason::AlreadyExists) {
+                true => {
+                    error.hint(format!("`amalgam ws rename {0} NEW` gives the present one another name", self.name))
+                }
+                false => error,
+            }
+        })?;
+        let found = found.into_inner();
         let words = match session.server() {
             Some(_) => format!("{} is back", self.name),
-            None => format!("{0} is back; `amalgam checkout {0}@ DIR --workspace {0}` gets its files", self.name),
+            None => format!(
+                "{0} is back; `amalgam ws attach -w {0}` attaches the directory you are in to it again, `amalgam checkout {0}@ DIR \
+                 --workspace {0}` writes its files elsewhere",
+                self.name
+            ),
         };
         say_workspace(&mut session.output, found.workspace.as_ref(), &words)
     }

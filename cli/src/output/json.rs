@@ -36,7 +36,7 @@ pub fn time(time: Option<&prost_types::Timestamp>) -> Value {
     time.map_or(Value::Null, |time| json!(text::timestamp(Some(time)).to_string()))
 }
 
-fn or_null(id: &str) -> Value {
+pub fn or_null(id: &str) -> Value {
     if id.is_empty() { Value::Null } else { json!(text::id(id)) }
 }
 

@@ -113,7 +113,7 @@ fn five_agents_at_once_are_six_conflicts_with_five_versions_each() {
     let scratch = project();
     scratch.run("amalgam fork -q all --dir ../all");
     let told = said(&scratch, "amalgam merge ada ben cyd dot eli --into all --dry-run");
-    assert!(told.contains("leave 6 conflicts"), "{told}");
+    assert!(told.contains(", with 6 conflicts;"), "{told}");
     let told = said(&scratch, "amalgam merge ada ben cyd dot eli --into all --json");
     let line: serde_json::Value = serde_json::from_str(told.lines().last().expect("a line")).expect("JSON");
     assert_eq!((line["conflict_files"].as_u64(), line["conflicts"].as_array().map(Vec::len)), (Some(6), Some(6)));

@@ -93,3 +93,15 @@ fn forks_that_cannot_be_mounted_say_how_much_is_copied() {
     let explored = scratch.output(&without_mounts("amalgam explore -n 2 -- true"));
     assert!(said(&explored).contains("2 full copies are written instead"), "{}", said(&explored));
 }
+
+#[test]
+fn connection_fails_with_the_way_out_if_the_process_does_not_answer_by_rest() {
+    let scratch = Scratch::new();
+    let socket = scratch.run("amalgam connection");
+    std::fs::remove_file(socket.trim()).expect("the socket for REST");
+    let done = scratch.output("amalgam --json connection");
+    assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+    assert!(said(&done).contains("socket for REST") && said(&done).contains("amalgam stop"), "{}", said(&done));
+    scratch.run("amalgam stop");
+    assert!(!scratch.run("amalgam connection").is_empty());
+}

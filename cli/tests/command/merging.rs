@@ -227,7 +227,7 @@ fn an_undo_of_a_resolution_forgets_it_and_a_merge_can_refuse_one() {
         // What is remembered can be refused, for once or for ever.
         scratch.run("amalgam undo -q");
         let told = said(&scratch, "amalgam merge bob --no-remembered --dry-run");
-        assert!(told.contains("leave 1 conflict"), "{resolve}: {told}");
+        assert!(told.contains(", with 1 conflict;"), "{resolve}: {told}");
         let told = said(&scratch, "amalgam merge bob --dry-run");
         assert!(told.contains("1 conflict would be resolved as before"), "{resolve}: {told}");
         let id = told.split("conflicts forget ").nth(1).and_then(|rest| rest.split('`').next()).expect("an id");

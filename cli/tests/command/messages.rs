@@ -119,6 +119,8 @@ fn a_path_in_the_place_of_a_revision_gets_a_hint() {
         assert!(message.contains("`src` is a path, not a revision") && message.contains("@ src"), "{message}");
         scratch.run(&format!("amalgam export {kind} @ src -o ../out"));
     }
+    let absolute = said(&scratch.output("amalgam export tar @ /o.tar > ../out"));
+    assert!(absolute.contains("`/o.tar` is absolute") && absolute.contains("-o FILE"), "{absolute}");
     let unknown = said(&scratch.output("amalgam export tar nothing -o ../out"));
     assert!(!unknown.contains("is a path"), "{unknown}");
 }

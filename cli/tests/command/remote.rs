@@ -65,7 +65,19 @@ fn commands_without_a_directory_work_on_a_server() {
     assert_eq!(run("amalgam cat main:src/app.py"), "print(1)\n");
     run("amalgam redo -w main");
     assert_eq!(run("amalgam cat main:src/app.py"), "print(2)\n");
-    run("amalgam restore -w main v1 && amalgam commit -w main -m back");
+    for side in ["one", "two"] {
+        run(&format!("amalgam fork --from main {side}"));
+        write(&scratch, &server, &key, &format!("{side}/files/src/app.py"), &format!("print('{side}')\n"));
+        run(&format!("amalgam commit -w {side}"));
+    }
+    assert!(run("amalgam merge one two --into main || [ $? = 5 ]").contains("1 conflict left"));
+    assert!(run("amalgam status -w main").contains("1 conflict at main@"));
+    assert!(run("amalgam status -w main --json").contains("\"conflicts\":1"));
+    assert_eq!(scratch.output("amalgam status -w main --exit-code").status.code(), Some(5));
+    run("amalgam conflicts take theirs src/app.py -w main && amalgam status -w main --exit-code");
+    let restored = run("amalgam restore -w main v1 2>&1");
+    assert!(restored.contains("now at") && restored.contains("`amalgam undo -w main`"), "{restored}");
+    assert!(run("amalgam commit -w main -m back 2>&1").contains("nothing to commit"));
     assert_eq!(run("amalgam cat main:src/app.py"), "print(1)\n");
     assert!(run("amalgam op log").contains("merge"));
     run("amalgam queue && amalgam review && amalgam conflicts list main@; true");
@@ -90,14 +102,21 @@ fn commands_about_this_machine_say_so_and_what_to_do() {
         ("amalgam backup ../b", "machine of the server"),
         ("amalgam fork --from main x --dir ../x", "clone the fork"),
         ("amalgam ws rm x --dir", "leave them out"),
-        ("amalgam commit", "name a workspace"),
-        ("amalgam undo", "name a workspace"),
+        ("amalgam commit", "name a workspace, as in `amalgam commit -w NAME`"),
+        ("amalgam undo", "name a workspace, as in `amalgam undo -w NAME`"),
+        ("amalgam --server dev logs", "machine of the server"),
+        ("amalgam --server dev config", "machine of the server"),
+        ("amalgam --server=dev doctor", "machine of the server"),
+        ("amalgam stop --server dev", "machine of the server"),
+        ("amalgam key ls --server dev", "machine of the server"),
         ("amalgam ws attach x", "LOCAL_ONLY"),
     ] {
         let said = fails(&scratch, &line.replace("amalgam ", "amalgam --json "), 1);
         assert!(said.contains(words), "{line}: {said}");
     }
     assert!(fails(&scratch, "amalgam init", 1).contains(&server.url));
+    // A server that is not named as an option does not keep commands about this machine from working.
+    scratch.run("amalgam config && AMALGAM_SERVER=dev amalgam config && amalgam --server local config");
     // The store of this machine is one option away.
     scratch.run("amalgam --server local init && amalgam --server local status && amalgam --store ../store log");
 }
@@ -117,6 +136,8 @@ fn contexts_are_listed_chosen_and_forgotten_and_hide_their_keys() {
     scratch.run("amalgam context use dev && amalgam context rm dev");
     assert!(!std::fs::read_to_string(&file).expect("read").contains("am_"));
     assert!(fails(&scratch, "amalgam context use dev", 2).contains("amalgam login URL"));
+    let said = fails(&scratch, &format!("amalgam --server {} ws", server.url), 1);
+    assert!(said.contains("amalgam login URL") && !said.contains("Bearer"), "{said}");
     // Without a context, the environment holds the key.
     let key = key(&scratch, "read");
     scratch.run(&format!("AMALGAM_API_KEY={key} amalgam --server {} ws", server.url));
@@ -156,6 +177,12 @@ fn a_server_with_tls_is_trusted_by_the_authority_that_is_named() {
     if !amalgam_test_support::has_or_skip("openssl", made.status.success(), "openssl cannot make a certificate") {
         return;
     }
+    let other = Scratch::new();
+    key(&other, "read");
+    let plain = Served::start(&other);
+    let url = plain.url.replacen("http", "https", 1);
+    let said = fails(&scratch, &format!("echo x | amalgam login {url} --ca ../cert.pem"), 1);
+    assert!(said.contains("does not speak TLS") && said.contains(&format!("try {}", plain.url)), "{said}");
     let key = key(&scratch, "write");
     let server = Served::with(&scratch, "--data ../data --tls-cert ../cert.pem --tls-key ../key.pem");
     assert!(server.url.starts_with("https://"), "{}", server.url);

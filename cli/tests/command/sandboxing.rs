@@ -261,6 +261,25 @@ fn the_store_of_this_machine_has_sandboxes_of_its_own() {
 }
 
 #[test]
+fn a_server_without_sandboxes_says_so_and_does_everything_else() {
+    let scratch = Scratch::new();
+    let key = key(&scratch, "merge,run");
+    let server = Served::with(&scratch, "--data ../data --sandbox-runtimes none");
+    scratch.run(&format!("echo {key} | amalgam login {} --name dev --use -q", server.url));
+    scratch.run("mkdir src; echo one > src/a; tar -cf ../a.tar -C src .; amalgam import tar -q ../a.tar -w main");
+    let refused = fails(&scratch, "amalgam sandbox create --from main", 1);
+    assert!(refused.contains("this server has no sandboxes") && refused.contains("sandbox-runtimes"), "{refused}");
+    scratch.run(
+        "amalgam fork -q --from main try && tar -cf ../b.tar src && amalgam import tar -q ../b.tar -w try --onto try@",
+    );
+    scratch.run("amalgam complete -q try");
+    assert_eq!(scratch.run("amalgam cat main:src/a"), "one\n");
+    server.stop();
+    let wrong = fails(&scratch, "amalgam serve --listen 127.0.0.1:0 --data ../data --sandbox-runtimes none,local", 2);
+    assert!(wrong.contains("stands alone"), "{wrong}");
+}
+
+#[test]
 fn one_command_forks_runs_merges_and_cleans_up() {
     if !can_sandbox() {
         return;

@@ -2,10 +2,13 @@
 //! copy of the files.
 //!
 //! `model.rs` is the expectation, written down: random sequences go through the command and through the model. `forks.rs` has
-//! random sequences over several forks with merges, `stories.rs` stories on real repositories, `undo.rs` single promises.
+//! random sequences over several forks with merges, `stories.rs` stories on real repositories, `undo.rs`, `merges.rs` and `names.rs` single
+//! promises.
 
 mod forks;
+mod merges;
 mod model;
+mod names;
 #[path = "../command/scratch.rs"]
 mod scratch;
 mod stories;
@@ -59,6 +62,12 @@ impl Copy {
             }
         }
     }
+}
+
+/// Runs a line of the shell in a directory. Returns what it prints on both channels, and its exit code.
+pub fn say(scratch: &Scratch, place: &Path, line: &str) -> (String, i32) {
+    let done = scratch.shell(&format!("exec 2>&1; {line}")).current_dir(place).output().expect("a shell");
+    (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.code().unwrap_or(-1))
 }
 
 /// Runs a line of the shell in a directory, with a name and a clock for Git. It must succeed.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::scratch::{Scratch, can_mount};
-use crate::{Copy, assert_same, shell};
+use crate::{Copy, assert_same, say, shell};
 
 /// A repository with one commit, protected.
 fn repository(scratch: &Scratch) {
@@ -18,12 +18,6 @@ fn repository(scratch: &Scratch) {
 
 fn read(scratch: &Scratch, name: &str) -> String {
     fs::read_to_string(scratch.project().join(name)).unwrap_or_default()
-}
-
-/// What a command says on both channels, and how it ends.
-fn say(scratch: &Scratch, place: &Path, line: &str) -> (String, i32) {
-    let done = scratch.shell(&format!("exec 2>&1; {line}")).current_dir(place).output().expect("a shell");
-    (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.code().unwrap_or(-1))
 }
 
 #[test]
@@ -247,14 +241,34 @@ fn a_restore_that_skips_an_ignored_path_says_so() {
 fn a_restore_that_changes_no_file_is_no_step_although_git_changed_its_own() {
     let scratch = Scratch::new();
     repository(&scratch);
-    let place = scratch.project();
-    shell(&scratch, &place, "echo one >b; amalgam restore @; amalgam undo; git add -A; rm b");
-    let (said, code) = say(&scratch, &place, "amalgam restore @");
-    assert_eq!(code, 0, "{said}");
+    restore_what_git_reset(&scratch, &scratch.project());
+}
+
+#[test]
+fn a_restore_in_a_mount_that_changes_no_file_is_no_step_although_git_changed_its_own() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    repository(&scratch);
+    scratch.run("amalgam fork try --mount ../try --backend fuse");
+    restore_what_git_reset(&scratch, &scratch.path().join("try"));
+}
+
+/// Removes files and lets Git or the shell bring the files of the head back. A restore of the head then has nothing to do.
+fn restore_what_git_reset(scratch: &Scratch, place: &Path) {
+    shell(scratch, place, "echo one >b; amalgam restore @; amalgam undo; git add -A; rm b");
+    let (said, code) = say(scratch, place, "amalgam restore @");
+    assert!(code == 0 && said.contains("nothing to do"), "{said}");
     // The removal is undone, not the restore that had nothing to do.
-    let (said, code) = say(&scratch, &place, "amalgam undo");
+    let (said, code) = say(scratch, place, "amalgam undo");
     assert_eq!(code, 0, "{said}");
-    assert_eq!(read(&scratch, "b"), "one\n", "{said}");
+    assert_eq!(fs::read_to_string(place.join("b")).expect("it is there"), "one\n", "{said}");
+    // An edit that is done again, taken back by Git, is recorded once more and undone alone.
+    shell(scratch, place, "rm b; amalgam commit -m step; rm a; amalgam undo; amalgam redo; git stash -q");
+    let (said, code) = say(scratch, place, "amalgam restore @");
+    assert!(code == 0 && said.contains("nothing to do"), "{said}");
+    shell(scratch, place, "amalgam undo; test ! -e a; amalgam undo; cat a");
 }
 
 #[test]
@@ -459,4 +473,35 @@ fn forks_that_each_commit_with_git_merge_without_conflicts_in_git() {
         assert!(code == 0 && said.ends_with(&format!("{}\nbase\n", names[0])), "{door}: {said}");
     }
     scratch.run("cd / && (amalgam umount --all || true) && amalgam verify");
+}
+
+#[test]
+fn undo_redo_and_restore_say_which_conflicts_are_left_in_a_directory_and_in_a_mount() {
+    for is_mounted in [false, true] {
+        if is_mounted && !can_mount() {
+            return;
+        }
+        let scratch = Scratch::new();
+        let place = scratch.project();
+        shell(&scratch, &place, "echo base >a && amalgam init --workspace main && amalgam fork other --dir ../other");
+        let (fork, place) = match is_mounted {
+            true => ("amalgam fork try --mount ../try --backend fuse", scratch.path().join("try")),
+            false => ("amalgam fork try --dir ../try", scratch.path().join("try")),
+        };
+        scratch.run(fork);
+        shell(&scratch, &scratch.path().join("other"), "echo other >a && amalgam commit -q");
+        shell(&scratch, &place, "echo mine >a && amalgam commit -q");
+        let (said, code) = say(&scratch, &place, "amalgam merge other --into try");
+        assert!(code == 5 && said.contains("1 conflict left"), "{said}");
+        shell(&scratch, &place, "echo both >a && amalgam commit -q");
+        let left = "1 conflict; `amalgam conflicts` lists them";
+        for (line, is_left) in [("undo", true), ("redo", false), ("undo", true), ("redo", false), ("restore @~", true)]
+        {
+            let (said, code) = say(&scratch, &place, &format!("amalgam {line}"));
+            assert!(code == 0 && said.contains(left) == is_left, "mounted: {is_mounted}, {line}: {said}");
+            let (status, code) = say(&scratch, &place, "amalgam status --exit-code");
+            assert_eq!(code == 5, is_left, "mounted: {is_mounted}, {line}: {status}");
+        }
+        scratch.run("cd / && (amalgam umount --all || true) && amalgam stop");
+    }
 }

@@ -3,7 +3,7 @@
 //! Families: `index` (hash -> kind, epoch, stored size, number) serves `contains`, scans and accounting. `chunks`, `trees` and
 //! `snapshots` hold the objects, keyed by a number in write order. So objects that were written together are read together, and
 //! compaction moves whole files of objects instead of sorting them by hash again and again. `refs`, `operations` and `requests`
-//! are small. `quarantine` holds rows that a repair removed from the others, `tombstones` the records of purged objects. Chunks
+//! are small, and `default` has the epoch and counters. `quarantine` holds rows that a repair removed from the others, `tombstones` the records of purged objects. Chunks
 //! are already compressed, so RocksDB's compression is off. Transactions use group commit: one leader compares, numbers and
 //! writes for all waiting threads, which makes the operation log gapless and shares the fsync.
 

@@ -42,7 +42,7 @@ pub struct MergeRequest<'a> {
     pub regenerate: Option<&'a dyn Regenerate>,
     /// Whether to apply remembered resolutions.
     pub use_remembered: bool,
-    /// Returns why a source's changes may not be merged into the target's head, or `None` if they may.
+    /// Decides which sources may be merged; all of them without it.
     pub admit: Option<&'a dyn AdmitSource>,
 }
 

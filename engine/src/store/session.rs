@@ -50,7 +50,7 @@ pub struct WriteSession {
     resting: Mutex<RestingTrees>,
     /// Chunks that the sender of a stream has purged.
     buried: Mutex<HashMap<ObjectId, Tombstone>>,
-    /// The number of known objects from which on they are forgotten; 0 right after that.
+    /// The number of checked objects from which on they are forgotten; 0 right after that.
     checked_objects_max: AtomicUsize,
     /// Bytes that were written ahead of the transaction, in stored form.
     stored: Arc<AtomicU64>,

@@ -16,13 +16,13 @@ use crate::reference::{FORGET, Operation, RefName, RefValue};
 
 const PAGE: usize = 256;
 
-/// The roots of a collection, in addition to the current values of references.
+/// Additional roots of a collection, and references that it ignores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepScope {
     /// Values that a reference had in an operation after this number count as roots too, so that the operation can be undone.
     /// `None` counts only operations since the start of the round. Values removed by a `forget` operation do not count: its
     /// purpose is to release them.
-    pub operations_after: Option<u64>,
+    pub undoable_after: Option<u64>,
     /// References to ignore, to see what their removal would free. A round that ignores references sweeps nothing.
     pub without: BTreeSet<RefName>,
 }
@@ -31,7 +31,7 @@ pub struct SweepScope {
 ///
 /// The order is: begin; mark everything reachable from [`roots`](Self::roots); call `roots` again and mark the new ones until
 /// there are none; call [`sweep`](Self::sweep), marking the objects it returns, until it is done; call
-/// [`reclaim`](Self::reclaim).
+/// [`trim_operations`](Self::trim_operations) repeatedly, until the log is short enough; call [`reclaim`](Self::reclaim).
 ///
 /// Trees are deleted root first, and a tree whose root is too young to be deleted stays whole. So if a root exists, everything
 /// below it exists.
@@ -51,8 +51,8 @@ pub struct SweepRound {
     /// Whether [`roots`](Self::roots) has returned the objects of all references.
     are_refs_reported: bool,
     numbers_end: u64,
-    stage: Stage,
-    /// The last index row that the current stage examined.
+    pass: SweepPass,
+    /// The last index row that the current pass examined.
     after: Option<ObjectId>,
     freed: Tallies,
     /// The numbers of all index rows that the sweep kept, by object family.
@@ -61,10 +61,10 @@ pub struct SweepRound {
     gone: [NumberSet; Family::OBJECTS.len()],
 }
 
-/// The objects that the sweep examines. Roots come first, so that a root that exists has its whole tree.
+/// The objects that the sweep examines. Roots of trees come first, so that one that exists has its whole tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Roots,
+enum SweepPass {
+    TreeRoots,
     Others,
     Done,
 }
@@ -155,7 +155,7 @@ impl SweepRound {
             without: scope.without,
             are_refs_reported: false,
             numbers_end: 0,
-            stage: Stage::Roots,
+            pass: SweepPass::TreeRoots,
             after: None,
             freed: Tallies::default(),
             kept: Default::default(),
@@ -165,7 +165,7 @@ impl SweepRound {
             round.older_than = round.older_than.min(oldest);
         }
         round.begun_after = round.store.inner.backend.last_operation()?;
-        round.last_operation = scope.operations_after.map_or(round.begun_after, |after| after.min(round.begun_after));
+        round.last_operation = scope.undoable_after.map_or(round.begun_after, |after| after.min(round.begun_after));
         round.undoable_after = round.last_operation;
         round.numbers_end = round.store.inner.backend.numbers_end()?;
         Ok(round)
@@ -275,19 +275,19 @@ impl SweepRound {
                 "this round ignores references, so live objects look dead; they can be counted, not deleted".to_owned();
             return Err(Error::Invalid { what: "collection", why });
         }
-        if self.stage == Stage::Done {
+        if self.pass == SweepPass::Done {
             return Ok(Swept::Done { objects: self.freed.total().objects });
         }
         let page = inner.backend.scan(self.after, rows)?;
         let Some(last) = page.last() else {
             self.after = None;
-            self.stage = if self.stage == Stage::Roots { Stage::Others } else { Stage::Done };
+            self.pass = if self.pass == SweepPass::TreeRoots { SweepPass::Others } else { SweepPass::Done };
             return Ok(Swept::Some { rows: 0 });
         };
-        let of_stage = |row: &&IndexRow| (row.id.kind == ObjectKind::Root) == (self.stage == Stage::Roots);
+        let in_pass = |row: &&IndexRow| (row.id.kind == ObjectKind::Root) == (self.pass == SweepPass::TreeRoots);
         let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) =
-            page.iter().filter(of_stage).partition(|row| is_alive(row));
-        if self.stage == Stage::Roots {
+            page.iter().filter(in_pass).partition(|row| is_alive(row));
+        if self.pass == SweepPass::TreeRoots {
             // Objects below such a root may be older than the root. Roots created in this epoch were made from marked ones; a
             // root that existed before was only checked for, by a session that may not have checked everything below it.
             let was_there = |row: &IndexRow| row.epoch < self.epoch || row.number < self.numbers_end;
@@ -313,7 +313,7 @@ impl SweepRound {
             self.freed.add(row.id.kind, row.stored_bytes);
             self.gone[family_index(row)].insert(row.number);
         }
-        if self.stage == Stage::Roots {
+        if self.pass == SweepPass::TreeRoots {
             // A session looked these up between the scan and the deletion, which stamped them with its epoch.
             let stamped = unmarked.iter().zip(&gone).filter(|(row, gone)| !**gone && row.epoch < self.older_than);
             let stamped: Vec<_> = stamped.map(|(row, _)| row.id).collect();
@@ -348,7 +348,7 @@ impl SweepRound {
 
     /// Reclaims the disk space of deleted objects. Must be called after the sweep, which determines the live rows.
     pub fn reclaim(&mut self, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
-        assert!(self.stage == Stage::Done, "the sweep is done, so the rows to keep are known");
+        assert!(self.pass == SweepPass::Done, "the sweep is done, so the rows to keep are known");
         let named = KeptRows {
             numbers: Arc::new(std::mem::take(&mut self.kept)),
             gone: Arc::new(std::mem::take(&mut self.gone)),

@@ -55,7 +55,8 @@ impl Frozen {
         self.tree.store()
     }
 
-    /// Returns the snapshot that the tree was opened at or last committed as.
+    /// Returns the snapshot that the next commit follows: the one that the tree was opened at or last committed as, or that
+    /// [`rebase`](WorkingTree::rebase) set.
     pub fn base(&self) -> Option<SnapshotId> {
         self.tree.base()
     }

@@ -593,6 +593,7 @@ fn is_refusal(reason: Reason) -> bool {
             | Reason::TemplateNotFound
             | Reason::LimitNotEnforced
             | Reason::SandboxLimit
+            | Reason::Unsupported
     )
 }
 

@@ -55,6 +55,7 @@ struct Ran {
 impl Sandboxes {
     /// Runs a command on a fork of a workspace, and merges the fork. If the caller disconnects, the run is ended and cleaned up.
     pub(super) fn begin_round(&self, owner: Owner, request: v1::RunOnForkRequest) -> Result<Answers, Status> {
+        self.parts()?;
         let plan = plan_of(&request)?;
         let (send, receive) = mpsc::channel(QUEUE);
         let sandboxes = self.clone();

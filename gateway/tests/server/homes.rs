@@ -161,6 +161,36 @@ async fn homes_are_there_after_a_restart_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_sandboxes_leaves_those_of_an_earlier_start_as_they_are() {
+    let mut site = Site::start().await;
+    let id = site.create(json!({"template": "host"})).await;
+    site.stdout(&id, "echo kept > ~/note; echo kept > /workspace/note").await;
+    let before = site.get(&id).await;
+    site.server = site.server.restart(Setup::default()).await;
+    for (method, path, body) in [
+        (Method::DELETE, format!("/sandboxes/{id}"), json!({})),
+        (Method::POST, format!("/sandboxes/{id}/resume"), json!({})),
+        (Method::POST, format!("/sandboxes/{id}/process/run"), json!({"command": "true"})),
+        (Method::POST, "/sandboxes".to_owned(), json!({"template": "host"})),
+    ] {
+        let refused = site.call(method.clone(), &path, body).await;
+        let said = String::from_utf8_lossy(&refused.bytes).into_owned();
+        assert!(
+            refused.status == 409 && said.contains("this server has no sandboxes"),
+            "{method} {path}: {} {said}",
+            refused.status
+        );
+    }
+    let options = amalgam_gateway::SandboxOptions::new(site.server.home.path().join("sandboxes"), agent());
+    site.server = site.server.restart(Setup { sandboxes: Some(options), ..Setup::default() }).await;
+    assert_eq!(site.get(&id).await["workspace"], before["workspace"]);
+    let resumed = site.call(Method::POST, &format!("/sandboxes/{id}/resume"), json!({})).await;
+    assert_eq!(resumed.status, 200, "{:?}", resumed.bytes);
+    assert_eq!(site.stdout(&id, "cat ~/note /workspace/note").await, "kept\nkept\n");
+    site.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_beyond_the_disk_of_a_sandbox_fails_and_removed_files_make_room() {
     let mut site = Site::start().await;
     let limited = json!({"template": "host", "resources": {"disk": "8m"}});

@@ -10,7 +10,7 @@ use amalgam_gateway::{
     Authentication, Catalog, ClusterOptions, ClusterStores, NewKey, OpenHome, ProjectName, Projects, RatePreset,
     SandboxOptions, Scopes, Server, ServerOptions, SharedStore, TlsFiles, WebhookOptions,
 };
-use amalgam_server::Service;
+use amalgam_server::{HostFeatures, Service, ServiceOptions};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -103,9 +103,9 @@ impl Running {
                 let stores = stores.await.unwrap();
                 let open_home: OpenHome = Arc::new(move |home| {
                     let SharedStore { store, live_trees } = stores.open(home)?;
-                    let settings = Arc::new(|| Ok(amalgam_server::Settings::default()));
                     let clock: amalgam_server::Clock = clock;
-                    Service::open_shared(store, live_trees, home, clock.into(), &[], settings)
+                    let options = ServiceOptions { host: HostFeatures::Disabled, ..ServiceOptions::new(clock.into()) };
+                    Service::open_shared(store, live_trees, home, options)
                 });
                 (catalog, open_home)
             }

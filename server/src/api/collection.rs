@@ -184,9 +184,9 @@ impl CollectionService for Api {
                 None => return Err(Error::new(Reason::Invalid, "name a workspace or a snapshot")),
             };
             let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-            let marks = service.context.marks();
+            let names = service.context.shown_names();
             for snapshot in service.collections.log_of(head, limit)? {
-                let account = service.collections.growth_of(snapshot, &marks)?;
+                let account = service.collections.growth_of(snapshot, &names)?;
                 sender.send(v1::ListGrowthResponse { snapshot: Some(account) })?;
             }
             Ok(())

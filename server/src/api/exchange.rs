@@ -57,7 +57,7 @@ impl ExchangeService for Api {
             return Err(invalid("the first message of a stream says how to import it").into_status());
         };
         if !matches!(options.source, Some(v1::import_options::Source::Tar(_))) {
-            self.local_only()?;
+            self.host_paths_only_local()?;
         }
         self.keep_identified(&actor, &options);
         let data = arriving(stream.map(|message| message.map(piece)), STALL_MAX);
@@ -81,7 +81,7 @@ impl ExchangeService for Api {
             _ => false,
         };
         if is_on_host {
-            self.local_only()?;
+            self.host_paths_only_local()?;
         }
         let tell = |progress| v1::ExportTreeResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, sender: &Sender<_>| {

@@ -35,7 +35,7 @@ impl FollowService for Api {
     async fn follow_source(&self, request: Request<v1::FollowSourceRequest>) -> Answer<v1::FollowSourceResponse> {
         let (actor, request) = self.identified(request);
         if !matches!(request.source, Some(Source::SourceWorkspace(_)) | None) {
-            self.local_only()?;
+            self.host_paths_only_local()?;
         }
         self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
             let act = service.context.act_for(&actor, &request)?;

@@ -78,7 +78,7 @@ impl StoreService for Api {
             (self.service.directories.watching_calls(), self.service.views.mounted(), request.into_inner().force);
         if mounted > 0 && !force {
             let what = if mounted == 1 { "1 file system is" } else { &format!("{mounted} file systems are") };
-            let message = format!("{what} mounted; `amalgam umount` first, or `amalgam stop --force`");
+            let message = format!("{what} mounted; `amalgam umount --all` first, or `amalgam stop --force`");
             return Err(Error::new(Reason::Busy, message).into_status());
         }
         if watching > 0 && !force {

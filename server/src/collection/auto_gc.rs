@@ -148,8 +148,8 @@ mod tests {
     use super::super::policy::{AutoGcPolicy, IDLE};
     use super::*;
     use crate::home::Home;
-    use crate::service::Service;
-    use crate::settings::Settings;
+    use crate::service::{Service, ServiceOptions};
+    use crate::settings::{Settings, SettingsSource};
 
     #[test]
     fn a_failing_collection_is_told_once_and_tried_less_and_less() {
@@ -182,8 +182,7 @@ mod tests {
             }
         };
         let home = Home::new(around.path().join("home"));
-        let mut service =
-            Service::open_with(&home, (tick as crate::context::Clock).into(), &[], Arc::new(settings)).expect("opened");
+        let mut service = open_with(&home, Arc::new(settings));
         let inner = Arc::get_mut(&mut service.collections.inner).expect("nobody else has it yet");
         inner.policy.check_every = Duration::from_millis(5);
         assert!(known.set(service.clone()).is_ok());
@@ -220,6 +219,11 @@ mod tests {
         Time(TIME.fetch_add(1, Ordering::Relaxed))
     }
 
+    fn open_with(home: &Home, settings: SettingsSource) -> Service {
+        let clock: crate::context::Clock = tick;
+        Service::open_with(home, ServiceOptions { settings, ..ServiceOptions::new(clock.into()) }).expect("opened")
+    }
+
     /// Returns a service that checks for collections every few milliseconds, and a switch that makes its disk look full.
     fn watched(around: &std::path::Path) -> (Service, Arc<AtomicBool>) {
         let is_full = Arc::new(AtomicBool::new(false));
@@ -231,8 +235,7 @@ mod tests {
             }
         };
         let home = Home::new(around.join("home"));
-        let mut service =
-            Service::open_with(&home, (tick as fn() -> Time).into(), &[], Arc::new(settings)).expect("opened");
+        let mut service = open_with(&home, Arc::new(settings));
         let inner = Arc::get_mut(&mut service.collections.inner).expect("nobody else has it yet");
         inner.policy = AutoGcPolicy {
             check_every: Duration::from_millis(20),

@@ -37,7 +37,7 @@ mod tests {
     use crate::collection::{CollectionReason, CollectionRequest};
     use crate::context::Clocks;
     use crate::home::Home;
-    use crate::service::Service;
+    use crate::service::{Service, ServiceOptions};
     use crate::settings::Settings;
 
     const MINUTE: i64 = 60 * 1_000_000_000;
@@ -61,7 +61,9 @@ mod tests {
 
     fn open(home: &Home) -> Service {
         let settings = || Ok(Settings { floor_bytes: Some(0), ..Settings::default() });
-        Service::open_with(home, Clocks { wall, uptime }, &[], Arc::new(settings)).expect("opened")
+        let clocks = Clocks { wall, uptime };
+        Service::open_with(home, ServiceOptions { settings: Arc::new(settings), ..ServiceOptions::new(clocks) })
+            .expect("opened")
     }
 
     fn collect(service: &Service) -> v1::CollectResult {

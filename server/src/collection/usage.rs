@@ -17,7 +17,7 @@ use amalgam_proto::{Reason, v1};
 use amalgam_transfer::{Progress, growth};
 
 use super::Collections;
-use crate::context::Marks;
+use crate::context::ShownNames;
 use crate::error::{Error, Result};
 
 use sizes::Sizes;
@@ -126,24 +126,24 @@ impl Collections {
             return Ok(Vec::new());
         }
         let measured = self.at_low_priority(tell, |watch| measure_snapshots(&self.context.store, snapshots, watch))?;
-        let (marks, total) = (self.context.marks(), measured.len() as u64);
+        let (names, total) = (self.context.shown_names(), measured.len() as u64);
         let mut events = Vec::new();
         for (done, usage) in (0..).zip(measured) {
             go_on(tell("growth", done, total))?;
             events.push(Event::Snapshot(v1::SnapshotAccount {
                 reached: Some(tally(usage.reached)),
                 private: Some(tally(usage.private)),
-                ..self.growth_of(usage.snapshot, &marks)?
+                ..self.growth_of(usage.snapshot, &names)?
             }));
         }
         Ok(events)
     }
 
     /// Returns the growth of the store by a snapshot.
-    pub(crate) fn growth_of(&self, snapshot: SnapshotId, marks: &Marks) -> Result<v1::SnapshotAccount> {
+    pub(crate) fn growth_of(&self, snapshot: SnapshotId, names: &ShownNames) -> Result<v1::SnapshotAccount> {
         let brought = growth(&self.context.store, snapshot, &Progress::default())?;
         Ok(v1::SnapshotAccount {
-            snapshot: Some(self.context.snapshot_message(snapshot, marks)?),
+            snapshot: Some(self.context.snapshot_message(snapshot, names)?),
             growth: brought.map(tally),
             ..v1::SnapshotAccount::default()
         })

@@ -137,13 +137,13 @@ impl Conflicts {
 
     /// Returns the position of the term of a conflict that a word names: by the term's own word, by the name of its workspace, or
     /// by a workspace that has this version now.
-    pub(super) fn term_named(&self, placed: &PlacedConflict, word: &str) -> Result<usize> {
+    pub(super) fn term_named(&self, placed: &PlacedConflict, word: &str, captioner: &Captioner<'_>) -> Result<usize> {
         let (store, path) = (&self.context.store, &placed.path);
         let terms = terms(store, &placed.conflict)?;
-        let names = self.captioner().caption(path, &placed.conflict).names;
         if let Some(at) = terms.iter().position(|term| term.word == word) {
             return Ok(at);
         }
+        let names = captioner.caption(path, &placed.conflict).names;
         let mut named = names.iter().enumerate().filter(|(_, name)| *name == word).map(|(at, _)| at * 2);
         if let (Some(at), None) = (named.next(), named.next()) {
             return Ok(at);

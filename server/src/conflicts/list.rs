@@ -10,6 +10,7 @@ use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::Conflicts;
+use super::captions::Captioner;
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 
@@ -24,10 +25,10 @@ enum ListedConflict<'a> {
 
 impl Conflicts {
     /// Returns a conflict, for the wire.
-    pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
+    pub(crate) fn conflict_message(&self, placed: &PlacedConflict, captioner: &Captioner<'_>) -> Result<v1::Conflict> {
         let store = &self.context.store;
         let whole = without_draft(store, &placed.conflict)?;
-        let caption = self.captioner().caption(&placed.path, &placed.conflict);
+        let caption = captioner.caption(&placed.path, &placed.conflict);
         let terms = terms(store, &placed.conflict)?.into_iter().enumerate();
         let versions = terms.map(|(at, term)| v1::ConflictVersion {
             name: term.word,
@@ -70,8 +71,9 @@ impl Conflicts {
         let page: Vec<_> =
             found.chain(undecided.map(ListedConflict::ConflictSubject)).skip(before).take(limit).collect();
         let next = (page.len() == limit).then(|| before.saturating_add(limit).to_string());
+        let captioner = self.captioner();
         let message = |found| match found {
-            ListedConflict::Entry(placed) => self.conflict_message(placed),
+            ListedConflict::Entry(placed) => self.conflict_message(placed, &captioner),
             ListedConflict::ConflictSubject(matter) => self.matter_message(matter, root),
         };
         let conflicts = page.into_iter().map(message).collect::<Result<_>>()?;
@@ -96,17 +98,18 @@ impl Conflicts {
             let matter = matters.iter().find(|matter| matter.undecided.path == path).ok_or_else(none)?;
             return self.read_matter(&self.matter_message(matter, root)?, root, &request.version, send);
         };
-        let mut message = Some(self.conflict_message(placed)?);
+        let captioner = self.captioner();
+        let mut message = Some(self.conflict_message(placed, &captioner)?);
         let store = &self.context.store;
         let session = store.session();
         let entry = if request.version.is_empty() {
-            let caption = self.captioner().caption(&path, &placed.conflict);
+            let caption = captioner.caption(&path, &placed.conflict);
             let shown = render_entry(store, &session, &placed.conflict, Style::Markers, &caption)?;
             // If no directory shows the conflict, nothing has stored this text yet.
             session.write_all_ahead()?;
             shown
         } else {
-            placed.conflict.terms()[self.term_named(placed, &request.version)?].clone()
+            placed.conflict.terms()[self.term_named(placed, &request.version, &captioner)?].clone()
         };
         self.send_entry(entry, message.take(), &mut send)
     }

@@ -10,10 +10,11 @@ use amalgam_engine::{Entry, ObjectKind, OperationContext, Pin, RootId, SnapshotI
 use amalgam_proto::{Reason, v1};
 
 use super::Conflicts;
+use super::captions::Captioner;
 use super::list::{is_wanted, tree_paths};
 use super::undecided::decision;
 use crate::caller::Caller;
-use crate::context::Marks;
+use crate::context::ShownNames;
 use crate::error::{Error, Result};
 use crate::messages::words_of;
 
@@ -53,7 +54,7 @@ impl Conflicts {
         let moved = first.changes.iter().find(|change| change.name == workspace.reference());
         let target = moved.and_then(|change| change.after.as_ref()?.target);
         let Some(target) = target.filter(|target| target.kind == ObjectKind::Snapshot) else { return Ok(None) };
-        let snapshot = self.context.snapshot_message(SnapshotId::from_bytes(target.hash), &Marks::default())?;
+        let snapshot = self.context.snapshot_message(SnapshotId::from_bytes(target.hash), &ShownNames::default())?;
         let left = snapshot.conflicts;
         Ok(Some(v1::ResolveConflictsResponse { snapshot: Some(snapshot), left, ..Default::default() }))
     }
@@ -77,7 +78,7 @@ impl Conflicts {
         change.resolutions = self.new_resolutions(&plan, request)?;
         let done = self.context.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
         let done = done?;
-        response.snapshot = Some(self.context.snapshot_message(done.snapshot, &Marks::default())?);
+        response.snapshot = Some(self.context.snapshot_message(done.snapshot, &ShownNames::default())?);
         Ok(response)
     }
 
@@ -106,6 +107,7 @@ impl Conflicts {
             return Err(Error::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
         }
         let mut exchange = Exchange::new(store, root, &[])?;
+        let captioner = self.captioner();
         let mut done = Vec::new();
         for placed in wanted {
             let entry = match request.resolution.as_ref().expect("it was asked for") {
@@ -120,7 +122,7 @@ impl Conflicts {
                     }
                 }
                 Resolution::Version(word) => {
-                    let choice = self.choice(placed, word)?;
+                    let choice = self.choice(placed, word, &captioner)?;
                     let session = exchange.session();
                     resolution_of(store, session, &placed.conflict, choice, act.time)
                         .map_err(|why| unable(placed, why))?
@@ -155,15 +157,16 @@ impl Conflicts {
         Ok((self.conflicts_of(root, None)?.len() - plan.done.len()) as u64)
     }
 
-    fn choice(&self, placed: &PlacedConflict, word: &str) -> Result<Choice> {
+    fn choice(&self, placed: &PlacedConflict, word: &str, captioner: &Captioner<'_>) -> Result<Choice> {
         match word {
             "union" => Ok(Choice::Union),
-            word => self.term_named(placed, word).map(Choice::Term),
+            word => self.term_named(placed, word, captioner).map(Choice::Term),
         }
     }
 
     pub(crate) fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
-        let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed));
+        let captioner = self.captioner();
+        let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed, &captioner));
         let resolved = resolved.chain(plan.told.iter().cloned().map(Ok)).collect::<Result<_>>()?;
         Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })
     }

@@ -27,6 +27,7 @@ pub(crate) enum Uncommitted {
 impl Directories {
     /// Attaches a directory to a workspace, which is created if it does not exist.
     pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &OperationContext) -> Result<Record> {
+        self.context.host.check("directories")?;
         let path = canonical(&host_path(&request.path)?)?;
         let host = HostDir::open(&path)?;
         Rules::new(&request.exclude)?;
@@ -88,6 +89,7 @@ impl Directories {
             made_here: false,
             conflicts: String::new(),
             aim: None,
+            reverting: None,
             whole: None,
             settled: None,
             background: None,

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
-use crate::context::{ExpectedHead, Marks};
+use crate::context::{ExpectedHead, ShownNames};
 use crate::error::{Error, Result};
 use crate::messages::{notice, renamed_message};
 use crate::states::{CAPTURE, is_directory, without_holders_of_git};
@@ -168,6 +168,26 @@ impl Directories {
             || self.states.is_same(self.context.head_root(head)?, self.context.known_root(known)?)?)
     }
 
+    /// Takes the head as the snapshot of a directory that was attached to an existing workspace, if its files are those of the
+    /// head, for example after the workspace was deleted and undeleted.
+    pub(super) fn adopt_equal_head(
+        &self,
+        locked: &mut LockedDirectory,
+        head: Option<SnapshotId>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let Some(id) = head.filter(|_| locked.record.snapshot().is_none() && locked.record.aim.is_none()) else {
+            return Ok(());
+        };
+        let captured = self.capture(locked, progress)?;
+        let (files, _pin) = self.hold_with_states_of(&captured, self.context.head_root(head)?)?;
+        if self.states.is_same(self.context.head_root(head)?, Some(files))? {
+            locked.record.snapshot = Some(id);
+            locked.save(&self.context);
+        }
+        Ok(())
+    }
+
     /// Refuses a commit of a directory whose workspace was moved elsewhere: the commit would silently revert that.
     pub(super) fn refuse_out_of_step(&self, locked: &LockedDirectory, head: Option<SnapshotId>) -> Result<()> {
         if self.is_in_step(locked, head)? {
@@ -176,8 +196,8 @@ impl Directories {
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
         let why = match locked.record.snapshot() {
             None => format!(
-                "this directory has not had the files of workspace {} since it was attached, and a commit of it would remove or \
-                 overwrite them",
+                "the files of this directory are not those of workspace {}, to which it was attached, and a commit would remove or \
+                 overwrite those",
                 locked.workspace
             ),
             Some(_) => format!(
@@ -186,8 +206,8 @@ impl Directories {
             ),
         };
         let message = format!(
-            "{why}; `amalgam restore @` brings the directory to {now} (its files are captured first), `amalgam fork` keeps its files as \
-             another workspace"
+            "{why}; `amalgam restore @` brings the directory to {now}, and `amalgam undo` brings its files back; to keep its files as \
+             another workspace, run `amalgam ws detach`, then `amalgam init`"
         );
         Err(Error::new(Reason::StaleHead, message))
     }
@@ -301,6 +321,7 @@ impl Directories {
             self.catch_up(locked, &saying.change.message, act)?;
             head = self.context.head(&locked.workspace)?;
         }
+        self.adopt_equal_head(locked, head, progress)?;
         self.refuse_out_of_step(locked, head)?;
         let mut warnings = match self.quota.check_space() {
             // A commit without changes needs no space: a directory is captured before it is removed.
@@ -318,7 +339,7 @@ impl Directories {
         let conflicts = conflicts.unwrap_or_else(|_| locked.seen.message());
         warnings.extend(locked.save(&self.context));
         Ok(v1::CaptureResult {
-            snapshot: Some(self.context.snapshot_message(snapshot, &Marks::default())?),
+            snapshot: Some(self.context.snapshot_message(snapshot, &ShownNames::default())?),
             changed: is_new,
             counts: Some(counts(&captured.counts)),
             added: tally.added,
@@ -368,6 +389,7 @@ impl Directories {
         }
         let mut locked = self.lock(name)?;
         let head = self.context.head(&locked.workspace)?;
+        self.adopt_equal_head(&mut locked, head, progress)?;
         let head_root = self.context.head_root(head)?;
         let faced = head_root.map(|root| self.faced_in(&locked, root)).transpose()?;
         let mut changes = None;
@@ -418,7 +440,7 @@ impl Directories {
         Ok(v1::DirectoryStatus {
             directory: Some(self.directory_message(&locked.record)),
             workspace: Some(self.views.workspace_message(&locked.workspace)?),
-            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            head: head.map(|head| self.context.snapshot_message(head, &ShownNames::default())).transpose()?,
             modified: paths(changes.modified),
             added: paths(changes.added),
             deleted: paths(changes.deleted),

@@ -56,6 +56,7 @@ impl Directories {
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
+        self.context.host.check("checkouts")?;
         if request.again {
             return self.bring_back(request, act, progress);
         }

@@ -68,18 +68,18 @@ impl Directories {
         let now = self.context.known_root(locked.record.snapshot())?;
         self.note_whole(locked, now);
         let mut candidates = Vec::new();
-        let before = match now.filter(|root| self.context.store.hold(*root).is_ok()) {
-            Some(root) => Some(self.conflicts.faced(root, style, None)?),
+        let before = match self.context.held(now) {
+            Some((root, _pin)) => Some(self.conflicts.faced(root, style, None)?),
             None => None,
         };
         let aim = locked.record.aim;
-        if let Some(aim) = aim.filter(|root| self.context.store.hold(*root).is_ok()) {
+        if let Some((aim, _pin)) = self.context.held(aim) {
             let faced = self.conflicts.faced(aim, style, now)?;
             candidates.push(Candidate { faced, is_written: true, paths: locked.aim_paths.clone() });
         }
         // The directory may also have the state that an undo or a restore of some paths left.
         let working = self.context.workspaces.find(&locked.workspace)?.and_then(|found| found.working);
-        if let Some(root) = self.context.known_root(working)?.filter(|root| self.context.store.hold(*root).is_ok()) {
+        if let Some((root, _pin)) = self.context.held(self.context.known_root(working)?) {
             candidates.push(Candidate {
                 faced: self.conflicts.faced(root, style, now)?,
                 is_written: true,

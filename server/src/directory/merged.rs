@@ -21,8 +21,13 @@ const MERGE: &str = "merge";
 /// The message of a snapshot of files written during a merge.
 const WRITTEN_MEANWHILE: &str = "written during a merge";
 
-/// The files were unlocked during a merge, because a command ran.
-pub(crate) struct Released;
+/// The files of the target of a merge while the merge is computed.
+pub(crate) enum FilesInMerge {
+    /// They are locked until [`Directories::update_files`] has updated them, or the workspace has none.
+    Locked(SecuredFiles),
+    /// They are unlocked, because a command runs meanwhile. [`Directories::catch_up_files`] updates them.
+    Unlocked,
+}
 
 /// The head of a workspace as a capture would make it.
 pub(crate) struct PreviewedHead {
@@ -76,6 +81,7 @@ impl Directories {
         let (root, _pin) = match self.lock_files_of(workspace)? {
             LockedFiles::Nowhere => return Ok(unchanged),
             LockedFiles::Directory(mut locked) => {
+                self.adopt_equal_head(&mut locked, head, &Progress::default())?;
                 self.refuse_out_of_step(&locked, head)?;
                 let captured = self.capture(&mut locked, &Progress::default())?;
                 let held = self.hold_with_states_of(&captured, self.context.head_root(head)?)?;
@@ -125,13 +131,13 @@ impl Directories {
     }
 
     /// Commits the files of a workspace's directory or mount, if it has one and they changed.
-    pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
+    pub(crate) fn capture_of(&self, workspace: &WorkspaceName, reason: &str, act: &OperationContext) -> Result<()> {
         // The request id belongs to the merge that follows.
         let act = OperationContext { request: None, ..act.clone() };
         match self.lock_files_of(workspace)? {
             LockedFiles::Nowhere => Ok(()),
             LockedFiles::Directory(mut locked) => {
-                let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
+                let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {reason}")) };
                 self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default()).map(drop)
             }
             LockedFiles::View(locked) => {
@@ -140,7 +146,7 @@ impl Directories {
                     let (_held, root) = self.views.hold_edited(&locked)?;
                     self.quota.check_quota(workspace, Some(root))?;
                 }
-                self.views.secure_view_before(&locked, before, &act).map(drop)
+                self.views.secure_view_before(&locked, reason, &act).map(drop)
             }
         }
     }
@@ -150,7 +156,7 @@ impl Directories {
     pub(crate) fn secure_files(
         &self,
         workspace: &WorkspaceName,
-        before: &str,
+        reason: &str,
         act: &OperationContext,
     ) -> Result<SecuredFiles> {
         match self.lock_files_of(workspace)? {
@@ -160,24 +166,24 @@ impl Directories {
                 Ok(SecuredFiles::Nowhere)
             }
             LockedFiles::Directory(mut locked) => {
-                let safety = self.secure_before(&mut locked, before, act)?;
+                let safety = self.secure_before(&mut locked, reason, act)?;
                 Ok(SecuredFiles::Directory(locked, safety))
             }
             LockedFiles::View(locked) => {
-                let secured = self.views.secure_view_before(&locked, before, act)?;
+                let secured = self.views.secure_view_before(&locked, reason, act)?;
                 Ok(SecuredFiles::View(locked, Box::new(secured)))
             }
             LockedFiles::Nowhere => Ok(SecuredFiles::Nowhere),
         }
     }
 
-    /// Unlocks files during a merge. A directory that was neither captured nor checked out yet stays locked, because
+    /// Unlocks files during a long merge. A directory that was neither captured nor checked out yet stays locked, because
     /// [`catch_up_files`](Self::catch_up_files) skips it.
-    pub(crate) fn release_files(&self, place: SecuredFiles) -> std::result::Result<SecuredFiles, Released> {
+    pub(crate) fn release_files(&self, place: SecuredFiles) -> FilesInMerge {
         match place {
-            SecuredFiles::Directory(locked, _) if locked.record.snapshot().is_some() => Err(Released),
-            SecuredFiles::View(..) => Err(Released),
-            kept => Ok(kept),
+            SecuredFiles::Directory(locked, _) if locked.record.snapshot().is_some() => FilesInMerge::Unlocked,
+            SecuredFiles::View(..) => FilesInMerge::Unlocked,
+            kept => FilesInMerge::Locked(kept),
         }
     }
 
@@ -233,13 +239,13 @@ impl Directories {
     pub(crate) fn secure_before(
         &self,
         locked: &mut LockedDirectory,
-        what: &str,
+        reason: &str,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let head = self.context.head(&locked.workspace)?;
         match self.is_in_step(locked, head)? {
-            true => self.secure(locked, what, act, &Progress::default()).map(|(safety, _)| safety),
-            false => self.catch_up(locked, what, act),
+            true => self.secure(locked, reason, act, &Progress::default()).map(|(safety, _)| safety),
+            false => self.catch_up(locked, reason, act),
         }
     }
 
@@ -261,10 +267,10 @@ impl Directories {
     pub(super) fn catch_up(
         &self,
         locked: &mut LockedDirectory,
-        what: &str,
+        reason: &str,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        self.catch_up_with(locked, &format!("before {what}"), &mut v1::Merge::default(), act)
+        self.catch_up_with(locked, &format!("before {reason}"), &mut v1::Merge::default(), act)
     }
 
     fn catch_up_with(

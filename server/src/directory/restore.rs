@@ -15,11 +15,14 @@ use super::capture::CommitDraft;
 use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
-use crate::context::{HeldTree, Marks};
+use crate::context::{HeldTree, ShownNames};
 use crate::error::{Error, PARTLY, Result};
 use crate::messages::{notice, words_of};
 use crate::states::{CAPTURE, EDIT, GitScope, cleared_action, restore_action};
 
+/// An undo or a redo with at least this number of changes, or of bytes, is noted on the disk before it writes files.
+const NOTED_CHANGES: usize = 500;
+const NOTED_BYTES: u64 = 64 << 20;
 /// The most changes of a plan in one message.
 const PLAN_PART: usize = 500;
 
@@ -50,7 +53,7 @@ impl Directories {
         &self,
         locked: &LockedDirectory,
         captured: &Captured,
-        before: &str,
+        reason: &str,
         git: GitScope,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
@@ -59,7 +62,7 @@ impl Directories {
         }
         // The request id belongs to the operation that follows.
         let act = OperationContext { request: None, ..act.clone() };
-        let change = Change::new(format!("before {before}"));
+        let change = Change::new(format!("before {reason}"));
         let workspaces = &self.context.workspaces;
         let recorded = workspaces.record_working(&locked.workspace, &captured.tree, &change, &act, EDIT);
         Ok(recorded.map(Some)?)
@@ -69,7 +72,7 @@ impl Directories {
     pub(crate) fn secure(
         &self,
         locked: &mut LockedDirectory,
-        before: &str,
+        reason: &str,
         act: &OperationContext,
         progress: &Progress,
     ) -> Result<(Option<SnapshotId>, u64)> {
@@ -79,7 +82,7 @@ impl Directories {
         if self.states.is_same(self.context.head_root(head)?, Some(captured.root))? {
             return Ok((None, ignored));
         }
-        let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {before}")) };
+        let saying = CommitDraft { action: CAPTURE, change: Change::new(format!("before {reason}")) };
         // The request id belongs to the operation that follows.
         let act = OperationContext { request: None, ..act.clone() };
         let (snapshot, _) = self.commit_captured(locked, &mut captured, &saying, &act)?;
@@ -106,6 +109,14 @@ impl Directories {
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
         let staging = Staging::new();
+        if let Some(reverting) = &mut locked.record.reverting {
+            reverting.token = staging.token();
+            // The process may die in the middle. A short write is not worth another fsync.
+            let bytes: u64 = planned.changes.iter().map(|change| change.bytes).sum();
+            if planned.changes.len() >= NOTED_CHANGES || bytes >= NOTED_BYTES {
+                self.context.registry.put(locked.record.clone())?;
+            }
+        }
         let _writing = self.writing(&locked.record.id, &staging, &directories)?;
         let git = self.lock_repositories(locked, &planned, faced.rendered, &staging)?;
         let done = checkout_staged(&self.context.store, &locked.host, locked.index(), faced.rendered, &job, &staging);
@@ -196,7 +207,8 @@ impl Directories {
         add_skipped(&mut result.notices, &captured);
         result.warnings = warnings;
         result.notices.extend(wanted.notices());
-        result.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
+        result.safety =
+            safety.map(|safety| self.context.snapshot_message(safety, &ShownNames::default())).transpose()?;
         result.changed |= is_new;
         result.left_alone = left_alone;
         Ok(result)
@@ -251,7 +263,7 @@ impl Directories {
         let conflicts = summary.transpose().ok().flatten().unwrap_or_else(|| brought.conflicts.message());
         Ok(v1::RestoreResult {
             safety: None,
-            snapshot: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            snapshot: head.map(|head| self.context.snapshot_message(head, &ShownNames::default())).transpose()?,
             written: brought.written,
             removed: brought.removed,
             bytes: brought.bytes,

@@ -143,10 +143,14 @@ impl Directories {
 }
 
 /// Returns whether a difference from the tree that was being written is an incomplete part of the checkout.
-fn is_written(store: &Store, change: &Change, token: &str) -> Result<bool> {
+pub(super) fn is_written(store: &Store, change: &Change, token: &str) -> Result<bool> {
     match (&change.what, &change.before, &change.after) {
         (What::Removed | What::Metadata, _, _) => Ok(true),
-        (What::Added, _, _) => Ok(change.path.names().next_back().is_some_and(|name| Staging::has_token(&name, token))),
+        (What::Added, _, _) => Ok(change
+            .path
+            .names()
+            .next_back()
+            .is_some_and(|name| !token.is_empty() && Staging::has_token(&name, token))),
         (What::Modified, Some(whole), Some(part)) => is_beginning(store, whole, part),
         _ => Ok(false),
     }

@@ -34,7 +34,7 @@ impl Directories {
         }
         let working = self.context.workspaces.find(&locked.workspace)?.and_then(|found| found.working);
         let state = self.context.known_root(working.or(locked.record.snapshot()))?;
-        let Some(state) = state.filter(|root| self.context.store.hold(*root).is_ok()) else { return Ok(captured) };
+        let Some((state, _pin)) = self.context.held(state) else { return Ok(captured) };
         let rendered = self.faced_in(locked, state)?.rendered;
         self.with_unwritten_of(locked, rendered, captured)
     }
@@ -87,7 +87,7 @@ impl Directories {
     /// same entries there. They need no new notice.
     pub(super) fn known_unwritten(&self, locked: &LockedDirectory, target: RootId) -> Result<BTreeSet<TreePath>> {
         let before = self.context.known_root(locked.record.snapshot())?;
-        let Some(before) = before.filter(|root| self.context.store.hold(*root).is_ok()) else {
+        let Some((before, _pin)) = self.context.held(before) else {
             return Ok(BTreeSet::new());
         };
         let sides = Sides::new(&self.context.store, before, target)?;

@@ -197,6 +197,13 @@ impl Directories {
 
     /// Records that a directory is watched in the background, and starts the thread for it.
     fn keep_in_background(&self, name: &str, background: BackgroundWatch) -> Result<()> {
+        let mut locked = self.lock(name)?;
+        let head = self.context.head(&locked.workspace)?;
+        if !self.is_left_behind(&locked, head)? {
+            self.adopt_equal_head(&mut locked, head, &Progress::default())?;
+            self.refuse_out_of_step(&locked, head)?;
+        }
+        drop(locked);
         let id = self.set_background(name, Some(background))?;
         self.watches.note(&id, |state| *state = BackgroundState::default());
         self.supervise(&id);

@@ -81,6 +81,9 @@ impl Followers {
     ) -> Result<()> {
         // The request belongs to the update.
         let act = &OperationContext { request: None, ..act.clone() };
+        if !matches!(origin, Origin::S3(_)) {
+            self.context.host.check("sources on the host")?;
+        }
         match origin {
             Origin::Directory(_) => self.directories.capture_of(source, &format!("an update of {follower}"), act),
             Origin::Git(path, reference) => {

@@ -12,7 +12,7 @@ use super::regenerate::Regenerator;
 use super::{Merging, conflicts_message, files_message, path_bytes};
 use crate::call_log::workspace_id;
 use crate::caller::Caller;
-use crate::context::Marks;
+use crate::context::ShownNames;
 use crate::error::{Error, Result};
 use crate::views::WriterRule;
 
@@ -87,13 +87,14 @@ impl Merging {
         self.context.workspaces.get(&target)?;
         let lock = self.inner.lock_of(&target);
         let _lock = lock_target(&lock, caller)?;
+        if let Some(done) = self.nothing_to_merge(request, &target, &sources, act)? {
+            return Ok(done);
+        }
         let secured = self.directories.secure_files(&target, "a merge", act)?;
         let safety = secured.safety();
         let heads = self.heads_of(&target, &sources)?;
-        if request.fast_forward_only && !self.is_behind(&heads)? {
-            let mut merge = self.nothing_done(&target, v1::MergeHow::Refused)?;
-            merge.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
-            return Ok(merge);
+        if request.fast_forward_only && !self.has_all(&heads)? && !self.is_behind(&heads)? {
+            return self.refused_to_forward(&target);
         }
         // The edits of the directory are in the head now, its rules too.
         let rules = self.rules.merge_rules(Some(&target), request.rules.as_ref())?;
@@ -121,8 +122,58 @@ impl Merging {
             ..v1::Merge::default()
         };
         self.directories.update_files_by(secured, writers, &mut message, act)?;
-        message.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
+        message.safety =
+            safety.map(|safety| self.context.snapshot_message(safety, &ShownNames::default())).transpose()?;
         Ok(message)
+    }
+
+    /// Returns the result of a merge that changes nothing, because the target has all sources or may not be fast-forwarded. The edits
+    /// in the target's files are not committed for it.
+    fn nothing_to_merge(
+        &self,
+        request: &v1::MergeWorkspacesRequest,
+        target: &WorkspaceName,
+        sources: &[WorkspaceName],
+        act: &OperationContext,
+    ) -> Result<Option<v1::Merge>> {
+        let heads = self.heads_of(target, sources)?;
+        let has_all = self.has_all(&heads)?;
+        if !(has_all || request.fast_forward_only) || self.context.done_before(act)?.is_some() {
+            return Ok(None);
+        }
+        let previewed = match self.directories.preview_capture(target, act) {
+            Ok(previewed) => previewed,
+            // The files missed an earlier move of the head, and are updated first.
+            Err(error) if error.reason() == Reason::StaleHead => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if has_all {
+            let mut merge = self.nothing_done(target, v1::MergeHow::Already)?;
+            merge.sources = sources.iter().zip(1..).map(|(name, place)| source_message(name, place)).collect();
+            return Ok(Some(merge));
+        }
+        match self.is_behind(&MergeHeads { target: previewed.head, ..heads })? {
+            true => Ok(None),
+            false => self.refused_to_forward(target).map(Some),
+        }
+    }
+
+    /// Returns whether a target has all changes of the sources.
+    fn has_all(&self, heads: &MergeHeads) -> Result<bool> {
+        let Some(target) = heads.target else { return Ok(false) };
+        for (_, source) in &heads.sources {
+            if !self.context.history.is_ancestor(*source, target)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the message of a merge that would not be a fast-forward, although only that is wanted.
+    fn refused_to_forward(&self, target: &WorkspaceName) -> Result<v1::Merge> {
+        let mut merge = self.nothing_done(target, v1::MergeHow::Refused)?;
+        merge.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
+        Ok(merge)
     }
 
     /// Returns the current heads of workspaces.
@@ -172,7 +223,7 @@ impl Merging {
             previews.push(preview);
         }
         message.captures = previews.iter().filter_map(|preview| preview.capture.clone()).collect();
-        if request.fast_forward_only && !self.is_behind(&heads)? {
+        if request.fast_forward_only && !self.has_all(&heads)? && !self.is_behind(&heads)? {
             message.how = v1::MergeHow::Refused.into();
             message.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
             return Ok(message);
@@ -225,7 +276,7 @@ impl Merging {
         Ok(v1::Merge {
             how: how.into(),
             target: amalgam_proto::workspace_name(target),
-            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            head: head.map(|head| self.context.snapshot_message(head, &ShownNames::default())).transpose()?,
             ..v1::Merge::default()
         })
     }

@@ -87,7 +87,7 @@ impl Merging {
             return Err(Error::new(Reason::Invalid, "the longest interval is a year"));
         }
         super::test::refuse_long_test(asked.test_seconds)?;
-        super::test::refuse_unstartable(&asked.test, &self.context.settings()?.commands)?;
+        super::test::refuse_unstartable(&asked.test, &self.context)?;
         let target = self.context.target_of(name, &asked.target)?;
         self.context.workspaces.get(&target)?;
         if target == *name {

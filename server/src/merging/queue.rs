@@ -25,8 +25,8 @@ use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
 use super::{Merging, conflicts_message, files_message, path_bytes};
 use crate::call_log::{warn_failure, workspace_id};
 use crate::caller::{Caller, MergeStage};
-use crate::context::Marks;
-use crate::directory::Released;
+use crate::context::ShownNames;
+use crate::directory::FilesInMerge;
 use crate::error::{Error, Result};
 use crate::merge_rules::PROJECT_FILE;
 use crate::permissions::{moves_of, refused};
@@ -133,7 +133,7 @@ impl MergePolicy for ServerMergePolicy<'_> {
         // A node that was expelled has lost the lease of its target, too.
         let is_over =
             || self.caller.is_gone() || self.merging.tests_are_cancelled() || self.merging.context.is_expelled();
-        let settings = self.merging.context.settings().map(|settings| settings.commands);
+        let settings = self.merging.context.command_settings();
         self.caller.enter(MergeStage::Test);
         let verdict =
             settings.and_then(|settings| place.run(&self.merging.context.store, tree, entry, &settings, &is_over));
@@ -217,7 +217,7 @@ impl Merging {
         }
         let target = self.context.target_of(&source, &asked.target)?;
         refuse_long_test(asked.test_seconds)?;
-        refuse_unstartable(&asked.test, &self.context.settings()?.commands)?;
+        refuse_unstartable(&asked.test, &self.context)?;
         if asked.dry_run {
             return self.preview_submission(asked, [&source, &target], after, act, caller);
         }
@@ -254,7 +254,7 @@ impl Merging {
         }
         caller.awaits_entry(&entry.id);
         let awaited = self.inner.await_entry(&entry.id);
-        let waited = self.wait_for(entry, act, caller);
+        let waited = self.fold_until_done(entry, act, caller);
         drop(awaited);
         if waited.is_err() && caller.is_gone() {
             // Entries of the queue are merged, with or without a waiting caller.
@@ -324,7 +324,7 @@ impl Merging {
     }
 
     /// Folds a target until an entry has a result.
-    pub(super) fn wait_for(
+    pub(super) fn fold_until_done(
         &self,
         entry: &QueueEntry,
         act: &OperationContext,
@@ -409,7 +409,7 @@ impl Merging {
         let safety = secured.safety();
         let policy = ServerMergePolicy::new(self, target, caller)?;
         let is_long = policy.regenerator.has_commands() || queue.is_next_tested(target)?;
-        let secured = if is_long { self.directories.release_files(secured) } else { Ok(secured) };
+        let secured = if is_long { self.directories.release_files(secured) } else { FilesInMerge::Locked(secured) };
         let act = OperationContext { request: None, ..act.clone() };
         let fold = caller.walking(|| queue.fold(target, &policy, &act))?;
         if fold.is_elsewhere {
@@ -424,14 +424,15 @@ impl Merging {
         self.inner.keep_results(fold.done);
         let mut update = v1::Merge::default();
         let updated = match secured {
-            Ok(secured) => self.directories.update_files(secured, &mut update, &act),
-            Err(Released) => self.directories.catch_up_files(target, &mut update, &act),
+            FilesInMerge::Locked(secured) => self.directories.update_files(secured, &mut update, &act),
+            FilesInMerge::Unlocked => self.directories.catch_up_files(target, &mut update, &act),
         };
         // The files are unlocked by now, because the registry is locked before files. The source has ended in any case;
         // a new workspace of that name has detached the old directories already.
         ended.iter().try_for_each(|workspace| self.directories.detach_deleted(workspace, &act))?;
         updated?;
-        update.safety = safety.map(|safety| self.context.snapshot_message(safety, &Marks::default())).transpose()?;
+        update.safety =
+            safety.map(|safety| self.context.snapshot_message(safety, &ShownNames::default())).transpose()?;
         Ok(TargetFold::Done(Box::new(update)))
     }
 
@@ -531,7 +532,7 @@ impl Merging {
         Ok(v1::Merge {
             how: how.into(),
             target: amalgam_proto::workspace_name(&folded.entry.target),
-            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            head: head.map(|head| self.context.snapshot_message(head, &ShownNames::default())).transpose()?,
             files: files_message(&folded.files),
             conflicts: conflicts_message(&folded.conflicts),
             changed: folded.changed,
@@ -581,13 +582,13 @@ impl Merging {
         if dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        refuse_unstartable(&entry.options.test, &self.context.settings()?.commands)?;
+        refuse_unstartable(&entry.options.test, &self.context)?;
         let entry = match entry.is_held {
             true => queue.release(&entry, act)?,
             false => entry,
         };
         let act = OperationContext { request: None, ..act.clone() };
-        self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
+        self.fold_until_done(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Takes an entry out of the queue. Under a policy, reviewers withdraw all entries, and other agents those of their own workspaces.

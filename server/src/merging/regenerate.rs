@@ -68,8 +68,8 @@ impl Regenerate for Regenerator<'_> {
             return Ok(Err(refused.join("\n")));
         }
         let context = &self.merging.context;
-        let settings = match self.merging.context.settings() {
-            Ok(settings) => settings.commands,
+        let settings = match context.command_settings() {
+            Ok(settings) => settings,
             Err(failure) => return Ok(Err(failure.to_string())),
         };
         let number = self.merging.inner.places.fetch_add(1, Ordering::Relaxed);

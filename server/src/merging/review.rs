@@ -228,10 +228,10 @@ impl Merging {
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        super::test::refuse_unstartable(&entry.options.test, &self.context.settings()?.commands)?;
+        super::test::refuse_unstartable(&entry.options.test, &self.context)?;
         queue.resubmit(&review, &entry, act)?;
         let act = OperationContext { request: None, ..act.clone() };
-        self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
+        self.fold_until_done(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Rejects a review, so that its changes are not merged. Returns the source workspace; `None` if it is gone, or the review

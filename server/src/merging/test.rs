@@ -19,6 +19,7 @@ use amalgam_proto::Reason;
 
 use super::command::{self, Job};
 use super::sandbox;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::settings::CommandSettings;
@@ -151,9 +152,10 @@ pub(super) fn refuse_long_test(seconds: u32) -> Result<()> {
 
 /// Refuses a test that certainly cannot be started: no words, a line that the shell cannot read, or a program that the background process
 /// does not find. What lies in the tree is known only when the test runs.
-pub(super) fn refuse_unstartable(test: &[String], settings: &CommandSettings) -> Result<()> {
+pub(super) fn refuse_unstartable(test: &[String], context: &Context) -> Result<()> {
     let refused = |why: String| Err(not_started(format!("the test could not be started: {why}")));
     let Some(program) = test.first() else { return Ok(()) };
+    let settings = &context.command_settings()?;
     let line = match test {
         [shell, option, line] if shell == "sh" && option == "-c" => Some(line.trim()),
         _ => None,

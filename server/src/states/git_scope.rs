@@ -28,7 +28,7 @@ impl GitScope {
         self == Self::Include
     }
 
-    pub(super) fn covers(self, path: &TreePath) -> bool {
+    pub(crate) fn covers(self, path: &TreePath) -> bool {
         self.includes() || !path.is_in_git()
     }
 }

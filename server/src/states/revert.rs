@@ -62,9 +62,16 @@ impl States {
         let nothing = |message: String| Err(Error::new(Reason::NothingToRevert, message));
         match (next?, direction) {
             (Some(next), Direction::Undo) if next.draft.action != RENAME && next.changes.iter().any(begins) => {
-                nothing(format!("nothing to undo in {workspace}: it is at its first snapshot"))
+                let is_new = next.changes.iter().any(|change| change.name == reference && change.before.is_none());
+                nothing(match is_new {
+                    true => format!("nothing to undo in {workspace}: nothing changed since it was created"),
+                    false => format!("nothing to undo in {workspace}: it is at its first snapshot"),
+                })
             }
             (Some(next), _) => Ok(next),
+            (None, _) if self.context.workspaces.find(workspace)?.is_none() => {
+                Err(Error::new(Reason::NotFound, format!("there is no workspace {workspace}")))
+            }
             (None, Direction::Undo) => nothing(format!("nothing to undo in {workspace}")),
             (None, Direction::Redo) => {
                 nothing(format!("nothing to redo in {workspace}: nothing was undone since the last change"))

@@ -2,8 +2,9 @@
 
 use amalgam_conflicts::{KnownRendering, ReadBack, read_back};
 use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_proto::v1;
 
-use super::Views;
+use super::{LockedView, Views};
 use crate::call_log::warn_failure;
 use crate::conflicts::CapturedConflicts;
 use crate::context::HeldTree;
@@ -78,6 +79,18 @@ impl Views {
             None => self.conflicts.conflicts_of(edited.root, before)?,
         };
         Ok(CapturedConflicts { conflicts, ..CapturedConflicts::default() })
+    }
+
+    /// Returns the conflicts of a mount after a restore, an undo or a redo, for its user. Like a commit, it does not walk a tree of
+    /// which nothing says that it has conflicts, and does not fail if they cannot be counted.
+    pub(super) fn shown_conflicts(&self, locked: &LockedView) -> Option<v1::ConflictSummary> {
+        let count = || -> Result<_> {
+            let tree = locked.live.view.fork();
+            let edited = self.edited_conflicts(&tree)?;
+            let found = self.expected_conflicts(tree.base(), &edited).unwrap_or_default();
+            self.conflicts.summary(&found, self.context.head(&locked.workspace)?, edited.root)
+        };
+        count().map_err(|failure| warn_failure(&failure, "could not count the conflicts of a mount")).ok()
     }
 
     /// Returns the conflicts of a tree that is about to be committed. Returns `None` instead of a walk of the whole tree if nothing

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::writer_rule::WriterRule;
 use super::{KEEPER, LockedView, MountedTree, Views, checkpoint_reference, view_name};
 use crate::conflicts::CapturedConflicts;
-use crate::context::{ExpectedHead, HeldTree, Marks};
+use crate::context::{ExpectedHead, HeldTree, ShownNames};
 use crate::error::{Error, Result};
 use crate::messages::{path_bytes, renamed_message};
 use crate::states::{CAPTURE, Tally, is_directory, without_holders_of_git};
@@ -70,19 +70,19 @@ impl Views {
     pub(crate) fn hold_view(&self, id: u64) -> Result<HeldTree> {
         let locked = self.lock_view(id)?;
         let tree = locked.live.view.fork();
-        let held = self.hold_pressed(&locked, &tree)?;
+        let held = self.hold_making_room(&locked, &tree)?;
         match self.conflicts_in(&tree)? {
-            Some(back) => self.hold_pressed(&locked, &back.tree),
+            Some(back) => self.hold_making_room(&locked, &back.tree),
             None => Ok(held),
         }
     }
 
     pub(super) fn hold_live(&self, locked: &LockedView) -> Result<HeldTree> {
-        self.hold_pressed(locked, &locked.live.view.fork())
+        self.hold_making_room(locked, &locked.live.view.fork())
     }
 
     /// Writes a tree of a view to the store and pins it. On a full disk, frees the journal's preallocated space and tries again.
-    pub(super) fn hold_pressed(&self, locked: &LockedView, tree: &WorkingTree) -> Result<HeldTree> {
+    pub(super) fn hold_making_room(&self, locked: &LockedView, tree: &WorkingTree) -> Result<HeldTree> {
         match self.hold_tree(tree) {
             Err(failure) if failure.reason() == Reason::Full && locked.live.view.release_preallocated() => {
                 self.hold_tree(tree)
@@ -99,16 +99,16 @@ impl Views {
     /// Returns the tree of the snapshot that a view follows. It is empty if the view is older than the first snapshot of its workspace,
     /// or if the snapshot is gone.
     pub(super) fn hold_base(&self, locked: &LockedView) -> Result<HeldTree> {
-        match self.context.known_root(locked.live.view.base())? {
+        match self.context.known_root(locked.live.view.head())? {
             Some(root) => Ok(HeldTree { root: Some(root), snapshot: None, lean: None, _pin: None }),
             None => self.hold_tree(&WorkingTree::new(&self.context.store)),
         }
     }
 
-    /// Returns the head of a view's workspace; the base of the view if the workspace was deleted.
+    /// Returns the head of a view's workspace; the snapshot that the view follows if the workspace was deleted.
     pub(super) fn head_behind_view(&self, locked: &LockedView) -> Result<Option<SnapshotId>> {
         let found = self.context.workspaces.find(&locked.workspace)?;
-        Ok(found.map_or(locked.live.view.base(), |found| found.head))
+        Ok(found.map_or(locked.live.view.head(), |found| found.head))
     }
 
     /// Returns whether a view differs from its workspace's head, except for times. Writes nothing, so that it works on a full
@@ -120,7 +120,7 @@ impl Views {
     /// Returns whether a view differs from a snapshot, except for times. A snapshot that cannot be read differs.
     fn differs_from(&self, locked: &LockedView, snapshot: Option<SnapshotId>) -> Result<bool> {
         let view = &locked.live.view;
-        if view.base() == snapshot && view.is_clean() {
+        if view.head() == snapshot && view.is_clean() {
             return Ok(false);
         }
         let other = match self.working_tree(snapshot) {
@@ -139,10 +139,10 @@ impl Views {
     /// Moves a view without uncommitted changes to its workspace's head. A view with changes stays; `behind` records the head.
     pub(super) fn bring_in_step(&self, locked: &LockedView) -> Result<()> {
         let (view, head) = (&locked.live.view, self.head_behind_view(locked)?);
-        let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
+        let Some(head) = head.filter(|head| view.head() != Some(*head)) else { return Ok(()) };
         let moment = view.version();
         // Compared with what the view follows: then nothing of its own would be lost.
-        if self.differs_from(locked, view.base())? {
+        if self.differs_from(locked, view.head())? {
             *locked.live.behind.lock() = Some(head);
             return Ok(());
         }
@@ -157,10 +157,10 @@ impl Views {
         Ok(())
     }
 
-    /// Refuses to commit a view whose base is not the head: the head moved while the view had changes, and a commit on top of it
+    /// Refuses to commit a view that does not follow the head: the head moved while the view had changes, and a commit on top of it
     /// would silently revert that move.
     pub(super) fn refuse_view_out_of_step(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<()> {
-        if locked.live.view.base() == head {
+        if locked.live.view.head() == head {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
@@ -205,7 +205,7 @@ impl Views {
         let summary = self.conflicts.summary(&conflicts, Some(snapshot), root);
         let conflicts = summary.unwrap_or_else(|_| conflicts.message());
         Ok(v1::CaptureResult {
-            snapshot: Some(self.context.snapshot_message(snapshot, &Marks::default())?),
+            snapshot: Some(self.context.snapshot_message(snapshot, &ShownNames::default())?),
             changed: is_new,
             // Counting all files would take a walk.
             counts: None,
@@ -223,7 +223,7 @@ impl Views {
 
     fn nothing_captured(&self, locked: &LockedView, head: Option<SnapshotId>) -> Result<v1::CaptureResult> {
         Ok(v1::CaptureResult {
-            snapshot: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            snapshot: head.map(|head| self.context.snapshot_message(head, &ShownNames::default())).transpose()?,
             workspace: Some(self.workspace_message(&locked.workspace)?),
             ..v1::CaptureResult::default()
         })
@@ -276,8 +276,8 @@ impl Views {
             let (_held, root) = self.hold_edited(&locked)?;
             self.quota.check_quota(workspace, Some(root))?;
         }
-        self.judge_commit(&locked, locked.live.view.base())?;
-        if locked.live.view.base() == head {
+        self.judge_commit(&locked, locked.live.view.head())?;
+        if locked.live.view.head() == head {
             let ViewCommit { snapshot, is_new, .. } = self.commit_view(&locked, change, act)?;
             return Ok(CommittedView { snapshot: Some(snapshot), is_new, is_merged: false });
         }
@@ -310,7 +310,7 @@ impl Views {
     /// Compares the live tree of a workspace with the snapshot that it follows. Returns nothing for a workspace without a live tree.
     pub(crate) fn changes_of(&self, workspace: &WorkspaceName) -> Result<Option<ViewChanges>> {
         let Some(locked) = self.lock_view_of(workspace)? else { return Ok(None) };
-        let (tree, base) = (locked.live.view.fork(), locked.live.view.base());
+        let (tree, base) = (locked.live.view.fork(), locked.live.view.head());
         let before = self.working_tree(base)?;
         let has_changed_states = !before.has_same_states(&tree)?;
         let paths = differences(&before, &tree)?;
@@ -348,8 +348,8 @@ impl Views {
         Ok(ViewCommit { snapshot: done.snapshot, is_new: done.is_new, conflicts })
     }
 
-    /// Commits the tree of a view, unless the head has the same tree. `before` names the following operation, for the message.
-    pub(super) fn secure_view(&self, locked: &LockedView, before: &str, act: &OperationContext) -> Result<Secured> {
+    /// Commits the tree of a view, unless the head has the same tree. `reason` names the following operation, for the message.
+    pub(super) fn secure_view(&self, locked: &LockedView, reason: &str, act: &OperationContext) -> Result<Secured> {
         let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
         let held = self.hold_live(locked)?;
         let root = held.root.expect("a live tree has a root");
@@ -358,8 +358,8 @@ impl Views {
         }
         // The request belongs to what comes after it.
         let act = OperationContext { request: None, ..act.clone() };
-        let change = Change::new(format!("before {before}"));
-        let snapshot = if view.base() == head {
+        let change = Change::new(format!("before {reason}"));
+        let snapshot = if view.head() == head {
             self.commit_view(locked, &change, &act)?.snapshot
         } else {
             let mut tree = view.fork();
@@ -376,11 +376,11 @@ impl Views {
 
     /// Secures the view of a workspace, if it has one: a fork begins with the files that the mount shows. If the head moved without the
     /// view, the fork begins with both.
-    pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
+    pub(crate) fn secure_live(&self, workspace: &WorkspaceName, reason: &str, act: &OperationContext) -> Result<()> {
         // The request belongs to what comes after it.
         let act = OperationContext { request: None, ..act.clone() };
         match self.lock_view_of(workspace)? {
-            Some(locked) => self.secure_view_before(&locked, before, &act).map(drop),
+            Some(locked) => self.secure_view_before(&locked, reason, &act).map(drop),
             None => Ok(()),
         }
     }
@@ -414,7 +414,7 @@ impl Views {
         let mut status = v1::DirectoryStatus {
             directory: Some(self.view_message(id)?),
             workspace: Some(self.workspace_message(&locked.workspace)?),
-            head: head.map(|head| self.context.snapshot_message(head, &Marks::default())).transpose()?,
+            head: head.map(|head| self.context.snapshot_message(head, &ShownNames::default())).transpose()?,
             warnings: locked
                 .live
                 .recovered
@@ -476,7 +476,7 @@ impl Views {
         let workspace = self.view_workspace(id)?;
         let path = self.mounts_of_view(id).into_iter().next();
         let state = self.inner.state.lock();
-        let base = state.open.get(&id).and_then(|live| live.view.base());
+        let base = state.open.get(&id).and_then(|live| live.view.head());
         Ok(v1::Directory {
             name: view_name(id),
             path: path.map(|path| path_bytes(&path)).unwrap_or_default(),

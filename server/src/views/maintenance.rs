@@ -99,7 +99,7 @@ impl Views {
         let Some(live) = find() else { return Ok(()) };
         let workspace = self.view_workspace(id)?;
         let found = self.context.workspaces.find(&workspace)?;
-        let is_behind = found.is_some_and(|found| live.view.base() != found.head && *live.behind.lock() != found.head);
+        let is_behind = found.is_some_and(|found| live.view.head() != found.head && *live.behind.lock() != found.head);
         if is_behind || live.view.is_checkpoint_due() {
             if self.abandon_if_taken(id)? {
                 return Ok(());

@@ -18,22 +18,22 @@ impl Views {
     pub(crate) fn secure_view_before(
         &self,
         locked: &LockedView,
-        what: &str,
+        reason: &str,
         act: &OperationContext,
     ) -> Result<Secured> {
         let (view, head) = (&locked.live.view, self.context.head(&locked.workspace)?);
-        if head.is_none() || view.base() == head {
-            return self.secure_view(locked, what, act);
+        if head.is_none() || view.head() == head {
+            return self.secure_view(locked, reason, act);
         }
         let _gate = locked.live.edits.write();
         let base = self.hold_base(locked)?;
         let before = base.root.expect("a base has a root");
         let (held, edited) = self.hold_edited(locked)?;
-        let snapshot = self.states.merge_edits(&locked.workspace, before, edited, &format!("before {what}"), act)?;
+        let snapshot = self.states.merge_edits(&locked.workspace, before, edited, &format!("before {reason}"), act)?;
         let root = held.root.expect("a live tree has a root");
         let secured = Secured { snapshot, root, _held: held };
         self.update_view(locked, secured, WriterRule::Overrule, &mut v1::Merge::default(), act)?;
-        Ok(Secured { snapshot, ..self.secure_view(locked, what, act)? })
+        Ok(Secured { snapshot, ..self.secure_view(locked, reason, act)? })
     }
 
     /// Updates a mount that was unlocked while its workspace moved on. Edits made meanwhile are merged with the head.
@@ -44,10 +44,10 @@ impl Views {
         act: &OperationContext,
     ) -> Result<v1::Merge> {
         let mut merge = v1::Merge::default();
-        if locked.live.view.base() == self.context.head(&locked.workspace)? {
+        if locked.live.view.head() == self.context.head(&locked.workspace)? {
             return Ok(merge);
         }
-        let Some(before) = self.context.known_root(locked.live.view.base())? else { return Ok(merge) };
+        let Some(before) = self.context.known_root(locked.live.view.head())? else { return Ok(merge) };
         let (held, edited) = self.hold_edited(locked)?;
         let root = held.root.expect("a live tree has a root");
         let snapshot = match edited == before {
@@ -67,7 +67,7 @@ impl Views {
         merge: &mut v1::Merge,
         act: &OperationContext,
     ) -> Result<()> {
-        if self.context.head(&locked.workspace)? == locked.live.view.base() {
+        if self.context.head(&locked.workspace)? == locked.live.view.head() {
             return Ok(());
         }
         let mut done = None;
@@ -105,7 +105,7 @@ impl Views {
     /// Returns the current tree of a view, and its root with conflict entries in the place of the files that show conflicts.
     pub(crate) fn hold_edited(&self, locked: &LockedView) -> Result<(HeldTree, RootId)> {
         let tree = locked.live.view.fork();
-        let held = self.hold_pressed(locked, &tree)?;
+        let held = self.hold_making_room(locked, &tree)?;
         let root = held.root.expect("a live tree has a root");
         Ok(match self.conflicts_in(&tree)? {
             Some(back) => (held, back.root),

@@ -233,8 +233,9 @@ impl Views {
         Ok(View::of_snapshot(&self.context.store, snapshot, options)?)
     }
 
-    /// Refuses a mount in a process that ends with one command, or that is about to end.
+    /// Refuses a mount if the features of the host are disabled, and in a process that ends with one command or is about to end.
     pub(super) fn demand_lasting(&self) -> Result<()> {
+        self.context.host.check("mounts")?;
         if self.inner.handover_socket.lock().is_some() && !self.inner.is_ending() {
             return Ok(());
         }
@@ -348,7 +349,7 @@ impl Views {
                 let locked = self.lock_view(id)?;
                 let placed = locked.live.view.local_entries();
                 local.extend(placed.keys().map(|path| bytes::Bytes::copy_from_slice(path.as_bytes())));
-                (locked.live.view.base(), self.is_uncommitted(&locked)?)
+                (locked.live.view.head(), self.is_uncommitted(&locked)?)
             }
         };
         let directory = match (shown, record.mode) {

@@ -137,7 +137,7 @@ impl Views {
     /// Brings a view without changes to its workspace's head.
     fn follow_if_behind(&self, live: &LiveView, id: u64, workspace: &WorkspaceName) -> Result<()> {
         let head = self.context.head(workspace)?;
-        if live.view.base() != head && *live.behind.lock() != head {
+        if live.view.head() != head && *live.behind.lock() != head {
             drop(self.lock_view(id)?);
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Views {
         let Some(id) = self.inner.book.view_of(workspace.as_str()) else { return Ok(false) };
         let live = self.inner.state.lock().open.get(&id).cloned();
         let head = self.context.head(workspace)?;
-        Ok(live.is_some_and(|live| live.view.base() != head))
+        Ok(live.is_some_and(|live| live.view.head() != head))
     }
 
     /// Returns the open live trees.
@@ -191,7 +191,7 @@ impl Views {
         if view.is_clean() {
             return Ok(Vec::new());
         }
-        let before = self.working_tree(view.base())?;
+        let before = self.working_tree(view.head())?;
         Ok(differences(&before, &view.fork())?.into_iter().map(|(path, _)| path).collect())
     }
 

@@ -36,7 +36,7 @@ impl Views {
         let found = self.context.store.read_ref(&checkpoint_reference(locked.id))?;
         let Some(target) = found.and_then(|value| value.target) else { return Ok(()) };
         let root = self.context.store.snapshot(SnapshotId::from_bytes(target.hash))?.root;
-        let parents: Vec<_> = locked.live.view.base().into_iter().collect();
+        let parents: Vec<_> = locked.live.view.head().into_iter().collect();
         let bytes = added(&self.context.store, root, &parents, &Progress::default())?.bytes;
         locked.live.view.set_checkpointed_bytes(bytes);
         Ok(())

@@ -1,4 +1,4 @@
-//! Views of a store that several nodes share.
+//! Views of a store that several nodes share, and of a service with the features of its host disabled.
 
 use amalgam_engine::Store;
 use amalgam_engine::backend::{FilePart, FoldLeases, LiveTrees, TakenTree};
@@ -7,8 +7,7 @@ use amalgam_engine::workspace::NewWorkspace;
 use super::*;
 use crate::context::Clocks;
 use crate::home::Home;
-use crate::service::Service;
-use crate::settings::Settings;
+use crate::service::{Service, ServiceOptions};
 
 /// The live tree of one workspace, which this process has until it is forgotten.
 #[derive(Default)]
@@ -71,8 +70,7 @@ fn a_shared_tree_that_is_in_use_is_not_forgotten() {
     let trees = Arc::new(OneTree::default());
     let shared = Arc::clone(&trees) as Arc<dyn LiveTrees>;
     let (home, clocks) = (Home::new(around.path().join("home")), Clocks::from((|| Time(1)) as Clock));
-    let opened =
-        Service::open_shared(Store::in_memory(), shared, &home, clocks, &[], Arc::new(|| Ok(Settings::default())));
+    let opened = Service::open_shared(Store::in_memory(), shared, &home, ServiceOptions::new(clocks));
     let service = opened.expect("opened");
     let name = WorkspaceName::new("main").expect("a name");
     service.context.workspaces.create(&name, &NewWorkspace::default(), &service.context.act("ann")).expect("made");
@@ -83,4 +81,33 @@ fn a_shared_tree_that_is_in_use_is_not_forgotten() {
     drop(used);
     service.views.forget_view(&name).expect("forgotten");
     assert_eq!(*trees.forgotten.lock(), ["main"]);
+}
+
+#[test]
+fn a_mount_of_an_earlier_process_stays_on_record_while_host_features_are_disabled() {
+    let around = tempfile::tempdir().expect("a directory");
+    let home = Home::new(around.path().join("home"));
+    let open = |host| {
+        let clocks = Clocks::from((|| Time(1)) as Clock);
+        Service::open_with(&home, ServiceOptions { host, ..ServiceOptions::new(clocks) }).expect("opened")
+    };
+    let record = book::MountRecord {
+        path: around.path().join("mount"),
+        mode: Mode::ReadWrite,
+        workspace: "main".to_owned(),
+        since: 1,
+        private: false,
+        snapshot: String::new(),
+        options: book::RecordedOptions::default(),
+        remounted: false,
+    };
+    open(HostFeatures::Enabled).views.inner.book.add_mount(record).expect("recorded");
+    let recorded = |service: &Service| service.views.inner.book.read().mounts.len();
+    let service = open(HostFeatures::Disabled);
+    service.views.begin_mounting(&around.path().join("door"));
+    assert_eq!(recorded(&service), 1);
+    drop(service);
+    let service = open(HostFeatures::Enabled);
+    service.views.begin_mounting(&around.path().join("door"));
+    assert_eq!(recorded(&service), 0, "it was gone, and the next process says so");
 }

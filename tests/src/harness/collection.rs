@@ -262,9 +262,8 @@ impl<'a> World<'a> {
         let retention = move |id: SnapshotId, _: &Snapshot| thins == 0 || u64::from(id.as_bytes()[0]) % 3 >= thins;
         let sweep_batch_rows = [1, 3, 16, 1_000][self.random.below(4) as usize];
         // Now and then all of the log goes that may.
-        let operations_from = if self.random.one_in(4) { u64::MAX } else { 0 };
-        let options =
-            CollectOptions { retention: &retention, sweep_batch_rows, operations_from, ..CollectOptions::default() };
+        let log_from = if self.random.one_in(4) { u64::MAX } else { 0 };
+        let options = CollectOptions { retention: &retention, sweep_batch_rows, log_from, ..CollectOptions::default() };
         let end_after = if self.random.one_in(4) { 1 + self.random.below(40) } else { u64::MAX };
         let (mut steps, mut failed) = (0, None);
         let done = collect(&store, &options, &mut |_| {
@@ -361,8 +360,8 @@ pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
             store.session().commit(snapshot, refs)?;
         }
         let mut stage = None;
-        let operations_from = store.last_operation()?.saturating_sub(2);
-        let options = CollectOptions { sweep_batch_rows: 64, operations_from, ..CollectOptions::default() };
+        let log_from = store.last_operation()?.saturating_sub(2);
+        let options = CollectOptions { sweep_batch_rows: 64, log_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |progress| {
             if stage.replace(progress.stage) != Some(progress.stage) {
                 tell(progress.stage.word());

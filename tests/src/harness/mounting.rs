@@ -231,7 +231,7 @@ impl Served {
             "checkpoint" => done(self.checkpoint().map(|()| "done".to_owned())?),
             "go" => {
                 let to = SnapshotId::from_hex(rest).ok_or("not an id of a snapshot")?;
-                let (_, restored) = self.view.restore(to, self.view.base())?;
+                let (_, restored) = self.view.restore(to, self.view.head())?;
                 done(restored.changed.to_string())
             }
             "inodes" => self.view.inodes().to_string(),

@@ -398,7 +398,7 @@ fn a_lean_tree_that_is_not_the_snapshots_own_is_replaced_before_anything_is_thin
     let planted = RefValue { note: Bytes::from(vec![0; 8]), ..RefValue::to(evil.object()) };
     plant(&store, name(format!("lean/{}", made[1])), planted);
 
-    let scope = SweepScope { operations_after: Some(store.last_operation().expect("last")), ..SweepScope::default() };
+    let scope = SweepScope { undoable_after: Some(store.last_operation().expect("last")), ..SweepScope::default() };
     let history = History::of(&store);
     let mut plan =
         amalgam_gc::plan(&history, &Policies::default(), &scope, Time(5), &LivedTime::default()).expect("a plan");

@@ -89,7 +89,7 @@ pub(crate) enum Edit {
         path: TreePath,
         name: Vec<u8>,
     },
-    /// Data of an unlinked file.
+    /// Data that belongs to no name: of an unlinked file, or of an upload that a later [`WriteParts`](Self::WriteParts) uses.
     UnlinkedData {
         length: u64,
     },
@@ -108,7 +108,7 @@ pub(crate) enum Edit {
         /// Length of the encoded edits and their data, which follow the record.
         length: u64,
     },
-    /// Writes data of earlier [`UnlinkedData`](Self::UnlinkedData) records of the same file, one part behind the other. Only in groups.
+    /// Writes data of earlier [`UnlinkedData`](Self::UnlinkedData) records of the same journal file, one part behind the other. Only in groups.
     WriteParts {
         path: TreePath,
         offset: u64,

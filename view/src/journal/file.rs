@@ -75,7 +75,8 @@ pub(super) fn release_behind(file: &File, end: u64) -> std::io::Result<()> {
     file.set_len(end)
 }
 
-/// The file that a file continues, and the length of that file. Zero for the file after a base.
+/// The file that a file continues, and the length of that file. Zero for the first file of a journal, and if no file before it could
+/// be replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Predecessor {
     pub(super) number: u64,

@@ -26,7 +26,7 @@ fn after_buffered_commits_a_recovery_follows_the_last_one_and_has_what_came_afte
     }
     kit.write(file, 0, b"after");
     let kit = kit.kill_and_reopen();
-    assert_eq!(kit.view.base(), Some(last), "the next commit follows the last one");
+    assert_eq!(kit.view.head(), Some(last), "the next commit follows the last one");
     assert_eq!(kit.read_path("a"), b"after 2");
     let next = kit.commit();
     let store = kit.view.fork().store().clone();
@@ -52,7 +52,7 @@ fn a_commit_that_the_journal_lost_the_word_of_is_what_the_next_one_follows() {
     cut(&kit, 0, 3);
     std::fs::remove_file(kit.journal().join("1.journal")).expect("removed");
     let kit = kit.kill_and_reopen();
-    assert_eq!(kit.view.base(), Some(last));
+    assert_eq!(kit.view.head(), Some(last));
     assert_eq!(kit.read_path("a"), b"two");
     assert!(kit.view.is_clean());
     kit.file("b", b"more");
@@ -72,7 +72,7 @@ fn edits_behind_a_commit_are_done_on_it_whatever_the_journal_lost_before_it() {
     kit.file("b", b"later");
     cut(&kit, 1, 3);
     let kit = kit.kill_and_reopen();
-    assert_eq!(kit.view.base(), Some(last));
+    assert_eq!(kit.view.head(), Some(last));
     assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"two".to_vec(), b"later".to_vec()));
     assert!(!kit.view.is_clean());
 }
@@ -102,7 +102,7 @@ fn a_commit_from_another_journal_moves_nothing() {
     kit.file("c", b"three");
     commit_buffered(&kit);
     let beside = beside.kill_and_reopen();
-    assert_eq!(beside.view.base(), Some(first));
+    assert_eq!(beside.view.head(), Some(first));
     assert_eq!(beside.read_path("mine"), b"not committed");
     assert_eq!(beside.look("b"), None);
 }

@@ -45,7 +45,7 @@ fn a_file_whose_bytes_differ_becomes_another_inode_and_the_old_one_lives_on() {
     let kit = kit.kill_and_reopen();
     assert_eq!(kit.everything(), everything);
     assert!(kit.recovered.restored);
-    assert_eq!(kit.view.base(), Some(later), "the next commit follows the head");
+    assert_eq!(kit.view.head(), Some(later), "the next commit follows the head");
 }
 
 #[test]

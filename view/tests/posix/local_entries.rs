@@ -65,7 +65,7 @@ fn what_is_placed_is_shown_and_covers_what_the_tree_has() {
 fn no_snapshot_and_no_journal_has_what_is_placed() {
     let kit = placed();
     assert!(kit.view.is_clean(), "showing something is no change");
-    let before = kit.view.base();
+    let before = kit.view.head();
     kit.file("b", b"b");
     let commit = kit.commit();
     let store = kit.workspaces.store();
@@ -122,7 +122,7 @@ fn what_is_placed_is_neither_moved_nor_changed_nor_removed() {
 #[test]
 fn going_elsewhere_leaves_what_is_placed_and_what_the_tree_has_there() {
     let kit = placed();
-    let first = kit.view.base().expect("committed");
+    let first = kit.view.head().expect("committed");
     let ino = kit.ino("web/modules");
     kit.file("b", b"b");
     let second = kit.commit();

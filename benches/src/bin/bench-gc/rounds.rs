@@ -46,9 +46,9 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         // What was explored is forgotten: of the history only the newest tree stays.
         let keeps = |_: SnapshotId, _: &Snapshot| false;
         let last = store.last_operation()?;
-        let operations_from =
+        let log_from =
             first_kept_operation(&store, &LogRetention::default(), Time::EPOCH, last, &LivedTime::default())?;
-        let options = CollectOptions { retention: &keeps, operations_from, ..CollectOptions::default() };
+        let options = CollectOptions { retention: &keeps, log_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |_| ControlFlow::Continue(()))?;
         if (round + 1) % (rounds / 10).max(1) == 0 {
             drop(store);

@@ -80,7 +80,7 @@ impl Server {
             ["go", name, snapshot] => {
                 let view = &self.mounts.get(name).ok_or("not mounted")?.view;
                 let to = SnapshotId::from_hex(snapshot).ok_or("not an id")?;
-                Ok(view.restore(to, view.base())?.1.changed.to_string())
+                Ok(view.restore(to, view.head())?.1.changed.to_string())
             }
             _ => Err(format!("unknown: {line}").into()),
         }

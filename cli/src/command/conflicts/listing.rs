@@ -44,9 +44,19 @@ pub async fn list(
     rev: Option<&str>,
     paths: Vec<Bytes>,
 ) -> Result<Vec<v1::Conflict>, CliError> {
+    list_at(client, current_workspace(place), state(place, rev), paths).await
+}
+
+/// Lists the conflicts of a state that a revision of this workspace, or of another one, names.
+pub async fn list_at(
+    client: &mut Client,
+    workspace: String,
+    state: v1::State,
+    paths: Vec<Bytes>,
+) -> Result<Vec<v1::Conflict>, CliError> {
     let mut request = v1::ListConflictsRequest {
-        state: Some(state(place, rev)),
-        workspace: current_workspace(place),
+        state: Some(state),
+        workspace,
         paths,
         page_size: PAGE_SIZE,
         page_token: String::new(),

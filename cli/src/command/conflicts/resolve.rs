@@ -23,6 +23,9 @@ use crate::text;
 /// Resolve conflicts: commit the result as a new snapshot, and write it into the directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A version replaces the whole file: what the other sides changed elsewhere in it, and edits of the file with markers, are not
+in the result. --edit and --union keep what merged cleanly.
+
 Uncommitted changes are captured first. The resolution is remembered, and used when the same conflict occurs again, until
 `amalgam undo` takes it back or `conflicts forget` deletes it.
 
@@ -60,7 +63,8 @@ pub struct Resolve {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The version is ours, theirs, base or the name of a workspace, as in `amalgam review take`; `conflicts show` lists the
-versions of a conflict. `union` keeps the lines of all sides.
+versions of a conflict. It replaces the whole file, without what the other sides changed elsewhere in it. `union` keeps the
+lines of all sides; `conflicts resolve --edit` chooses for each region.
 
 Examples:
   amalgam conflicts take theirs src/main.rs
@@ -106,7 +110,7 @@ struct How {
     /// Take the version of the common ancestor
     #[arg(long)]
     base: bool,
-    /// Keep the lines of all sides; if both sides moved a file, keep both names
+    /// Keep the lines of all sides, in documents such as JSON, too; if both sides moved a file, keep both names
     #[arg(long)]
     union: bool,
     /// Take this version, named as in `conflicts show` or by its workspace
@@ -252,6 +256,11 @@ fn competing(conflict: &v1::Conflict) -> usize {
 
 async fn send(session: &mut Session, client: &mut Client, request: v1::ResolveConflictsRequest) -> Outcome {
     let (dry_run, wants_all) = (request.dry_run, request.paths.is_empty());
+    let version = match &request.resolution {
+        Some(Resolution::Version(word)) => Some(word.clone()),
+        _ => None,
+    };
+    let is_union = version.as_deref() == Some("union");
     let result = client.conflicts.resolve_conflicts(request).await?.into_inner();
     let output = &mut session.output;
     for conflict in &result.resolved {
@@ -259,8 +268,42 @@ async fn send(session: &mut Session, client: &mut Client, request: v1::ResolveCo
         output.say(line(conflict))?;
     }
     say_result(output, &result, dry_run)?;
+    if let Some(version) = &version {
+        let edited = result.resolved.iter().filter(|conflict| has_draft(conflict));
+        say_edited(output, version, edited)?;
+    }
+    for conflict in result.resolved.iter().filter(|conflict| is_union && is_structured(&conflict.path)) {
+        let path = text::path(&conflict.path);
+        output.remark(format!("{path} has the lines of all sides: check that it can still be parsed"))?;
+    }
     let noticed = report_notices(output, &result.notices)?;
     Ok(if wants_all && result.left > 0 && !dry_run { Exit::CONFLICTS } else { Exit::OK }.or(noticed))
+}
+
+/// Returns whether a conflict has a draft: its file was edited, and still has markers.
+fn has_draft(conflict: &v1::Conflict) -> bool {
+    conflict.versions.iter().any(|version| version.name == "draft")
+}
+
+/// Says of edited files what became of the edits: a version replaces the whole file, and a draft keeps its markers.
+fn say_edited<'a>(
+    output: &mut Output,
+    version: &str,
+    edited: impl Iterator<Item = &'a v1::Conflict>,
+) -> Result<(), CliError> {
+    for conflict in edited {
+        let path = text::path(&conflict.path);
+        output.remark(match version {
+            "draft" => format!("{path} keeps its conflict markers"),
+            _ => format!("{path} is the version {version} as a whole, without your edits of the file with markers; --edit keeps them"),
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns whether a path names a document in which repeated lines are probably wrong.
+fn is_structured(path: &[u8]) -> bool {
+    [".json", ".yaml", ".yml", ".toml", ".lock"].iter().any(|ending| path.ends_with(ending.as_bytes()))
 }
 
 fn say_result(output: &mut Output, result: &v1::ResolveConflictsResponse, dry_run: bool) -> Result<(), CliError> {
@@ -283,7 +326,14 @@ fn say_result(output: &mut Output, result: &v1::ResolveConflictsResponse, dry_ru
         _ if dry_run => output.done(format!("{count} to resolve; nothing was changed")),
         Some(snapshot) => {
             let id = paint(style::ID, text::short(&snapshot.name));
-            output.done(format!("{count} resolved in {id}, {left}; `amalgam undo` takes this back"))
+            output.done(format!("{count} resolved in {id}, {left}; `amalgam undo` takes this back"))?;
+            match &result.safety {
+                Some(safety) => {
+                    let id = paint(style::ID, text::short(&safety.name));
+                    output.done(format!("the changes that were not committed are kept in {id}"))
+                }
+                None => Ok(()),
+            }
         }
         None => output.done(format!("nothing resolved, {left}")),
     }

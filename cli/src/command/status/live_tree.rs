@@ -1,8 +1,11 @@
-//! The uncommitted changes of a workspace's live tree on a server.
+//! The uncommitted changes and the conflicts of a workspace's live tree on a server.
+
+use std::collections::BTreeSet;
 
 use amalgam_proto::v1;
 use serde_json::json;
 
+use crate::command::conflicts;
 use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -15,12 +18,29 @@ pub async fn show(session: &mut Session, name: &str, exit_code: bool) -> Outcome
     let mut client = session.client().await?;
     let request = v1::GetStatusRequest { name: workspace_name(name) };
     let status = client.workspaces.get_status(request).await?.into_inner();
+    let head = format!("{name}@");
+    // No tree has a conflict before the first snapshot.
+    let conflicts = match status.head.is_empty() {
+        true => BTreeSet::new(),
+        false => conflicts::paths_at(&mut client, name, &head).await?,
+    };
     let output = &mut session.output;
-    let head = match status.head.as_str() {
+    output.emit(&lines::line(
+        "status",
+        json!({
+            "workspace": name,
+            "head": lines::or_null(&status.head),
+            "changes": status.changes.len(),
+            "truncated": status.truncated,
+            "state_changed": status.state_changed,
+            "conflicts": conflicts.len(),
+        }),
+    ))?;
+    let at = match status.head.as_str() {
         "" => "no snapshot yet".to_owned(),
         head => paint(style::ID, text::short(head)),
     };
-    output.say(format!("the live tree of {} at {head}", paint(style::WORKSPACE, name)))?;
+    output.say(format!("the live tree of {} at {at}", paint(style::WORKSPACE, name)))?;
     for change in &status.changes {
         let kind = change.kind();
         let word = match kind {
@@ -54,5 +74,13 @@ pub async fn show(session: &mut Session, name: &str, exit_code: bool) -> Outcome
     if !is_changed {
         output.say("nothing changed")?;
     }
-    Ok(if exit_code && is_changed { Exit::DIFFERS } else { Exit::OK })
+    if !conflicts.is_empty() {
+        let count = paint(style::WARNING, text::plural(conflicts.len() as u64, "conflict"));
+        output.say(format!("{count} at {head}; `amalgam conflicts list --rev {head}` lists them"))?;
+    }
+    Ok(match exit_code {
+        true if !conflicts.is_empty() => Exit::CONFLICTS,
+        true if is_changed => Exit::DIFFERS,
+        _ => Exit::OK,
+    })
 }

@@ -12,6 +12,7 @@ use crate::command::workspaces::workspace;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
+use crate::output::progress::drive;
 use crate::output::style::{self, paint};
 use crate::session::{Session, missing_field, workspace_name};
 use crate::text;
@@ -65,11 +66,29 @@ impl Attach {
             }
             other => other?,
         };
-        let directory = attached.into_inner().directory.ok_or_else(|| missing_field("directory"))?;
+        let attached = attached.into_inner();
+        let directory = attached.directory.ok_or_else(|| missing_field("directory"))?;
+        let head = attached.workspace.unwrap_or_default().head;
         session.output.emit(&json::directory(&directory))?;
-        let workspace = paint(style::WORKSPACE, text::id(&directory.workspace));
+        let name = text::id(&directory.workspace).to_owned();
+        let workspace = paint(style::WORKSPACE, &name);
         session.output.done(format!("{} belongs to {workspace}", text::path(&directory.path)))?;
-        session.output.remark("`amalgam commit` takes a snapshot of it")?;
+        if head.is_empty() || !directory.snapshot.is_empty() {
+            session.output.remark("`amalgam commit` takes a snapshot of it")?;
+            return Ok(Exit::OK);
+        }
+        // The comparison also makes the head the last snapshot of a directory that has the same files.
+        let request = v1::DetectChangesRequest { name: directory.name, parts: true };
+        let status = drive(&session.output, client.directories.detect_changes(request)).await?;
+        let differing = status.modified.len() + status.added.len() + status.deleted.len();
+        session.output.remark(match differing {
+            0 => format!("its files are those of {}", text::short(&head)),
+            _ => format!(
+                "{} from {}: `amalgam status` lists them, `amalgam restore @` writes the files of {name}",
+                text::plural(differing as u64, "difference"),
+                text::short(&head)
+            ),
+        })?;
         Ok(Exit::OK)
     }
 }

@@ -142,7 +142,7 @@ mod tests {
     use crate::context::Clock;
     use crate::home::Home;
     use crate::serve::Calls;
-    use crate::settings::Settings;
+    use crate::service::ServiceOptions;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_listing_of_all_below_ends_at_a_limit() {
@@ -164,8 +164,7 @@ mod tests {
             let entry = store.root(root).expect("a root").directory.clone();
             drop(home.open().expect("a home"));
             let clock: Clock = || Time(5);
-            let settings = Arc::new(|| Ok(Settings::default()));
-            let service = Service::with_store(store, &home, clock.into(), &[], settings).expect("opened");
+            let service = Service::compose(store, None, &home, ServiceOptions::new(clock.into())).expect("opened");
             let api = Api::new(service, Calls::new(), crate::api::Origin::Local);
             let list = move |service: &Service, sender: &Sender<v1::ListEntriesResponse>| {
                 send_entries(service, true, (TreePath::root(), entry), sender)

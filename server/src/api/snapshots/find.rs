@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::super::Sender;
 use super::past::{From, heads};
 use super::paths::{is_wanted, tree_paths};
-use crate::context::Marks;
+use crate::context::ShownNames;
 use crate::error::{Error, Result};
 use crate::files::{FILE_BYTES_MAX, Glob, LineMatcher};
 use crate::permissions::VisibleEntries;
@@ -50,10 +50,10 @@ pub(super) fn paths(
     let pattern = Pattern::new(&request.pattern, request.without_git)?;
     let from = From { revisions: &request.revisions, all: request.all, project: request.project };
     let heads = heads(service, &from, here.as_ref())?;
-    let marks = service.context.marks();
+    let names = service.context.shown_names();
     let guard = service.context.permissions.reading(here.as_ref())?;
     let visible = VisibleEntries::new(&service.context.store, guard);
-    let mut search = PathSearch { service, pattern, marks, visible, sender, seen: HashSet::new() };
+    let mut search = PathSearch { service, pattern, names, visible, sender, seen: HashSet::new() };
     for head in &heads {
         search.present(*head)?;
     }
@@ -69,7 +69,7 @@ pub(super) fn paths(
 struct PathSearch<'a> {
     service: &'a Service,
     pattern: Pattern,
-    marks: Marks,
+    names: ShownNames,
     visible: VisibleEntries,
     sender: &'a Sender<v1::FindPathsResponse>,
     seen: HashSet<TreePath>,
@@ -94,7 +94,7 @@ impl PathSearch<'_> {
             return Ok(());
         }
         self.seen.insert(path.clone());
-        let message = |id| self.service.context.snapshot_message(id, &self.marks);
+        let message = |id| self.service.context.snapshot_message(id, &self.names);
         self.sender.send(v1::FindPathsResponse {
             entry: Some(amalgam_proto::entry(path, entry)),
             snapshot: Some(message(newest)?),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::super::{Sender, page_size};
 use super::paths::{tree_path, tree_paths};
-use crate::context::Marks;
+use crate::context::ShownNames;
 use crate::error::{Error, Result};
 use crate::permissions::VisibleEntries;
 use crate::service::Service;
@@ -61,8 +61,8 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     };
     let is_last = found.len() <= limit;
     found.truncate(limit);
-    let marks = service.context.marks();
-    let snapshots = found.iter().map(|id| service.context.snapshot_message(*id, &marks)).collect::<Result<_>>()?;
+    let names = service.context.shown_names();
+    let snapshots = found.iter().map(|id| service.context.snapshot_message(*id, &names)).collect::<Result<_>>()?;
     let next_page_token = if is_last { String::new() } else { token(&heads, skip.saturating_add(limit)) };
     Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
 }
@@ -185,7 +185,7 @@ pub(super) fn versions(
     service.context.ensure_visible(&path, here.as_ref())?;
     let guard = service.context.permissions.reading(here.as_ref())?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let marks = service.context.marks();
+    let names = service.context.shown_names();
     let mut visible = visible_entries(service, here.as_ref())?;
     let mut sent = 0;
     for version in service.context.history.versions(head, &path, request.follow)? {
@@ -208,7 +208,7 @@ pub(super) fn versions(
             }
         };
         sender.send(v1::ListVersionsResponse {
-            snapshot: Some(service.context.snapshot_message(version.id, &marks)?),
+            snapshot: Some(service.context.snapshot_message(version.id, &names)?),
             path: Bytes::copy_from_slice(version.path.as_bytes()),
             kind: kind.into(),
             from_path: from.map(|from| Bytes::copy_from_slice(from.as_bytes())).unwrap_or_default(),
@@ -232,7 +232,7 @@ pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result
         return Err(EngineError::NotFound { path }.into());
     }
     let blame = service.context.history.blame(head, &path)?;
-    let marks = Marks::default();
+    let names = ShownNames::default();
     let mut shown = |id: SnapshotId, path: &TreePath| {
         Ok::<_, Error>(match visible.is_path_visible(id, path)? {
             true => Bytes::copy_from_slice(path.as_bytes()),
@@ -243,7 +243,7 @@ pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result
         Ok(v1::BlamedLines {
             first_line: run.lines.start as u64,
             lines: run.lines.len() as u64,
-            snapshot: Some(service.context.snapshot_message(run.id, &marks)?),
+            snapshot: Some(service.context.snapshot_message(run.id, &names)?),
             path: shown(run.id, &run.path)?,
             original_first_line: run.first_line as u64,
         })
@@ -263,8 +263,8 @@ pub(super) fn bisect_step(
     let (good, skipped) = (all(&request.good)?, all(&request.skipped)?);
     let bad = service.context.resolve(&request.bad, here.as_ref())?;
     let step = service.context.history.bisect_step(&good, bad, &skipped)?;
-    let marks = service.context.marks();
-    let message = |id: SnapshotId| service.context.snapshot_message(id, &marks);
+    let names = service.context.shown_names();
+    let message = |id: SnapshotId| service.context.snapshot_message(id, &names);
     let first_bad = if step.next.is_none() { &step.candidates[..] } else { &[] };
     Ok(v1::NextBisectStepResponse {
         candidates: step.candidates.len() as u64,
