@@ -193,7 +193,8 @@ impl Comparison<'_> {
                         }
                     };
                     let outcome = self.compare(open, &name, &path, leaf, stamp)?;
-                    let is_attributes = outcome == ContentMatch::Differs && self.is_attributes(leaf, &stamp, &path)?;
+                    let is_attributes =
+                        outcome == ContentMatch::Differs && self.is_attributes((open, &name), leaf, stamp, &path)?;
                     let mut found = self.found.lock();
                     match outcome {
                         // Not learned: the next comparison has to find it, too.
@@ -219,15 +220,30 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Returns whether a differing file has other permissions or another owner, and was not written.
-    fn is_attributes(&self, leaf: &Leaf, stamp: &Stamp, path: &TreePath) -> Result<bool> {
+    /// Returns whether a differing file has other permissions or another owner, and the same bytes. A file that may have been
+    /// written is read.
+    fn is_attributes(
+        &self,
+        (directory, name): (BorrowedFd<'_>, &Name),
+        leaf: &Leaf,
+        stamp: Stamp,
+        path: &TreePath,
+    ) -> Result<bool> {
         let known = &leaf.stamp;
-        let is_written = known.inode != stamp.inode || known.size != stamp.size || known.mtime != stamp.mtime;
-        if is_written || leaf.trust != Trust::Clean || known.kind() != stamp.kind() {
+        let Some(entry) = self.stored(path)? else { return Ok(false) };
+        let is_same = entry.mode == stamp.permissions() && entry.owner() == self.owner_of(&stamp);
+        if is_same || known.kind() != stamp.kind() || known.size != stamp.size {
             return Ok(false);
         }
-        let stored = self.stored(path)?;
-        Ok(stored.is_some_and(|entry| entry.mode != stamp.permissions() || entry.owner() != self.owner_of(stamp)))
+        if known.inode == stamp.inode && known.mtime == stamp.mtime && leaf.trust == Trust::Clean {
+            return Ok(true);
+        }
+        let CompareResult { outcome, read, .. } =
+            compare(self.store, directory, name, &entry, stamp, self.job.progress)?;
+        if let Some(bytes) = read {
+            self.count(bytes);
+        }
+        Ok(matches!(outcome, ContentMatch::Equal(_)))
     }
 
     /// Returns the new index entry of a name whose contents are equal.

@@ -1,4 +1,4 @@
-//! Workspaces that were deleted and brought back, and labels that move.
+//! Messages about names and states: workspaces that were deleted and brought back, labels that move, changes of permissions.
 
 use std::fs;
 
@@ -74,6 +74,16 @@ fn a_fork_says_that_it_committed_changes_and_a_restore_elsewhere_names_its_undo(
     shell(&scratch, &tried, "echo 3 >a; amalgam commit -q");
     let (said, _) = say(&scratch, &project, "amalgam restore -w try @~");
     assert!(said.contains("`amalgam undo -w try` takes this back"), "{said}");
+}
+
+#[test]
+fn status_tells_a_change_of_permissions_from_a_write_although_the_time_changed() {
+    let scratch = Scratch::new();
+    let project = scratch.project();
+    shell(&scratch, &project, "echo 1 >a; echo 2 >b; chmod 644 a b; amalgam init -q");
+    shell(&scratch, &project, "touch -d tomorrow a; chmod 755 a; echo 3 >b; chmod 755 b");
+    let (said, _) = say(&scratch, &project, "amalgam status");
+    assert!(said.contains("\nm a\n") && said.contains("\nM b\n"), "{said}");
 }
 
 #[test]
