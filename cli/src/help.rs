@@ -79,6 +79,15 @@ const HABITS: [(&str, &str); 21] = [
     ("worktree", "`amalgam fork NAME --dir DIR` makes a copy to work in"),
 ];
 
+/// Options of Git's commands, with their counterparts here.
+const OPTION_HABITS: [(&str, &str, &str); 5] = [
+    ("commit", "-a", "`amalgam commit -m MESSAGE` takes all changes, there is nothing to add"),
+    ("commit", "--all", "`amalgam commit` takes all changes, there is nothing to add"),
+    ("diff", "--cached", "there is no index: `amalgam diff` shows all changes since the last snapshot"),
+    ("diff", "--staged", "there is no index: `amalgam diff` shows all changes since the last snapshot"),
+    ("restore", "--staged", "there is no index: `amalgam restore PATH` restores the file"),
+];
+
 /// Help pages about topics.
 const TOPICS: [(&str, &str); 1] = [("revisions", REVISIONS)];
 
@@ -222,8 +231,27 @@ fn answer(error: &clap::Error, command: &Command) -> ParseAnswer {
             }
             _ => usage(text),
         },
+        ErrorKind::UnknownArgument => match (option_habit(error), usage(text)) {
+            (Some(habit), ParseAnswer::Failure { error, .. }) => {
+                let error = CliError { hint: None, ..error };
+                ParseAnswer::Failure { error: error.hint(habit), text: None }
+            }
+            (_, answer) => answer,
+        },
         _ => usage(text),
     }
+}
+
+/// Returns what stands here for an unknown option that Git's command has.
+fn option_habit(error: &clap::Error) -> Option<&'static str> {
+    let (Some(ContextValue::String(option)), Some(ContextValue::StyledStr(usage))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::Usage))
+    else {
+        return None;
+    };
+    let usage = usage.to_string();
+    let is_of = |command: &str| usage.contains(&format!("amalgam {command} "));
+    OPTION_HABITS.iter().find(|(command, name, _)| name == option && is_of(command)).map(|(.., habit)| *habit)
 }
 
 /// Converts an error text of clap to a failure.
@@ -378,6 +406,20 @@ mod tests {
         assert!(fork.find("Usage:") < fork.find("Examples:"), "{fork}");
         assert!(text(&["revisions"]).contains("@{10 minutes ago}"));
         assert!(text(&["ws", "rm"]).contains("--dir"));
+    }
+
+    #[test]
+    fn an_option_of_git_gets_a_pointer() {
+        for (line, hint) in [
+            ("commit -am message", "takes all changes"),
+            ("commit -a", "takes all changes"),
+            ("diff --cached", "there is no index"),
+            ("restore --staged a", "there is no index"),
+        ] {
+            let words = std::iter::once("amalgam").chain(line.split(' ')).map(OsString::from).collect();
+            let Err(ParseAnswer::Failure { error, text }) = parse(words) else { panic!("{line} was read") };
+            assert!(text.is_none() && error.to_string().contains(hint), "{line}: {error}");
+        }
     }
 
     #[test]
