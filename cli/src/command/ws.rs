@@ -219,8 +219,8 @@ impl Undelete {
         let words = match session.server() {
             Some(_) => format!("{} is back", self.name),
             None => format!(
-                "{0} is back; `amalgam ws attach -w {0}` attaches the directory you are in to it again, `amalgam checkout {0}@ DIR \
-                 --workspace {0}` writes its files elsewhere",
+                "{0} is back; `amalgam checkout {0}@ DIR --workspace {0}` gets its files, `amalgam ws attach -w {0}` attaches the \
+                 directory you are in to it again",
                 self.name
             ),
         };
