@@ -22,6 +22,8 @@ const WORKERS: u64 = 4;
 const REFS: u64 = 6;
 const CONTENTS: u64 = 24;
 const STRESS: Duration = Duration::from_secs(4);
+/// The time limit on a machine so busy that the collector and the workers get little done.
+const STRESS_MAX: Duration = Duration::from_secs(120);
 
 /// Everything reachable from the roots. A root that is gone already was pinned too late; whoever pinned it is told.
 fn mark(store: &Store, roots: Vec<ObjectId>, marked: &mut HashSet<ObjectId>) -> Result<()> {
@@ -129,6 +131,15 @@ struct Counts {
     collections: AtomicU64,
 }
 
+impl Counts {
+    /// Returns whether the collector and the workers did enough beside each other to find a fault.
+    fn are_enough(&self) -> bool {
+        let [commits, reads, deleted, collections] =
+            [&self.commits, &self.reads, &self.deleted, &self.collections].map(|count| count.load(Ordering::Relaxed));
+        deleted > 100 && collections > 3 && commits > 100 && reads > 3
+    }
+}
+
 /// A tree that is held, and what it must still hold later: its references may be gone by then.
 type HeldTree = (WorkingTree, BTreeMap<String, Vec<u8>>);
 
@@ -193,8 +204,10 @@ fn stress(backend: Arc<dyn Inspect>, seed: u64, cache_bytes: u64) {
                 })
             })
             .collect();
-        let end = Instant::now() + STRESS;
-        while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        // On a busy machine it takes longer until enough has been done beside the collector.
+        let is_over = || begin.elapsed() > if counts.are_enough() { STRESS } else { STRESS_MAX };
+        while !is_over() && !stop.load(Ordering::Relaxed) {
             let deleted = collect(&store).expect("a collection does not fail");
             counts.deleted.fetch_add(deleted, Ordering::Relaxed);
             counts.collections.fetch_add(1, Ordering::Relaxed);
