@@ -217,7 +217,7 @@ async fn links_in_a_checkout_lead_the_server_neither_to_read_nor_to_write_outsid
             }
             if round == 6 {
                 let copy = site.copy_of(&id).await;
-                // The copy may have a pipe, which nobody writes.
+                // The copy may have a pipe without a writer: opening it would block.
                 let show = "for file in real/* real/sub/* x; do test -p $file || cat $file; done 2> /dev/null; true";
                 let seen = site.said(&copy, show).await;
                 assert!(!is_foreign(seen.as_bytes()), "{seen}");
