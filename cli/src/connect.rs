@@ -30,7 +30,9 @@ use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
-use amalgam_server::{Clocks, Home, HostFeatures, Service, ServiceOptions, Settings, SettingsSource, api, serve};
+use amalgam_server::{
+    Clocks, Home, HostFeatures, Service, ServiceOptions, Settings, SettingsSource, api, handover_socket, serve,
+};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -53,6 +55,8 @@ use crate::remote::Server;
 
 /// Timeout for a process to answer after it was started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout for a process that is about to end to stop listening. After it, the new process says what is in its way.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay between two attempts to connect to a process that was just started.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 /// Delay before a process is started again while another one holds the store; it doubles up to the maximum.
@@ -261,6 +265,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, ConnectError> {
         {
             return Ok(client);
         }
+        await_end(&socket).await;
         let channel = start_and_wait(&home, &socket).await?;
         if let Some(client) = check_version(Client::local(&channel, &options.actor)).await? {
             return Ok(client);
@@ -332,11 +337,22 @@ async fn try_connect(socket: &Path) -> Option<Channel> {
     Endpoint::from_static("http://amalgam").connect_with_connector(connector).await.ok()
 }
 
+/// Waits until no process listens at the sockets of a store: one whose store was removed, or that has another version, is about to
+/// end.
+async fn await_end(socket: &Path) {
+    let began = Instant::now();
+    for socket in [socket, &rest_socket(socket), &handover_socket(socket)] {
+        while began.elapsed() < END_TIMEOUT && UnixStream::connect(socket).await.is_ok() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
 /// Returns the client if the process has this program's version; otherwise asks the process to end and returns `None`.
 async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectError> {
     let told = match client.store.get_store(v1::GetStoreRequest {}).await {
         Ok(told) => told.into_inner(),
-        // The process ended after the connection was made.
+        // The process ended after the connection was made, or ends because its store was removed.
         Err(_) => return Ok(None),
     };
     let ours = env!("CARGO_PKG_VERSION");
@@ -353,7 +369,6 @@ async fn check_version(mut client: Client) -> Result<Option<Client>, ConnectErro
         return Err(Failure::new(Reason::Busy, message).into());
     }
     // It ends when its calls are done, and releases the store.
-    tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(None)
 }
 

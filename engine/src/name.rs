@@ -190,6 +190,11 @@ impl TreePath {
         })
     }
 
+    /// Returns the path itself, its parent directory, and so on up to the root.
+    pub fn ancestors(&self) -> impl Iterator<Item = Self> + use<> {
+        std::iter::successors(Some(self.clone()), |path| path.split_last().map(|(parent, _)| parent))
+    }
+
     /// Returns the number of names in the path.
     pub fn depth(&self) -> usize {
         if self.is_root() { 0 } else { 1 + self.0.iter().filter(|byte| **byte == b'/').count() }

@@ -21,6 +21,10 @@ const OPERATION_TEXT_BYTES_MAX: usize = 64 << 10;
 /// The action of an operation that removes references for good: collections may delete their objects, however young the operation
 /// is.
 pub const FORGET: &str = "forget";
+/// Prefix of the references to the heads of workspaces.
+pub(crate) const WORKSPACES: &str = "workspace/";
+/// Prefix of the references that keep deleted workspaces; `@` and a number follow the name.
+pub(crate) const DELETED_WORKSPACES: &str = "deleted/";
 /// Maximum number of references that one transaction moves.
 pub const REFS_PER_TRANSACTION_MAX: usize = 100_000;
 

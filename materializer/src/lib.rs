@@ -49,7 +49,7 @@ pub use progress::Progress;
 pub use remove::remove_tree;
 pub use renames::Rename;
 pub use report::{Notice, Why};
-pub use rules::Rules;
+pub use rules::{Rules, TreeRules};
 pub use staging::{Staging, clean_leftovers};
 pub use stamp::Stamp;
 pub use watch::{Dirty, Watcher};

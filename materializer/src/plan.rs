@@ -274,12 +274,8 @@ impl<'a> CheckoutScope<'a> {
 
     pub(crate) fn relation(&self, path: &TreePath) -> PathRelation {
         let Some(paths) = &self.paths else { return PathRelation::Inside };
-        let mut here = Some(path.clone());
-        while let Some(ancestor) = here {
-            if paths.contains(&ancestor) {
-                return PathRelation::Inside;
-            }
-            here = ancestor.split_last().map(|(parent, _)| parent);
+        if path.ancestors().any(|ancestor| paths.contains(&ancestor)) {
+            return PathRelation::Inside;
         }
         // In path order, descendants follow a path immediately.
         let next = paths.range(path..).next();
@@ -350,28 +346,16 @@ impl<'a> CheckoutScope<'a> {
     /// Returns whether the directory's ignore rules exclude a path, so that the index does not describe it.
     pub(crate) fn is_uncovered(&self, path: &TreePath) -> bool {
         let Some(rules) = &self.rules_before else { return false };
-        let mut here = Some(path.clone());
-        while let Some(ancestor) = here {
-            // The path may be a directory or not.
-            if [false, true].iter().any(|is_directory| rules.excludes(&ancestor, *is_directory).unwrap_or(false)) {
-                return true;
-            }
-            here = ancestor.split_last().map(|(parent, _)| parent);
-        }
-        false
+        // The path may be a directory or not.
+        let is_excluded =
+            |path| [false, true].iter().any(|is_directory| rules.excludes(&path, *is_directory).unwrap_or(false));
+        path.ancestors().any(is_excluded)
     }
 
     /// Returns whether the requested paths name a `.git`, or a path in it, at or above this path.
     fn names_git(&self, path: &TreePath) -> bool {
         let Some(paths) = &self.paths else { return false };
-        let mut here = Some(path.clone());
-        while let Some(ancestor) = here {
-            if paths.contains(&ancestor) && ancestor.is_in_git() {
-                return true;
-            }
-            here = ancestor.split_last().map(|(parent, _)| parent);
-        }
-        false
+        path.ancestors().any(|ancestor| paths.contains(&ancestor) && ancestor.is_in_git())
     }
 }
 

@@ -191,7 +191,7 @@ impl Chain {
 
 /// The ignore rules of a stored tree: patterns of the settings, and its own `.amalgamignore` files. They tell an excluded path
 /// from one that did not exist.
-pub(crate) struct TreeRules {
+pub struct TreeRules {
     tree: WorkingTree,
     settings: Chain,
     uses_files: bool,
@@ -202,10 +202,21 @@ pub(crate) struct TreeRules {
 }
 
 impl TreeRules {
-    pub(crate) fn new(store: &Store, root: RootId, rules: &Rules) -> Result<Self> {
+    /// Reads the rules of a tree as they are needed.
+    pub fn new(store: &Store, root: RootId, rules: &Rules) -> Result<Self> {
         let tree = WorkingTree::open_root(store, root)?;
         let (settings, uses_files) = (rules.settings(), rules.uses_files());
         Ok(Self { tree, settings, uses_files, chains: Mutex::default(), read: AtomicUsize::new(0) })
+    }
+
+    /// Returns whether a path, or a directory above it, is excluded.
+    pub fn excludes_at_any_depth(&self, path: &TreePath, is_directory: bool) -> Result<bool> {
+        for ancestor in path.ancestors() {
+            if self.excludes(&ancestor, is_directory || ancestor != *path)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns whether a path is excluded. The caller has checked the directories above it.

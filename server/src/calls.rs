@@ -89,6 +89,8 @@ pub struct Calls {
     under_way: AtomicU32,
     last: Mutex<Instant>,
     stop: Notify,
+    /// Notified when a call finds that the store was removed.
+    store_removed: Notify,
     is_forced: AtomicBool,
     /// Whether the process stays even if it is idle.
     is_kept: AtomicBool,
@@ -136,6 +138,7 @@ impl Calls {
             under_way: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
             stop: Notify::new(),
+            store_removed: Notify::new(),
             is_forced: AtomicBool::new(false),
             is_kept: AtomicBool::new(false),
             ending: watch::Sender::new(Ending::No),
@@ -193,6 +196,16 @@ impl Calls {
     pub fn stop(&self, force: bool) {
         self.is_forced.fetch_or(force, Ordering::Relaxed);
         self.stop.notify_one();
+    }
+
+    /// Reports that the directory of the store was removed or replaced.
+    pub(crate) fn report_removed_store(&self) {
+        self.store_removed.notify_one();
+    }
+
+    /// Waits until a call finds that the directory of the store was removed or replaced.
+    pub(crate) async fn store_removed(&self) {
+        self.store_removed.notified().await;
     }
 
     /// Keeps the process from ending because it is idle, or lets it end again.

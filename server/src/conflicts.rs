@@ -22,6 +22,7 @@ use amalgam_proto::v1;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+pub(crate) use self::captions::{CaptionSource, Captioner};
 use crate::context::Context;
 use crate::error::Result;
 use crate::merge_rules::MergeRules;
@@ -34,11 +35,14 @@ const PATHS_TOLD: usize = 1_000;
 
 pub(crate) type Placed = Arc<Vec<PlacedConflict>>;
 
+/// What a face depends on besides its tree: the style, and the source of the names on marker lines.
+pub(crate) type FaceKey = (Style, CaptionSource);
+
 /// Caches of the conflicts and faces of trees.
 #[derive(Default)]
 pub(crate) struct Faces {
     trees: Mutex<VecDeque<(RootId, Placed)>>,
-    faced: Mutex<VecDeque<(Style, Arc<RenderedTree>)>>,
+    faced: Mutex<VecDeque<(FaceKey, Arc<RenderedTree>)>>,
     /// The matters that merges before a snapshot left undecided, as their records list them.
     matters: Mutex<CachedMatters>,
     owners: owners::Owners,
@@ -110,19 +114,26 @@ impl Conflicts {
         self.faces.tree(root).is_some()
     }
 
-    /// Returns a tree with its face: its conflicts rendered in a style. Only faces of trees with conflicts are cached.
-    pub(crate) fn faced(&self, root: RootId, style: Style, near: Option<RootId>) -> Result<Arc<RenderedTree>> {
+    /// Returns a tree with its face: its conflicts rendered in a style, with names from a history. Only faces of trees with conflicts
+    /// are cached.
+    pub(crate) fn faced(
+        &self,
+        root: RootId,
+        (style, source): (Style, CaptionSource),
+        near: Option<RootId>,
+    ) -> Result<Arc<RenderedTree>> {
         let placed = self.conflicts_of(root, near)?;
         let faces = &self.faces;
-        let is_it = |(known, faced): &&(Style, Arc<RenderedTree>)| *known == style && faced.tree == root;
+        let key = (style, source);
+        let is_it = |(known, faced): &&(FaceKey, Arc<RenderedTree>)| *known == key && faced.tree == root;
         if let Some((_, faced)) = faces.faced.lock().iter().find(is_it) {
             return Ok(Arc::clone(faced));
         }
-        let faced = self.captioned(root, &placed, style)?;
+        let faced = self.captioned(root, &placed, style, &self.captioner(key.1.clone()))?;
         let faced = Arc::new(faced);
         if !placed.is_empty() {
             let mut kept = faces.faced.lock();
-            kept.push_back((style, Arc::clone(&faced)));
+            kept.push_back((key, Arc::clone(&faced)));
             if kept.len() > FACES_KEPT {
                 kept.pop_front();
             }
@@ -131,21 +142,27 @@ impl Conflicts {
     }
 
     /// Renders the face of a tree with these conflicts, with the names of workspaces on the marker lines.
-    fn captioned(&self, root: RootId, placed: &[PlacedConflict], style: Style) -> Result<RenderedTree> {
-        let captioner = self.captioner();
+    fn captioned(
+        &self,
+        root: RootId,
+        placed: &[PlacedConflict],
+        style: Style,
+        captioner: &Captioner<'_>,
+    ) -> Result<RenderedTree> {
         let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
         Ok(RenderedTree::captioned(&self.context.store, root, placed, style, &captions)?)
     }
 
-    /// Renders the faces of two trees where these differ. Conflicts that both trees have stay as they are, and cost nothing.
+    /// Renders the faces of two trees where these differ, each with names from a history. Conflicts that both trees have stay as they
+    /// are, and cost nothing.
     pub(crate) fn faces_of_difference(
         &self,
-        before: Option<RootId>,
-        after: Option<RootId>,
+        before: (Option<RootId>, CaptionSource),
+        after: (Option<RootId>, CaptionSource),
     ) -> Result<[Option<RenderedTree>; 2]> {
         let store = &self.context.store;
         let mut placed = [Vec::new(), Vec::new()];
-        for change in diff_roots(store, before, after, DiffOptions::default())? {
+        for change in diff_roots(store, before.0, after.0, DiffOptions::default())? {
             let change = change?;
             for (placed, entry) in placed.iter_mut().zip([&change.before, &change.after]) {
                 if let Some(Entry { node: Node::Conflict(conflict), .. }) = entry {
@@ -154,8 +171,8 @@ impl Conflicts {
                 }
             }
         }
-        let faced = |root: Option<RootId>, placed: &[PlacedConflict]| {
-            root.map(|root| self.captioned(root, placed, Style::Markers)).transpose()
+        let faced = |(root, source): (Option<RootId>, CaptionSource), placed: &[PlacedConflict]| {
+            root.map(|root| self.captioned(root, placed, Style::Markers, &self.captioner(source))).transpose()
         };
         Ok([faced(before, &placed[0])?, faced(after, &placed[1])?])
     }

@@ -25,7 +25,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::error::{Error, Result};
 use crate::feed::OperationFeed;
 use crate::follow_book::FollowBook;
-use crate::home::Home;
+use crate::home::{Home, identity_of};
 use crate::host_features::HostFeatures;
 use crate::notices::Listeners;
 use crate::permissions::Permissions;
@@ -87,6 +87,8 @@ impl ExpectedHead {
 pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) home: Home,
+    /// The directory that the store was opened in; `None` for a store elsewhere.
+    store_directory: Option<Identity>,
     pub(crate) clock: Clock,
     pub(crate) workspaces: Workspaces,
     pub(crate) labels: Labels,
@@ -126,6 +128,16 @@ impl Context {
         self.live_trees.as_ref().is_some_and(|trees| trees.is_expelled())
     }
 
+    /// Returns whether the directory of the store was removed or replaced since it was opened: the process works on deleted files.
+    pub(crate) fn is_store_removed(&self) -> bool {
+        let Some(opened) = &self.store_directory else { return false };
+        let path = self.home.store_path();
+        match identity_of(&path) {
+            Ok(found) => found != *opened,
+            Err(_) => matches!(path.try_exists(), Ok(false)),
+        }
+    }
+
     /// Collects the handles of an open store.
     pub(crate) fn new(
         store: Store,
@@ -145,6 +157,7 @@ impl Context {
             episodes: Episodes::of(&store),
             history,
             home: home.clone(),
+            store_directory: identity_of(&home.store_path()).ok(),
             clock,
             registry,
             following,

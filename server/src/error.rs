@@ -218,7 +218,10 @@ fn materializer_message(error: &MaterializerError) -> String {
         }
         (MaterializerError::Engine(_), _) => error.to_string(),
         (_, Some(ErrorKind::Full)) => {
-            format!("{error}; free some space and run the command again: nothing is lost")
+            // The disk of the directory is full, not that of the store, for which the command has a hint of its own.
+            format!(
+                "{error}; free some space on the directory's disk and run the amalgam command again: nothing is lost"
+            )
         }
         _ => error.to_string(),
     }

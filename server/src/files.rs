@@ -29,7 +29,7 @@ use amalgam_proto::{Reason, v1};
 use amalgam_view::{Guard, TreePermissions, Upload};
 use parking_lot::Mutex;
 
-use crate::conflicts::Conflicts;
+use crate::conflicts::{CaptionSource, Conflicts};
 use crate::context::{Context, HeldTree};
 use crate::directory::Directories;
 use crate::disk_quota::DiskQuota;
@@ -67,6 +67,8 @@ pub(crate) struct ReadTree {
     pub(crate) tree: WorkingTree,
     /// The snapshot's tree, for the error about a missing path.
     held: Option<HeldTree>,
+    /// The history that names on its conflicts come from.
+    source: CaptionSource,
     /// The agents on whose behalf it is read.
     guard: Guard,
 }
@@ -107,22 +109,24 @@ impl Files {
             let held = self.context.hold_revision(revision, here.as_ref())?;
             let root = held.root.expect("a revision has a tree");
             let tree = WorkingTree::open_root(&self.context.store, root)?;
-            return Ok(ReadTree { tree, held: Some(held), guard });
+            let source = CaptionSource::of(held.snapshot, here.as_ref());
+            return Ok(ReadTree { tree, held: Some(held), source, guard });
         }
         let Some(workspace) = here else {
             return Err(Error::new(Reason::Invalid, "the request names neither a workspace nor a revision"));
         };
+        let source = CaptionSource::Workspace(workspace.clone());
         if let Some(directory) = self.directory_of(&workspace) {
             let held = self.directories.hold_directory(&directory)?;
             let root = held.root.expect("a directory has a tree");
             let tree = WorkingTree::open_root(&self.context.store, root)?;
-            return Ok(ReadTree { tree, held: Some(held), guard });
+            return Ok(ReadTree { tree, held: Some(held), source, guard });
         }
         let tree = match self.views.use_view_if_live(&workspace)? {
             Some(used) => used.view().fork(),
             None => self.context.workspaces.open(&workspace)?,
         };
-        Ok(ReadTree { tree, held: None, guard })
+        Ok(ReadTree { tree, held: None, source, guard })
     }
 
     /// Opens the live tree of a workspace for edits.
@@ -188,7 +192,7 @@ impl Files {
         };
         let store = &self.context.store;
         let session = store.session();
-        let caption = self.conflicts.captioner().caption(path, &conflict);
+        let caption = self.conflicts.captioner(tree.source.clone()).caption(path, &conflict);
         let shown = render_entry(store, &session, &conflict, Style::Markers, &caption)?;
         session.write_all_ahead()?;
         let shown = shown.ok_or_else(|| {

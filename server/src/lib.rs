@@ -63,4 +63,4 @@ pub use host_features::HostFeatures;
 pub use open_store::OpenStore;
 pub use service::{Service, ServiceOptions, StoreUsage};
 pub use settings::{CommandSettings, Settings, SettingsSource, local_paths};
-pub use socket::make_free;
+pub use socket::{SocketFile, handover_socket, listen};

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +27,14 @@ use amalgam_proto::v1::store_service_server::StoreServiceServer;
 use amalgam_proto::v1::transfer_service_server::TransferServiceServer;
 use amalgam_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_stream::StreamExt as _;
 use tonic::service::Routes;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tower::layer::util::{Identity, Stack};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::api::{Api, Origin};
 use crate::background::Background;
@@ -43,7 +42,7 @@ use crate::call_log::CallLogLayer;
 pub use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::service::Service;
-use crate::socket::{Listening, make_free};
+use crate::socket::{Listening, handover_socket, listen};
 
 /// The largest message that services with large requests accept; contents come in blocks.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -60,6 +59,8 @@ const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
 const HANDOVERS_MAX: usize = 256;
 /// How often the server checks whether it is still needed.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often the server checks whether the directory of its store was removed.
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a connection is accepted again after the kernel refused.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// No more open files than this are asked for, however high the hard limit is: commands that the process starts inherit the limit.
@@ -77,10 +78,11 @@ pub async fn serve_unix(
     idle: Duration,
     ended: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    serve_unix_counted(service, Calls::new(), socket, idle, ended).await
+    serve_until(service, Calls::new(), socket, idle, ended, StoreLoss::Unnoticed).await
 }
 
-/// Serves on a Unix socket like [`serve_unix`], and counts calls together with another listener of this process.
+/// Serves on a Unix socket like [`serve_unix`], and counts calls together with another listener of this process. The process is
+/// killed if the directory of the store is removed or replaced.
 pub async fn serve_unix_counted(
     service: Service,
     calls: Arc<Calls>,
@@ -88,12 +90,30 @@ pub async fn serve_unix_counted(
     idle: Duration,
     ended: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
+    serve_until(service, calls, socket, idle, ended, StoreLoss::EndsProcess).await
+}
+
+/// What happens when the directory of the store is removed or replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StoreLoss {
+    /// The process is killed: it exists for this store.
+    EndsProcess,
+    /// Nothing: the process belongs to the caller.
+    Unnoticed,
+}
+
+async fn serve_until(
+    service: Service,
+    calls: Arc<Calls>,
+    socket: &Path,
+    idle: Duration,
+    ended: impl Future<Output = ()> + Send,
+    loss: StoreLoss,
+) -> io::Result<()> {
     raise_descriptor_limit();
     // Before the socket for calls: a client that reaches that one may hand over a device.
-    let handover = take_devices(&service, &socket.with_extension("door"))?;
-    make_free(socket)?;
-    let listener = UnixListener::bind(socket)?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let handover = take_devices(&service, &handover_socket(socket))?;
+    let (listener, socket_file) = listen(socket)?;
     let listening = Listening::record(&service.context.home, socket)?;
     info!(process = std::process::id(), version = env!("CARGO_PKG_VERSION"), "listening");
     let user = rustix::process::geteuid().as_raw();
@@ -114,7 +134,7 @@ pub async fn serve_unix_counted(
     let incoming = incoming.map(move |stream| stream.map(|stream| Connection::new(stream, connections.subscribe())));
     let told = Arc::new(Notify::new());
     let until = {
-        let (finished, service) = (finished(service.clone(), Arc::clone(&calls), idle, ended), service.clone());
+        let (finished, service) = (finished(service.clone(), Arc::clone(&calls), idle, ended, loss), service.clone());
         let (calls, told) = (Arc::clone(&calls), Arc::clone(&told));
         async move {
             finished.await;
@@ -140,10 +160,11 @@ pub async fn serve_unix_counted(
         // Connections that are still open end with the process.
         () = drain => Ok(()),
     };
-    drop(listening);
-    let _ = std::fs::remove_file(socket);
+    die_without_store(&ending, loss);
+    drop((listening, socket_file));
     handover.abort();
-    let _ = std::fs::remove_file(socket.with_extension("door"));
+    // It holds the service, and its socket.
+    let _ = handover.await;
     background.end(&ending).await;
     info!("stopped");
     served.map_err(io::Error::other)
@@ -177,12 +198,11 @@ async fn drain(service: &Service, calls: &Calls, closing: &watch::Sender<bool>) 
 
 /// Listens on the socket at which clients hand over the devices of their private mounts.
 fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
-    make_free(socket)?;
-    let listener = UnixListener::bind(socket)?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let (listener, socket_file) = listen(socket)?;
     service.views.begin_mounting(socket);
     let (service, permits) = (service.clone(), Arc::new(Semaphore::new(HANDOVERS_MAX)));
     Ok(tokio::spawn(async move {
+        let _socket_file = socket_file;
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -210,16 +230,42 @@ async fn take_device(service: Service, stream: UnixStream, permit: OwnedSemaphor
     drop(permit);
 }
 
-async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
+/// Waits until the end of the process: it is idle, a client or a signal asks for it, or the store was removed.
+async fn finished(
+    service: Service,
+    calls: Arc<Calls>,
+    idle: Duration,
+    ended: impl Future<Output = ()>,
+    loss: StoreLoss,
+) {
     let idle_too_long = async {
         while calls.idle_for() < idle || service.is_at_work() || calls.is_kept() {
             tokio::time::sleep(IDLE_CHECK_INTERVAL.min(idle)).await;
         }
     };
+    let store_removed = async {
+        while loss == StoreLoss::Unnoticed || !service.context.is_store_removed() {
+            tokio::time::sleep(STORE_CHECK_INTERVAL).await;
+        }
+    };
     tokio::select! {
+        biased;
+        () = store_removed => {}
+        () = calls.store_removed(), if loss == StoreLoss::EndsProcess => {}
         () = idle_too_long => info!(idle_seconds = idle.as_secs(), "stopping: idle"),
         () = calls.asked_to_stop() => info!(force = calls.is_forced(), "stopping: a client asked for it"),
         () = ended => info!("stopping: a signal arrived"),
+    }
+    die_without_store(&service, loss);
+}
+
+/// Kills the process if the directory of its store was removed or replaced. To close the store would write files into the directory
+/// that has its path now, and remove files there. What was acknowledged is in the log of the store, wherever its directory is.
+fn die_without_store(service: &Service, loss: StoreLoss) {
+    if loss == StoreLoss::EndsProcess && service.context.is_store_removed() {
+        error!("the directory of the store was removed or replaced; the process ends at once");
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).ok();
+        std::process::abort();
     }
 }
 

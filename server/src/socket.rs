@@ -4,14 +4,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+use tokio::net::UnixListener;
 
 use crate::home::{Home, replace_file};
 
 /// Makes a path free to listen at: removes a socket of this user that nothing listens at. Anything else stays, and is an error.
-pub fn make_free(path: &Path) -> io::Result<()> {
+fn make_free(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -31,6 +33,38 @@ pub fn make_free(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         _ => refused(io::ErrorKind::AddrInUse, "is a socket that a process listens at"),
     }
+}
+
+/// The file of a socket that this process listens at; removed on drop, unless another process listens there by then.
+pub struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if inode_of(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns the socket, beside that for calls, at which clients hand over the devices of their private mounts.
+pub fn handover_socket(socket: &Path) -> PathBuf {
+    socket.with_extension("door")
+}
+
+/// Listens at a path, for this user alone.
+pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    make_free(path)?;
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile { path: path.to_owned(), inode: inode_of(path)? };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok((listener, file))
+}
+
+fn inode_of(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 /// The record of where a store's process listens, in the store's home; removed on drop.

@@ -10,7 +10,7 @@ mod revert;
 
 pub(crate) use git_scope::{GitScope, git_locked, without_holders_of_git};
 pub(crate) use renames::is_directory;
-pub(crate) use revert::{Direction, Renaming, Reverted};
+pub(crate) use revert::{Direction, IsIgnored, Renaming, Reverted};
 
 use std::sync::Arc;
 

@@ -51,7 +51,7 @@ use amalgam_view::{RecoveryReport, StateVersion, View, ViewOptions};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex, RwLock};
 
 use crate::call_log::warn_failure;
-use crate::conflicts::Conflicts;
+use crate::conflicts::{CaptionSource, Conflicts};
 use crate::context::{Clock, Context};
 use crate::disk_quota::DiskQuota;
 use crate::error::{Error, Result};
@@ -400,8 +400,10 @@ impl Views {
         let quota = self.quota.clone();
         options.disk = Some(Arc::new(move || quota.room()));
         let (stage, conflicts) = (RenderCache::default(), self.conflicts.clone());
+        let source = CaptionSource::Workspace(workspace.clone());
         options.show_conflict = Some(Arc::new(move |store, path, conflict| {
-            let captions = |path: &TreePath, conflict: &Conflict| conflicts.captioner().caption(path, conflict);
+            let captioner = conflicts.captioner(source.clone());
+            let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
             stage.render(store, path, conflict, &captions)
         }));
         options.guard = Arc::new(self.context.permissions.workspace_guard(workspace)?);

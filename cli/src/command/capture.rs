@@ -66,14 +66,18 @@ fn request(directory: &str, about: SnapshotInfo) -> v1::CaptureDirectoryRequest 
     }
 }
 
-/// Describes the number of changed paths, for example `12 changed (+3 ~8 -1)`. A directory's new times are
+/// Describes the number of changed paths, for example `12 changed (+3 ~8 -1), 5 of them in .git`. A directory's new times are
 /// part of its snapshot, and are no changed path.
 pub fn changed(result: &v1::CaptureResult) -> String {
     let all = result.added + result.modified + result.removed;
     if all == 0 && result.changed {
         return "only times changed".to_owned();
     }
-    format!("{} changed (+{} ~{} -{})", text::count(all), result.added, result.modified, result.removed)
+    let words = format!("{} changed (+{} ~{} -{})", text::count(all), result.added, result.modified, result.removed);
+    match result.in_git {
+        0 => words,
+        count => format!("{words}, {} of them in .git", text::count(count)),
+    }
 }
 
 /// Describes the number of captured files, for example `79,314 files covered, 2 ignored`.
@@ -136,6 +140,7 @@ pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exi
         output.emit(&lines::notice(notice))?;
     }
     let (failures, others): (Vec<_>, Vec<_>) = notices.iter().partition(|notice| notice.failure);
+    let exit = if failures.is_empty() { Exit::OK } else { Exit::PARTLY };
     let show = |notice: &v1::Notice, style| {
         format!("{}: {}", paint(style, text::path(&notice.path)), text::printable(&notice.message))
     };
@@ -152,7 +157,22 @@ pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exi
     for notice in others {
         output.remark(format!("left out: {}", show(notice, style::FAINT)))?;
     }
-    Ok(if failures.is_empty() { Exit::OK } else { Exit::PARTLY })
+    if !output.is_verbose() {
+        let ignored = |notice: &&v1::Notice| !notice.failure && notice.kind() == v1::NoticeKind::Ignored;
+        let ignored: Vec<_> = notices.iter().filter(ignored).collect();
+        output.remark(match ignored[..] {
+            [] => return Ok(exit),
+            [notice] => format!(
+                "{} is left as it is on the disk, because ignore rules exclude it",
+                paint(style::TITLE, text::path(&notice.path))
+            ),
+            _ => format!(
+                "{} are left as they are on the disk, because ignore rules exclude them; -v lists them",
+                text::plural(ignored.len() as u64, "path")
+            ),
+        })?;
+    }
+    Ok(exit)
 }
 
 #[cfg(test)]

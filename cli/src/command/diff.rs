@@ -242,11 +242,12 @@ async fn inspect(
     };
     let mut stream = client.snapshots.inspect_change(request).await?.into_inner();
     let mut summary = v1::ChangeSummary::default();
-    let mut differs = false;
+    let (mut differs, mut moved_directories) = (false, 0);
     while let Some(part) = stream.message().await? {
         seen.git_changes = seen.git_changes.max(part.git_changes);
         for file in &part.files {
             differs = true;
+            moved_directories += u64::from(file.change.as_ref().is_some_and(is_moved_directory));
             output.emit(&file_json(file))?;
             output.say(file_line(file, form.insight))?;
         }
@@ -256,7 +257,7 @@ async fn inspect(
     }
     output.emit(&summary_json(&summary))?;
     if differs {
-        summary_lines(&summary, form.insight).into_iter().try_for_each(|line| output.say(line))?;
+        summary_lines(&summary, moved_directories, form.insight).into_iter().try_for_each(|line| output.say(line))?;
     }
     seen.differs |= differs;
     Ok(())
@@ -283,9 +284,24 @@ fn file_line(file: &v1::FileInsight, with_insight: bool) -> String {
     line
 }
 
-fn summary_lines(summary: &v1::ChangeSummary, with_insight: bool) -> Vec<String> {
+/// Returns whether a change moves a directory as a whole. The files in it are no changes of their own.
+fn is_moved_directory(change: &v1::Change) -> bool {
+    let after = change.after.as_ref().map(v1::Entry::kind);
+    change.kind() == v1::ChangeKind::Renamed && after == Some(v1::EntryKind::Directory)
+}
+
+fn summary_lines(summary: &v1::ChangeSummary, moved_directories: u64, with_insight: bool) -> Vec<String> {
     let files = summary.files_added + summary.files_removed + summary.files_modified + summary.files_renamed;
-    let mut parts = vec![format!("{} changed", text::plural(files + summary.files_other, "file"))];
+    let files = files + summary.files_other;
+    let mut parts = Vec::new();
+    if files > 0 || moved_directories == 0 {
+        parts.push(format!("{} changed", text::plural(files, "file")));
+    }
+    match moved_directories {
+        0 => {}
+        1 => parts.push("1 directory moved".to_owned()),
+        more => parts.push(format!("{} directories moved", text::count(more))),
+    }
     let counts =
         [(summary.files_added, "added"), (summary.files_removed, "removed"), (summary.files_renamed, "renamed")];
     parts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{} {word}", text::count(*n))));

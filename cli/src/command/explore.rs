@@ -88,8 +88,7 @@ impl Explore {
             false => session.interrupts.clean_up(folder.path()),
         }
         let mut attempts = Vec::new();
-        let counts = before.counts.as_ref();
-        let outcome = self.attempt(session, &mut client, &place, &mut folder, counts, &mut attempts).await;
+        let outcome = self.attempt(session, &mut client, &place, &mut folder, &before, &mut attempts).await;
         if self.keep {
             folder.keep()?;
             say_kept(session, &attempts)?;
@@ -121,7 +120,7 @@ impl Explore {
         client: &mut Client,
         place: &AttachedDirectory,
         folder: &mut WorkFolder,
-        counts: Option<&v1::Counts>,
+        before: &v1::CaptureResult,
         attempts: &mut Vec<Attempt>,
     ) -> Outcome {
         let plan = match &self.sandbox {
@@ -130,7 +129,7 @@ impl Explore {
         };
         self.fork(client, place, folder, attempts).await?;
         if plan.is_none() {
-            self.prepare(session, client, place, counts, attempts).await?;
+            self.prepare(session, client, place, before.counts.as_ref(), attempts).await?;
         }
         let around = folder.path();
         self.work(&mut session.output, around, attempts, plan.as_ref()).await?;
@@ -142,12 +141,16 @@ impl Explore {
         match attempts.iter().find(|attempt| Some(attempt.number) == best) {
             Some(winner) => take(session, client, place, winner).await,
             None if self.score.is_some() && attempts.iter().any(|attempt| attempt.code == Some(0)) => {
-                Err(CliError::refused("no attempt has a score; nothing was changed").hint(format!(
-                    "the score is the last line of the command's output, a number; the outputs are in {}",
-                    around.display()
-                )))
+                let line = self.score.as_deref().unwrap_or_default();
+                let failed = attempts.iter().find_map(|attempt| attempt.score_code.filter(|code| *code != 0));
+                let why = match failed {
+                    Some(code) => format!("`{}` ended with {code}", text::printable(line)),
+                    None => format!("the score is the last line that `{}` prints, a number", text::printable(line)),
+                };
+                let message = format!("no attempt has a score; no file was changed{}", committed(before));
+                Err(CliError::refused(message).hint(format!("{why}; the outputs are in {}", around.display())))
             }
-            None => Err(CliError::refused("no attempt succeeded; nothing was changed")
+            None => Err(CliError::refused(format!("no attempt succeeded; no file was changed{}", committed(before)))
                 .hint(format!("their output is in {}", around.display()))),
         }
     }
@@ -173,6 +176,7 @@ impl Explore {
             log: around.join(format!("{number}.log")),
             code: None,
             score: None,
+            score_code: None,
             result: None,
         }));
         Ok(())
@@ -300,6 +304,7 @@ async fn one(
             let words = shell_command(line);
             let apart = IsolatedCommand { words: &words, directory: &attempt.path, environment: &environment };
             let (code, printed) = apart.read(&attempt.log).await?;
+            attempt.score_code = Some(code);
             if code == 0 { last_number(&printed) } else { None }
         }
     };
@@ -321,7 +326,19 @@ fn outcome_words(attempt: &Attempt) -> String {
     let code = attempt.code.map_or("did not run".to_owned(), |code| format!("ended with {code}"));
     match attempt.score {
         Some(score) => format!("{code}, score {score}"),
-        None => format!("{code}, no score"),
+        None => match attempt.score_code {
+            None => format!("{code}, no score"),
+            Some(0) => format!("{code}, no score: the last line of its command's output is no number"),
+            Some(failed) => format!("{code}, no score: its command ended with {failed}"),
+        },
+    }
+}
+
+/// Returns the end of a message about attempts that brought nothing: edits that were committed before they began stay so.
+fn committed(before: &v1::CaptureResult) -> String {
+    match before.snapshot.as_ref().filter(|_| before.changed) {
+        Some(snapshot) => format!(", and your edits were committed before, as {}", text::short(&snapshot.name)),
+        None => String::new(),
     }
 }
 
@@ -414,6 +431,7 @@ mod tests {
             log: PathBuf::new(),
             code: Some(0),
             score,
+            score_code: None,
             result: None,
         };
         let attempts = [attempt(1, None), attempt(2, Some(0.5)), attempt(3, Some(2.0)), attempt(4, Some(2.0))];

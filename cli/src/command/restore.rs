@@ -218,7 +218,8 @@ pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str
         return output.done("nothing was changed");
     }
     if !result.changed {
-        return output.done(format!("nothing to do: the directory is {holds}"));
+        let but = if result.left_alone > 0 { "apart from .git, " } else { "" };
+        return output.done(format!("nothing to do: {but}the directory is {holds}"));
     }
     let now = result
         .snapshot

@@ -71,14 +71,16 @@ impl Undo {
             let target = v1::undo_operation_request::Target::Operation(operation_name(number));
             let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.undo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("undid operation {number}"));
+            let what = format!("undid operation {number}{}", described(&done.description));
+            return say_operation(&mut session.output, done.operation, &done.description, &what);
         }
         if let Some(name) = &self.workspace {
             let mut client = session.client().await?;
             let target = v1::undo_operation_request::Target::Workspace(workspace_name(name));
             let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.undo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("undid the last step of {name}"));
+            let what = format!("undid the last step of {name}{}", described(&done.description));
+            return say_operation(&mut session.output, done.operation, &done.description, &what);
         }
         let place = session.attached_directory().await?;
         let mut client = session.client().await?;
@@ -97,14 +99,16 @@ impl Redo {
         if let Some(number) = self.op {
             let mut client = session.client().await?;
             let (done, redone) = redo_operation(&mut client, number).await?;
-            return say_operation(&mut session.output, done.operation, &format!("redid operation {redone}"));
+            let what = format!("redid operation {redone}{}", described(&done.description));
+            return say_operation(&mut session.output, done.operation, &done.description, &what);
         }
         if let Some(name) = &self.workspace {
             let mut client = session.client().await?;
             let target = v1::redo_operation_request::Target::Workspace(workspace_name(name));
             let request = v1::RedoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.redo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("redid the last undo in {name}"));
+            let what = format!("redid what was undone last in {name}{}", described(&done.description));
+            return say_operation(&mut session.output, done.operation, &done.description, &what);
         }
         let place = session.attached_directory().await?;
         let mut client = session.client().await?;
@@ -136,9 +140,16 @@ async fn redo_operation(client: &mut Client, number: u64) -> Result<(v1::RedoOpe
     }
 }
 
-fn say_operation(output: &mut Output, operation: Option<v1::Operation>, words: &str) -> Outcome {
+/// Returns a description of an operation as the end of a sentence.
+fn described(description: &str) -> String {
+    if description.is_empty() { String::new() } else { format!(": {}", text::printable(description)) }
+}
+
+fn say_operation(output: &mut Output, operation: Option<v1::Operation>, description: &str, words: &str) -> Outcome {
     let operation = operation.ok_or_else(|| missing_field("operation"))?;
-    output.emit(&lines::operation(&operation))?;
+    let mut line = lines::operation(&operation);
+    line["description"] = json!(description);
+    output.emit(&line)?;
     output.done(words)?;
     output.remark(format!("`amalgam op log` shows it, as operation {}", operation.sequence))?;
     Ok(Exit::OK)

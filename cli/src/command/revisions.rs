@@ -99,7 +99,7 @@ pub async fn split_revisions_and_paths(
             break;
         }
         let all_are = !behind_dashes.is_empty();
-        match meaning(session, &mut client, place, word, wanted.ranges).await? {
+        match meaning(session, &mut client, place, word, wanted.ranges, all_are).await? {
             WordKind::Revision(revision) => found.revisions.push(revision),
             WordKind::Range(range) => found.ranges.push(range),
             WordKind::Path(Some(error)) if all_are => return Err(error),
@@ -175,16 +175,19 @@ enum WordKind {
     Path(Option<CliError>),
 }
 
+/// Finds out what an argument is. One before `--` (`is_before_dashes`) is no path, so that it cannot be ambiguous.
 async fn meaning(
     session: &Session,
     client: &mut Client,
     place: Option<&AttachedDirectory>,
     word: &OsStr,
     ranges: bool,
+    is_before_dashes: bool,
 ) -> Result<WordKind, CliError> {
     let Some(text) = word.to_str() else { return Ok(WordKind::Path(None)) };
-    let is_on_disk = session.cwd.join(word).symlink_metadata().is_ok();
+    let is_on_disk = !is_before_dashes && session.cwd.join(word).symlink_metadata().is_ok();
     let error = match snapshot(client, place, text).await {
+        Ok(_) if is_before_dashes => return Ok(WordKind::Revision(text.to_owned())),
         Ok(_) if is_on_disk || is_in_head(session, client, place, word).await => {
             return Err(CliError::usage(format!("`{text}` is a revision and a path"))
                 .hint("put -- before paths; NAME@ is the head of a workspace"));
@@ -203,7 +206,7 @@ async fn meaning(
         return Ok(WordKind::Range(range));
     }
     // An argument with `@` or `~` is a revision, not the path of a deleted file.
-    if text.contains('@') || text.contains('~') {
+    if is_before_dashes || text.contains('@') || text.contains('~') {
         return Err(error);
     }
     let is_there = is_in_head(session, client, place, word).await;

@@ -160,7 +160,7 @@ pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Times
         return Ok(());
     }
     output.remark(format!(
-        "watched again since {}: no background process ran before, and what changed until then is in one snapshot",
+        "watched again since {}: no background process ran before; all changes until then go into one snapshot",
         text::ago(since, now)
     ))
 }

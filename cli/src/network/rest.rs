@@ -1,14 +1,12 @@
 //! REST on a Unix socket beside that of the commands, for SDKs in programs of the same user.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amalgam_gateway::{LocalOptions, SandboxOptions, serve_local};
 use amalgam_server::serve::Calls;
-use amalgam_server::{Home, Service, make_free};
-use tokio::net::UnixListener;
+use amalgam_server::{Home, Service, SocketFile, listen};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -17,7 +15,7 @@ use crate::connect::{now, rest_socket};
 
 /// A REST listener on a Unix socket.
 pub struct RestListener {
-    path: PathBuf,
+    socket_file: SocketFile,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -37,9 +35,7 @@ impl RestListener {
         sandboxes: Option<SandboxOptions>,
     ) -> io::Result<Self> {
         let path = rest_socket(socket);
-        make_free(&path)?;
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let (listener, socket_file) = listen(&path)?;
         let options = LocalOptions {
             catalog,
             service: service.clone(),
@@ -49,12 +45,12 @@ impl RestListener {
             now,
         };
         let (stop, stopped) = watch::channel(false);
-        Ok(Self { path, stop, serving: tokio::spawn(serve_local(options, listener, stopped)) })
+        Ok(Self { socket_file, stop, serving: tokio::spawn(serve_local(options, listener, stopped)) })
     }
 
     /// Removes the socket, and stops the listener.
     pub async fn end(self) {
-        let _ = std::fs::remove_file(&self.path);
+        drop(self.socket_file);
         self.stop.send_replace(true);
         let _ = self.serving.await;
     }

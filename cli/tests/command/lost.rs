@@ -119,3 +119,18 @@ fn a_lost_directory_can_be_written_elsewhere_and_nested_ones_are_told_apart() {
     scratch.run("cd ../other; amalgam checkout main --here --yes");
     assert_eq!(scratch.run("cd ../other; ls; amalgam undo -q; cat mine"), "a\nd\nmine\n");
 }
+
+#[test]
+fn a_store_that_was_removed_or_replaced_ends_its_process() {
+    let scratch = project();
+    scratch.run("echo 2 > a; amalgam commit -q");
+    // A command that looks for a store finds none, and one that makes a store begins anew.
+    let error = said(&scratch, "mv \"$AMALGAM_STORE\" ../old; amalgam status");
+    assert!(error.contains("there is no store at"), "{error}");
+    assert!(scratch.run("amalgam init --workspace main").contains("is protected as main"));
+    assert_eq!(scratch.run("amalgam log -n 9 --oneline").lines().count(), 1);
+    // The old one is put back under the living process.
+    scratch.run("mv \"$AMALGAM_STORE\" ../new; mv ../old \"$AMALGAM_STORE\"");
+    assert_eq!(scratch.run("amalgam log -n 9 --oneline").lines().count(), 2);
+    assert!(scratch.run("amalgam status; amalgam verify").contains("nothing changed"));
+}

@@ -463,6 +463,36 @@ fn what_both_moved_is_listed_until_it_is_decided() {
 }
 
 #[test]
+fn a_file_with_two_conflicts_counts_once_in_merge_and_status() {
+    let scratch = forks("printf 'one\\ntwo\\nthree\\nfour\\nfive\\n' >f");
+    scratch.run("cd ../ann; mv f g; sed -i s/one/ann/ g; amalgam commit -q");
+    scratch.run("cd ../bob; mv f h; sed -i s/one/bob/ h; amalgam commit -q");
+    let told = said(&scratch, "cd ../ann; amalgam merge bob");
+    assert!(told.contains("with 2 conflicts left"), "{told}");
+    let told = said(&scratch, "cd ../ann; amalgam status");
+    assert!(told.contains("2 conflicts;"), "{told}");
+    assert_eq!(scratch.run("cd ../ann; amalgam conflicts").lines().count(), 3, "each decision is listed");
+}
+
+#[test]
+fn a_resolution_that_removes_a_file_counts_what_it_ends_about_its_name() {
+    let scratch = Scratch::new();
+    scratch.run("echo words > z; amalgam init --workspace main -q; amalgam fork -q ann bob cat --dir '../{name}'");
+    scratch.run("cd ../ann; mv z y; chmod 700 y; amalgam commit -q; cd ../bob; mv z x; amalgam commit -q");
+    scratch.run("cd ../cat; rm z; amalgam commit -q");
+    for agent in ["ann", "bob", "cat"] {
+        said(&scratch, &format!("amalgam merge -q {agent}"));
+    }
+    let both = "! x  changed and removed, of main, cat\n! y  moved twice: ours y, theirs x\n";
+    assert_eq!(scratch.run("amalgam conflicts"), both);
+    let told = said(&scratch, "amalgam conflicts take cat x");
+    assert!(told.contains("2 conflicts resolved") && told.contains("none is left"), "{told}");
+    assert_eq!(scratch.run("amalgam conflicts; ls"), "y\n");
+    scratch.run("amalgam undo");
+    assert_eq!(scratch.run("amalgam conflicts"), both);
+}
+
+#[test]
 fn an_attribute_that_both_set_is_listed_until_it_is_decided() {
     let scratch = forks("echo 1 > a");
     let set = |place: &str, value: &str| {
@@ -591,4 +621,41 @@ fn a_test_that_nobody_waits_for_and_cannot_be_started_is_left_to_a_person() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{}", said(&scratch, "amalgam queue"));
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn equal_conflicts_of_two_projects_show_their_own_workspaces() {
+    let scratch = Scratch::new();
+    let project = |name: &str| {
+        format!(
+            "mkdir ../{name}; cd ../{name}; echo base > f; amalgam init -q --workspace {name}; \
+             amalgam fork -q {name}-idea --dir ../{name}-idea; \
+             cd ../{name}-idea; echo theirs > f; amalgam commit -q; cd ../{name}; echo ours > f; amalgam commit -q; \
+             amalgam merge -q {name}-idea"
+        )
+    };
+    for name in ["red", "blue"] {
+        said(&scratch, &project(name));
+    }
+    let names = |line: &str| {
+        let text = scratch.run(line);
+        ["red", "blue"].map(|name| text.contains(&format!("{name}-idea")))
+    };
+    for (at, name) in ["red", "blue"].into_iter().enumerate() {
+        let other = ["blue", "red"][at];
+        let own = [at == 0, at == 1];
+        assert_eq!(names(&format!("cat ../{name}/f")), own, "{name}");
+        assert_eq!(names(&format!("cd ../{name}; amalgam conflicts")), own, "{name}");
+        assert_eq!(names(&format!("cd ../{name}; amalgam show @:f")), own, "{name}");
+        assert_eq!(names(&format!("cd ../{name}; amalgam grep '<<<|>>>'")), own, "{name}");
+        assert_eq!(names(&format!("cd ../{other}; amalgam show {name}@:f")), own, "{name} from {other}");
+        assert_eq!(names(&format!("cd ../{name}; amalgam undo -q; amalgam redo -q; cat f")), own, "{name}");
+        if crate::scratch::can_mount() {
+            let fork =
+                format!("cd ../{name}; amalgam fork -q {name}-fork; amalgam mount -q {name}-fork ../{name}-mount");
+            assert_eq!(names(&format!("{fork}; cat ../{name}-mount/f")), own, "{name}");
+        }
+    }
+    said(&scratch, "cd ../blue; amalgam conflicts take blue-idea f");
+    assert_eq!(scratch.run("cat ../blue/f"), "theirs\n");
 }

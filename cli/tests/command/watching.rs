@@ -15,7 +15,7 @@ use crate::scratch::Scratch;
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what}: it never was");
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: it never was");
         std::thread::sleep(Duration::from_millis(30));
     }
 }

@@ -219,6 +219,167 @@ fn what_rules_leave_out_stays_on_the_disk_through_undo_and_redo() {
 }
 
 #[test]
+fn redo_leaves_edits_alone_that_its_rules_exclude() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "mkdir big; echo 1 >big/x; echo 1 >x.log; echo a >a; amalgam init");
+    shell(&scratch, &place, "printf '*.log\n/big/\n' >.amalgamignore; amalgam commit; echo 2 >x.log; echo 2 >big/x");
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("2 paths are left as they are on the disk"), "{said}");
+    let (said, code) = say(&scratch, &place, "amalgam redo");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(["x.log", "big/x"].map(|path| read(&scratch, path)), ["2\n", "2\n"]);
+    let (said, _) = say(&scratch, &place, "amalgam status");
+    assert!(said.contains("nothing changed"), "{said}");
+    // An edit of a file that the rules do not exclude is still in the way.
+    shell(&scratch, &place, "amalgam undo; echo mine >.amalgamignore");
+    let (said, code) = say(&scratch, &place, "amalgam redo");
+    assert!(code == 1 && said.contains("changed since the undo"), "{code}: {said}");
+}
+
+#[test]
+fn undo_reaches_a_merge_that_brought_a_path_which_the_directory_ignores() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo a >a; amalgam init; amalgam fork -q try --dir ../try");
+    shell(&scratch, &place, "echo x >.amalgamignore; amalgam commit -m rules; echo mine >x");
+    shell(&scratch, &place, "cd ../try; echo m >x; echo b >a; amalgam commit -m theirs; cd -; amalgam merge try");
+    let (said, code) = say(&scratch, &place, "amalgam status --exit-code");
+    assert_eq!(code, 0, "{said}");
+    for (line, a) in
+        [("undo", "a\n"), ("redo", "b\n"), ("undo", "a\n"), ("undo", "a\n"), ("redo", "a\n"), ("redo", "b\n")]
+    {
+        let (said, code) = say(&scratch, &place, &format!("amalgam {line}"));
+        assert_eq!((code, read(&scratch, "a").as_str()), (0, a), "{line}: {said}");
+        assert_eq!(read(&scratch, "x"), "mine\n");
+    }
+    // A restore of the head changes nothing, one of another snapshot takes the ignored path from the workspace, too.
+    let listed = || shell(&scratch, &place, "amalgam ls @ | grep -c ' x$' || true");
+    shell(&scratch, &place, "amalgam restore @");
+    assert_eq!(listed(), "1\n");
+    shell(&scratch, &place, "echo b >a; amalgam restore @~; cat x");
+    assert_eq!((listed().as_str(), read(&scratch, "x").as_str()), ("0\n", "mine\n"));
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!((listed().as_str(), read(&scratch, "a").as_str()), ("1\n", "b\n"));
+    // Edits are a step before the merge.
+    shell(&scratch, &place, "echo c >a; amalgam undo");
+    assert_eq!(read(&scratch, "a"), "b\n");
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!(read(&scratch, "a"), "a\n");
+}
+
+#[test]
+fn a_restore_of_a_snapshot_that_differs_in_an_ignored_path_only_is_recorded() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo a >a; amalgam init; amalgam fork -q try --dir ../try");
+    shell(&scratch, &place, "echo x >.amalgamignore; amalgam commit -m rules");
+    shell(&scratch, &place, "cd ../try; echo m >x; amalgam commit -m theirs; cd -; amalgam merge try");
+    let listed = || shell(&scratch, &place, "amalgam ls @ | grep -c ' x$' || true");
+    assert_eq!(listed(), "1\n");
+    for (line, count) in [("restore @~", "0\n"), ("undo", "1\n"), ("redo", "0\n")] {
+        shell(&scratch, &place, &format!("amalgam {line}"));
+        assert_eq!(listed(), count, "after {line}");
+    }
+}
+
+#[test]
+fn undo_of_a_completed_merge_works_although_the_name_is_used_again() {
+    for again in ["amalgam fork -q try", "amalgam ws undelete try", "amalgam fork -q try; amalgam ws rm -q try"] {
+        let scratch = Scratch::new();
+        let place = scratch.project();
+        shell(&scratch, &place, "echo a >a; amalgam init; amalgam fork -q try --dir ../try");
+        shell(&scratch, &place, "cd ../try; echo b >a; amalgam commit -q; amalgam complete -q");
+        assert_eq!(read(&scratch, "a"), "b\n");
+        shell(&scratch, &place, "amalgam commit -q");
+        shell(&scratch, &place, again);
+        let heads = shell(&scratch, &place, "amalgam ws --json | grep -o '\"name\":\"[a-z]*\"' | sort");
+        for _ in 0..2 {
+            let mut said = String::new();
+            // The new times after the merge are a step of their own.
+            while read(&scratch, "a") != "a\n" {
+                let (more, code) = say(&scratch, &place, "amalgam undo");
+                assert_eq!(code, 0, "{again}: {more}");
+                said = more;
+            }
+            assert!(
+                said.contains("workspace try was changed or made again since, and stays as it is"),
+                "{again}: {said}"
+            );
+            assert_eq!(shell(&scratch, &place, "amalgam ws --json | grep -o '\"name\":\"[a-z]*\"' | sort"), heads);
+            shell(&scratch, &place, "amalgam redo");
+            assert_eq!(read(&scratch, "a"), "b\n", "{again}");
+        }
+        scratch.run("amalgam verify");
+    }
+}
+
+#[test]
+fn redo_works_although_git_wrote_its_index_beside_a_watch() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "git init -q . && echo a >a && git add a && git commit -qm first && amalgam init -q");
+    shell(&scratch, &place, "amalgam watch --background --quiet-for 100ms -q; echo b >a; git add a");
+    let snapshots = |count: usize| {
+        let lines = || shell(&scratch, &place, "amalgam log --oneline").lines().count();
+        (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            lines() == count
+        })
+    };
+    assert!(snapshots(2), "the watch takes a snapshot");
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!(read(&scratch, "a"), "a\n");
+    shell(&scratch, &place, "git status -s; git add -A; sleep 1");
+    assert!(snapshots(1), "what Git writes is no step");
+    shell(&scratch, &place, "amalgam redo");
+    assert_eq!(read(&scratch, "a"), "b\n");
+    // It is in the next snapshot.
+    shell(&scratch, &place, "amalgam undo; sleep 1; git add -A; echo new >new");
+    assert!(snapshots(2), "another change is a step");
+    shell(&scratch, &place, "amalgam watch --stop");
+    let (said, _) = say(&scratch, &place, "amalgam status");
+    assert!(said.contains("nothing changed") && !said.contains(".git"), "{said}");
+}
+
+#[test]
+fn a_restore_of_a_directory_says_that_it_leaves_a_repository_in_it_alone() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "git init -q sub && echo x >sub/x && amalgam init -q && rm -rf sub");
+    for _ in 0..2 {
+        let (said, code) = say(&scratch, &place, "amalgam restore sub");
+        assert_eq!(code, 0, "{said}");
+        assert!(said.contains("in .git left alone (--with-git includes it)"), "{said}");
+        assert_eq!(read(&scratch, "sub/x"), "x\n");
+    }
+    let (said, _) = say(&scratch, &place, "amalgam restore --with-git sub; git -C sub status");
+    assert!(!said.contains("left alone") && said.contains("No commits yet"), "{said}");
+    let (said, _) = say(&scratch, &place, "amalgam restore sub");
+    assert!(!said.contains(".git"), "{said}");
+}
+
+#[test]
+fn a_word_before_dashes_is_a_revision_although_a_path_has_its_name() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(
+        &scratch,
+        &place,
+        "mkdir docs; echo 1 >x; echo 1 >v1; amalgam init -q; amalgam label v1; amalgam fork -q docs",
+    );
+    for revision in ["v1", "docs"] {
+        shell(&scratch, &place, &format!("echo 2 >x; amalgam restore {revision} -- x"));
+        assert_eq!(read(&scratch, "x"), "1\n");
+        let (said, code) = say(&scratch, &place, &format!("amalgam restore {revision} x"));
+        assert!(code == 2 && said.contains("put -- before paths"), "{code}: {said}");
+    }
+    let (said, code) = say(&scratch, &place, "amalgam diff x -- v1");
+    assert!(code != 0 && said.contains("no snapshot x"), "{code}: {said}");
+}
+
+#[test]
 fn a_restore_that_skips_an_ignored_path_says_so() {
     let scratch = Scratch::new();
     let place = scratch.project();
@@ -234,6 +395,7 @@ fn a_restore_that_skips_an_ignored_path_says_so() {
     // Ignored paths that are not named are no failure.
     let (said, code) = say(&scratch, &place, "amalgam restore @~");
     assert_eq!(code, 0, "{said}");
+    assert!(said.contains("big is left as it is on the disk, because ignore rules exclude it"), "{said}");
     assert_eq!(read(&scratch, "big/x"), "y\n");
 }
 

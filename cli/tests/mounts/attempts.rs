@@ -115,5 +115,23 @@ fn an_attempt_that_failed_does_not_win_by_its_score() {
     scratch.run(&line);
     assert_eq!(read(scratch.project().join("score")), "2\n");
     let none = scratch.output("amalgam explore -n 2 --backend checkout --score 'echo 7' -- false");
-    assert!(String::from_utf8_lossy(&none.stderr).contains("no attempt succeeded"));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no attempt succeeded; no file was changed;"));
+}
+
+#[test]
+fn attempts_without_a_score_name_its_command_and_the_commit_of_the_edits() {
+    let scratch = Scratch::new();
+    scratch.run("echo 0 > a; amalgam init --workspace base; echo edit > a");
+    let done = scratch.output("amalgam explore -n 1 --backend checkout --score ./missing -- true");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(said.contains("no score: its command ended with 127"), "{said}");
+    assert!(
+        said.contains("no attempt has a score; no file was changed, and your edits were committed before"),
+        "{said}"
+    );
+    assert!(said.contains("`./missing` ended with 127"), "{said}");
+    assert_eq!(scratch.run("amalgam show @:a"), "edit\n");
+    let done = scratch.output("amalgam explore -n 1 --backend checkout --score 'echo good' -- true");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(said.contains("no file was changed; the score is the last line that `echo good` prints"), "{said}");
 }

@@ -1,7 +1,7 @@
 //! PostgreSQL replaced by its synchronous standby while nodes commit: nothing acknowledged is lost, nothing is done twice, and the old
 //! server acknowledges nothing more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use amalgam_engine::reference::RequestId;
@@ -48,10 +48,16 @@ fn open_again(settings: &CloudOptions) -> Cloud {
 
 /// Commits as a node does whose caller repeats a request until it is acknowledged. Returns how often the node was expelled, and how
 /// many requests had been done by an attempt that failed.
-fn write(settings: &CloudOptions, node: u64, acknowledged: &AtomicU64) -> (u64, u64) {
+fn write(settings: &CloudOptions, node: u64, acknowledged: &AtomicU64, has_failed_over: &AtomicBool) -> (u64, u64) {
     let mut cloud = open_again(settings);
     let (mut expelled, mut replayed) = (0, 0);
     for commit in 1..=COMMITS {
+        // A fast node leaves commits for the time after the failover, however slow the others are.
+        let begun = Instant::now();
+        while commit > COMMITS / 2 && !has_failed_over.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < Duration::from_secs(90), "the failover does not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         loop {
             match durable_step(&cloud, node, commit) {
                 Ok(done) => {
@@ -78,12 +84,14 @@ fn a_failover_in_the_middle_of_commits_loses_nothing_acknowledged_and_doubles_no
     let bucket = FaultyBucket::new();
     let proxies: Vec<_> = (0..NODES).map(|_| Proxy::start(primary.directory())).collect();
     let counts: Vec<_> = (0..NODES).map(|_| AtomicU64::new(0)).collect();
+    let has_failed_over = AtomicBool::new(false);
     let results: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..NODES)
             .map(|node| {
                 let settings = options(postgres::url(proxies[node as usize].directory()), &bucket, "failover");
                 let count = &counts[node as usize];
-                scope.spawn(move || write(&settings, node, count))
+                let has_failed_over = &has_failed_over;
+                scope.spawn(move || write(&settings, node, count, has_failed_over))
             })
             .collect();
         let begun = Instant::now();
@@ -97,6 +105,7 @@ fn a_failover_in_the_middle_of_commits_loses_nothing_acknowledged_and_doubles_no
         primary.stop();
         standby.promote();
         proxies.iter().for_each(|proxy| proxy.redirect(standby.directory()));
+        has_failed_over.store(true, Ordering::SeqCst);
         writers.into_iter().map(|writer| writer.join().expect("no panic")).collect()
     });
     assert!(results.iter().all(|(expelled, _)| *expelled > 0), "each node is fenced by the failover: {results:?}");

@@ -1,11 +1,11 @@
 //! Undo and redo.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{OperationContext, Step, hold_value, move_refs, operation, recorded};
 use crate::error::{Error, Result};
-use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
+use crate::reference::{DELETED_WORKSPACES, FORGET, Operation, OperationDraft, RefChange, RefName, Revert, WORKSPACES};
 use crate::store::Store;
 
 /// Prefix of references to remembered resolutions. A commit that resolves a conflict sets such a reference together with its
@@ -135,6 +135,7 @@ fn revert(
             false => moved.push((name.clone(), store.last_move(name)?)),
         }
     }
+    leave_ended(&found, &mut steps, &mut moved);
     if moved.is_empty() {
         let mut pins = Vec::new();
         for value in steps.iter().filter_map(|step| step.after.as_ref()) {
@@ -165,6 +166,28 @@ fn revert(
 fn is_beside(name: &RefName, found: &Operation) -> bool {
     let is_label = found.draft.action == LABEL && name.as_str().starts_with("label/");
     found.changes.len() > 1 && (is_label || name.as_str().starts_with(RESOLUTIONS))
+}
+
+/// Leaves the workspaces that an operation ended as they are, if they were changed since: their names were used again, or they were
+/// undeleted or forgotten. They do not prevent the revert of the workspace that they were merged into.
+fn leave_ended(found: &Operation, steps: &mut Vec<Step>, moved: &mut Vec<(RefName, u64)>) {
+    if moved.is_empty() {
+        return;
+    }
+    let deleted = |name: &RefName| Some(name.as_str().strip_prefix(DELETED_WORKSPACES)?.rsplit_once('@')?.0.to_owned());
+    let all_ended: HashSet<_> = found.changes.iter().filter_map(|change| deleted(&change.name)).collect();
+    // Both references of such a workspace stay: its head, and the one that keeps it for an undeletion.
+    let ended = |name: &RefName| {
+        let head = || name.as_str().strip_prefix(WORKSPACES).map(str::to_owned);
+        deleted(name).or_else(head).filter(|workspace| all_ended.contains(workspace))
+    };
+    let changed: HashSet<_> = moved.iter().filter_map(|(name, _)| ended(name)).collect();
+    let is_changed = |name: &RefName| ended(name).is_some_and(|workspace| changed.contains(&workspace));
+    let is_other_head = |step: &Step| step.name.as_str().starts_with(WORKSPACES) && ended(&step.name).is_none();
+    if moved.iter().all(|(name, _)| is_changed(name)) && steps.iter().any(is_other_head) {
+        steps.retain(|step| !is_changed(&step.name));
+        moved.clear();
+    }
 }
 
 /// Converts the error for objects that an undo needs and that were collected.

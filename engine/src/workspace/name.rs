@@ -4,10 +4,8 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::reference::RefName;
+pub(super) use crate::reference::{DELETED_WORKSPACES as DELETED_PREFIX, WORKSPACES as PREFIX};
 
-/// Prefix of references to heads.
-pub(super) const PREFIX: &str = "workspace/";
-pub(super) const DELETED_PREFIX: &str = "deleted/";
 const ASIDE_PREFIX: &str = "aside/";
 /// Maximum number of a deleted workspace.
 pub(super) const DELETED_NUMBER_MAX: u64 = 1 << 53;

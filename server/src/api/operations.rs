@@ -1,6 +1,6 @@
 //! The gRPC methods of `OperationService`: the operation log, undo and redo.
 
-use amalgam_engine::reference::{Operation, RefChange, RefValue};
+use amalgam_engine::reference::{Operation, RefChange, RefValue, Revert};
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{Error as EngineError, OperationContext, operation};
 use amalgam_proto::v1::operation_service_server::OperationService;
@@ -91,20 +91,20 @@ fn live_tree(service: &Service, name: &WorkspaceName) -> Result<Option<u64>> {
 }
 
 /// Undoes or redoes the last operation of a workspace with a live tree, uncommitted changes included. Returns the operation that
-/// did it; `None` for a workspace without a live tree, and for a renaming, which concerns more than the tree.
+/// did it, and a description of the operation that it reverted; `None` for a workspace without a live tree, and for a renaming, which concerns more than the tree.
 fn revert_live(
     service: &Service,
     name: &WorkspaceName,
     direction: Direction,
     act: &OperationContext,
-) -> Result<Option<v1::Operation>> {
+) -> Result<Option<(v1::Operation, String)>> {
     let Some(id) = live_tree(service, name)? else { return Ok(None) };
     let done = match direction {
         Direction::Undo => service.views.undo_view(id, false, act)?,
         Direction::Redo => service.views.redo_view(id, false, act)?,
     };
     match done {
-        ViewRevert::Done(result) => Ok(Some(result.operation.unwrap_or_default())),
+        ViewRevert::Done(result) => Ok(Some((result.operation.unwrap_or_default(), result.description))),
         ViewRevert::Renaming(_) => Ok(None),
     }
 }
@@ -151,6 +151,16 @@ fn revert_references(
         Direction::Undo => workspaces.undo(name, act)?,
         Direction::Redo => workspaces.redo(name, act)?,
     })
+}
+
+/// Describes the operation that an undo or a redo reverted; empty if the log has it no more.
+fn describe_reverted(service: &Service, done: &Operation) -> Result<String> {
+    let Some(Revert::Undo(sequence) | Revert::Redo(sequence)) = done.draft.reverts else { return Ok(String::new()) };
+    match operation::operation(&service.context.store, sequence) {
+        Ok(reverted) => service.states.describe_operation(&reverted),
+        Err(EngineError::Trimmed { .. }) => Ok(String::new()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Undoes or redoes an operation of this number.
@@ -269,8 +279,8 @@ impl OperationService for Api {
                 (None, Some(Target::Workspace(name))) => {
                     let name = workspace_id(&name)?;
                     let next = judge_revert(service, &name, Direction::Undo)?;
-                    if let Some(operation) = revert_live(service, &name, Direction::Undo, &act)? {
-                        return Ok(v1::UndoOperationResponse { operation: Some(operation) });
+                    if let Some((operation, description)) = revert_live(service, &name, Direction::Undo, &act)? {
+                        return Ok(v1::UndoOperationResponse { operation: Some(operation), description });
                     }
                     revert_references(service, &name, next, Direction::Undo, &act)?
                 }
@@ -281,7 +291,8 @@ impl OperationService for Api {
             };
             service.views.apply_policy()?;
             service.views.heads_moved()?;
-            Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done)) })
+            let description = describe_reverted(service, &done)?;
+            Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done)), description })
         })
         .await
     }
@@ -296,8 +307,8 @@ impl OperationService for Api {
                 (None, Some(Target::Workspace(name))) => {
                     let name = workspace_id(&name)?;
                     let next = judge_revert(service, &name, Direction::Redo)?;
-                    if let Some(operation) = revert_live(service, &name, Direction::Redo, &act)? {
-                        return Ok(v1::RedoOperationResponse { operation: Some(operation) });
+                    if let Some((operation, description)) = revert_live(service, &name, Direction::Redo, &act)? {
+                        return Ok(v1::RedoOperationResponse { operation: Some(operation), description });
                     }
                     revert_references(service, &name, next, Direction::Redo, &act)?
                 }
@@ -308,7 +319,8 @@ impl OperationService for Api {
             };
             service.views.apply_policy()?;
             service.views.heads_moved()?;
-            Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done)) })
+            let description = describe_reverted(service, &done)?;
+            Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done)), description })
         })
         .await
     }

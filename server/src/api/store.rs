@@ -22,6 +22,11 @@ impl StoreService for Api {
 
     async fn get_store(&self, _request: Request<v1::GetStoreRequest>) -> Answer<v1::GetStoreResponse> {
         let context = &self.service.context;
+        if context.is_store_removed() {
+            self.calls.report_removed_store();
+            let message = "the directory of the store was removed or replaced; run the command again";
+            return Err(Error::new(Reason::Busy, message).into_status());
+        }
         Ok(Response::new(v1::GetStoreResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             api_version: API_VERSION,

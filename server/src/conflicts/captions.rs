@@ -24,7 +24,30 @@ const MISSES_MAX: usize = 16;
 /// How many of the newest operations are searched for heads that workspaces had.
 const OPERATIONS_MAX: u64 = 64;
 
-/// A workspace that has a conflict, and its head with it.
+/// The history that the names on captions come from. Equal conflicts of unrelated histories, for example of two projects, have
+/// captions of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CaptionSource {
+    /// The history of a workspace.
+    Workspace(WorkspaceName),
+    /// The history before a snapshot.
+    Snapshot(SnapshotId),
+    /// Any history that has the conflict.
+    Any,
+}
+
+impl CaptionSource {
+    /// Returns the source for a tree that a call reads: the snapshot that it belongs to, or else the workspace of the call.
+    pub(crate) fn of(snapshot: Option<SnapshotId>, here: Option<&WorkspaceName>) -> Self {
+        match (snapshot, here) {
+            (Some(snapshot), _) => Self::Snapshot(snapshot),
+            (None, Some(workspace)) => Self::Workspace(workspace.clone()),
+            (None, None) => Self::Any,
+        }
+    }
+}
+
+/// A workspace that has a conflict, and a snapshot of it with the conflict.
 #[derive(Clone, Debug)]
 struct Holder {
     workspace: WorkspaceName,
@@ -34,6 +57,9 @@ struct Holder {
 /// Creates captions for one call. Rules are read once for each workspace.
 pub(crate) struct Captioner<'a> {
     conflicts: &'a Conflicts,
+    source: CaptionSource,
+    /// Whether the histories of these snapshots are related to the source.
+    related: RefCell<HashMap<SnapshotId, bool>>,
     rules: RefCell<HashMap<WorkspaceName, Option<Arc<Rules>>>>,
     /// The workspace of the last conflict, which most likely has the next one, too.
     last: RefCell<Option<Holder>>,
@@ -44,18 +70,24 @@ pub(crate) struct Captioner<'a> {
 impl Captioner<'_> {
     fn owner_of(&self, path: &TreePath, conflict: &Conflict) -> Result<Option<Arc<Owner>>> {
         let (conflicts, id) = (self.conflicts, conflict.bare());
-        let (key, owners) = ((path.clone(), id), &conflicts.faces.owners);
+        let (key, owners) = ((self.source.clone(), path.clone(), id), &conflicts.faces.owners);
         if let Some(known) = owners.get(&key) {
             return Ok(Some(known));
         }
-        let Some(holder) = self.holder_of(path, id)? else { return Ok(None) };
-        let names = side_names(&conflicts.context.history, holder.head, path, conflict)?;
-        let owner = Arc::new(Owner { workspace: holder.workspace, names });
+        let holder = self.holder_of(path, id)?;
+        let named_by = match self.source {
+            CaptionSource::Snapshot(snapshot) if conflicts.has_conflict(snapshot, path, id)? => Some(snapshot),
+            _ => holder.as_ref().map(|holder| holder.head),
+        };
+        let Some(named_by) = named_by else { return Ok(None) };
+        let names = side_names(&conflicts.context.history, named_by, path, conflict)?;
+        let owner = Arc::new(Owner { workspace: holder.map(|holder| holder.workspace), names });
         owners.insert(key, &owner);
         Ok(Some(owner))
     }
 
-    /// Finds a workspace whose head has a conflict at a path, or had it lately: a merge that is about to be redone has none yet.
+    /// Finds a workspace whose head has a conflict at a path, or had it lately: a merge that is about to be redone has none yet. The
+    /// workspace of the source comes first; others must have a history that is related to the source.
     fn holder_of(&self, path: &TreePath, id: Bare) -> Result<Option<Holder>> {
         let last = self.last.borrow().clone();
         if let Some(last) = last
@@ -67,18 +99,10 @@ impl Captioner<'_> {
         if self.misses.get() >= MISSES_MAX {
             return Ok(None);
         }
-        let mut found = None;
-        self.conflicts.context.each_workspace("", |workspace| {
-            if let (None, Some(head)) = (&found, workspace.head)
-                && self.conflicts.has_conflict(head, path, id)?
-            {
-                found = Some(Holder { workspace: workspace.name.clone(), head });
-            }
-            Ok(())
-        })?;
-        if found.is_none() {
-            found = self.past_holder_of(path, id)?;
-        }
+        let found = match self.own_holder_of(path, id)? {
+            Some(own) => Some(own),
+            None => self.related_holder_of(path, id)?,
+        };
         match &found {
             Some(holder) => *self.last.borrow_mut() = Some(holder.clone()),
             None => self.misses.set(self.misses.get() + 1),
@@ -86,7 +110,58 @@ impl Captioner<'_> {
         Ok(found)
     }
 
-    fn past_holder_of(&self, path: &TreePath, id: Bare) -> Result<Option<Holder>> {
+    /// Returns the workspace of the source if it has the conflict, or had it lately.
+    fn own_holder_of(&self, path: &TreePath, id: Bare) -> Result<Option<Holder>> {
+        let CaptionSource::Workspace(workspace) = &self.source else { return Ok(None) };
+        if let Some(head) = self.conflicts.context.head(workspace)?
+            && self.conflicts.has_conflict(head, path, id)?
+        {
+            return Ok(Some(Holder { workspace: workspace.clone(), head }));
+        }
+        self.past_holder_of(path, id, |past, _| Ok(past == workspace))
+    }
+
+    fn related_holder_of(&self, path: &TreePath, id: Bare) -> Result<Option<Holder>> {
+        let mut found = None;
+        self.conflicts.context.each_workspace("", |workspace| {
+            if let (None, Some(head)) = (&found, workspace.head)
+                && self.conflicts.has_conflict(head, path, id)?
+                && self.is_related(head)?
+            {
+                found = Some(Holder { workspace: workspace.name.clone(), head });
+            }
+            Ok(())
+        })?;
+        match found {
+            Some(found) => Ok(Some(found)),
+            None => self.past_holder_of(path, id, |_, head| self.is_related(head)),
+        }
+    }
+
+    /// Returns whether a snapshot has an ancestor in common with the source.
+    fn is_related(&self, snapshot: SnapshotId) -> Result<bool> {
+        let context = &self.conflicts.context;
+        let own = match &self.source {
+            CaptionSource::Any => return Ok(true),
+            CaptionSource::Workspace(workspace) => context.head(workspace)?,
+            CaptionSource::Snapshot(snapshot) => Some(*snapshot),
+        };
+        let Some(own) = own else { return Ok(false) };
+        if let Some(known) = self.related.borrow().get(&snapshot) {
+            return Ok(*known);
+        }
+        let is_related = !context.history.merge_bases(own, snapshot)?.is_empty();
+        self.related.borrow_mut().insert(snapshot, is_related);
+        Ok(is_related)
+    }
+
+    /// Finds a head that a workspace had lately, with a conflict, and of which `accepts` is true.
+    fn past_holder_of(
+        &self,
+        path: &TreePath,
+        id: Bare,
+        accepts: impl Fn(&WorkspaceName, SnapshotId) -> Result<bool>,
+    ) -> Result<Option<Holder>> {
         let store = &self.conflicts.context.store;
         // The first operations may be trimmed.
         let first = store.first_operation()?.saturating_sub(1);
@@ -97,7 +172,7 @@ impl Captioner<'_> {
             let values = [&change.after, &change.before].into_iter().flatten();
             for head in values.filter_map(|value| Some(SnapshotId::from_bytes(value.target?.hash))) {
                 // A snapshot of the past may be deleted.
-                if matches!(self.conflicts.has_conflict(head, path, id), Ok(true)) {
+                if matches!(self.conflicts.has_conflict(head, path, id), Ok(true)) && accepts(&workspace, head)? {
                     return Ok(Some(Holder { workspace, head }));
                 }
             }
@@ -108,12 +183,13 @@ impl Captioner<'_> {
     /// Returns the caption of a conflict. Parts that cannot be found are left out: a caption is only for people.
     pub(crate) fn caption(&self, path: &TreePath, conflict: &Conflict) -> Caption {
         let Ok(Some(owner)) = self.owner_of(path, conflict) else { return Caption::of(path) };
-        let mut rules = self.rules.borrow_mut();
-        let rules = rules.entry(owner.workspace.clone()).or_insert_with(|| {
-            // A merge reports rules that cannot be read.
-            self.conflicts.rules.merge_rules(Some(&owner.workspace), None).ok()
-        });
         let plain = Caption { names: owner.names.clone(), ..Caption::of(path) };
+        let Some(workspace) = &owner.workspace else { return plain };
+        let mut rules = self.rules.borrow_mut();
+        let rules = rules.entry(workspace.clone()).or_insert_with(|| {
+            // A merge reports rules that cannot be read.
+            self.conflicts.rules.merge_rules(Some(workspace), None).ok()
+        });
         match rules {
             Some(rules) => Caption { strategy: rules.choose(path.as_bytes(), Content::Text).cloned(), ..plain },
             None => plain,
@@ -122,9 +198,16 @@ impl Captioner<'_> {
 }
 
 impl Conflicts {
-    /// Returns a source of captions for one call.
-    pub(crate) fn captioner(&self) -> Captioner<'_> {
-        Captioner { conflicts: self, rules: RefCell::default(), last: RefCell::default(), misses: Cell::new(0) }
+    /// Returns a captioner for one call, with names from a history.
+    pub(crate) fn captioner(&self, source: CaptionSource) -> Captioner<'_> {
+        Captioner {
+            conflicts: self,
+            source,
+            related: RefCell::default(),
+            rules: RefCell::default(),
+            last: RefCell::default(),
+            misses: Cell::new(0),
+        }
     }
 
     /// Returns whether a snapshot has this conflict at a path.

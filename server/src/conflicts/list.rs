@@ -10,7 +10,7 @@ use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::Conflicts;
-use super::captions::Captioner;
+use super::captions::{CaptionSource, Captioner};
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 
@@ -71,7 +71,7 @@ impl Conflicts {
         let page: Vec<_> =
             found.chain(undecided.map(ListedConflict::ConflictSubject)).skip(before).take(limit).collect();
         let next = (page.len() == limit).then(|| before.saturating_add(limit).to_string());
-        let captioner = self.captioner();
+        let captioner = self.captioner(CaptionSource::of(head, here.as_ref()));
         let message = |found| match found {
             ListedConflict::Entry(placed) => self.conflict_message(placed, &captioner),
             ListedConflict::ConflictSubject(matter) => self.matter_message(matter, root),
@@ -92,13 +92,13 @@ impl Conflicts {
         let none = || Error::new(Reason::NotFound, format!("there is no conflict at {path}"));
         let root = held.root.ok_or_else(none)?;
         let placed = self.conflicts_of(root, None)?;
+        let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
         let Some(placed) = placed.iter().find(|placed| placed.path == path) else {
-            let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
             let matters = self.matters_of(head, root)?;
             let matter = matters.iter().find(|matter| matter.undecided.path == path).ok_or_else(none)?;
             return self.read_matter(&self.matter_message(matter, root)?, root, &request.version, send);
         };
-        let captioner = self.captioner();
+        let captioner = self.captioner(CaptionSource::of(head, here.as_ref()));
         let mut message = Some(self.conflict_message(placed, &captioner)?);
         let store = &self.context.store;
         let session = store.session();

@@ -7,21 +7,23 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Bare, TreePath};
 use parking_lot::Mutex;
 
+use super::captions::CaptionSource;
+
 /// The most conflicts whose workspaces are cached.
 const OWNERS_MAX: usize = 4_096;
 
-/// The path and the hash of a conflict.
-type Key = (TreePath, Bare);
+/// The source of a caption, and the path and the hash of the conflict.
+type Key = (CaptionSource, TreePath, Bare);
 
-/// A cache of the workspaces of conflicts, by path and hash.
+/// A cache of the workspaces of conflicts, by source, path and hash.
 #[derive(Default)]
 pub(super) struct Owners {
     known: Mutex<HashMap<Key, Arc<Owner>>>,
 }
 
-/// The workspace whose head has a conflict, and the names of the workspaces whose versions compete.
+/// The workspace that has a conflict, if there is one, and the names of the workspaces whose versions compete.
 pub(super) struct Owner {
-    pub(super) workspace: WorkspaceName,
+    pub(super) workspace: Option<WorkspaceName>,
     pub(super) names: Vec<String>,
 }
 

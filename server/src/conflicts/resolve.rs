@@ -10,7 +10,7 @@ use amalgam_engine::{Entry, ObjectKind, OperationContext, Pin, RootId, SnapshotI
 use amalgam_proto::{Reason, v1};
 
 use super::Conflicts;
-use super::captions::Captioner;
+use super::captions::{CaptionSource, Captioner};
 use super::list::{is_wanted, tree_paths};
 use super::undecided::decision;
 use crate::caller::Caller;
@@ -23,6 +23,7 @@ pub(crate) const RESOLVE: &str = "resolve";
 
 /// A tree in which conflicts are resolved.
 pub(crate) struct Plan {
+    source: CaptionSource,
     tree: WorkingTree,
     pub(crate) root: RootId,
     /// Keeps the tree, which no reference names.
@@ -107,7 +108,8 @@ impl Conflicts {
             return Err(Error::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
         }
         let mut exchange = Exchange::new(store, root, &[])?;
-        let captioner = self.captioner();
+        let source = CaptionSource::of(head, None);
+        let captioner = self.captioner(source.clone());
         let mut done = Vec::new();
         for placed in wanted {
             let entry = match request.resolution.as_ref().expect("it was asked for") {
@@ -132,12 +134,7 @@ impl Conflicts {
             done.push((placed.clone(), entry));
         }
         let decided = decisions(undecided, &done, request.resolution.as_ref())?;
-        let told = decided.iter().map(|(matter, _)| self.matter_message(matter, root)).collect::<Result<_>>()?;
-        // A file counts as one conflict, even with several undecided matters.
-        let is_done = |path: &TreePath| done.iter().any(|(done, _)| done.path == *path);
-        let open = matters.iter().filter(|matter| !decided.iter().any(|(decided, _)| decided.id() == matter.id()));
-        let left = placed.iter().map(|placed| &placed.path).filter(|path| !is_done(path));
-        let left = left.chain(open.map(|matter| &matter.undecided.path)).collect::<BTreeSet<_>>().len() as u64;
+        let before = root;
         let (mut tree, mut root) = exchange.finish()?;
         let mut touched: Vec<_> = done.iter().map(|(placed, _)| placed.path.clone()).collect();
         for (matter, decision) in &decided {
@@ -149,7 +146,18 @@ impl Conflicts {
             session.write_all_ahead()?;
         }
         let pin = store.hold(root)?;
-        Ok(Plan { tree, root, _pin: pin, done, decided, told, touched, left })
+        // A version that removes a file also ends the matters about its name.
+        let is_decided = |matter: &&OpenDecision| decided.iter().any(|(decided, _)| decided.id() == matter.id());
+        let still_open = self.matters_of(head, root)?;
+        let is_open = |matter: &&OpenDecision| still_open.iter().any(|open| open.id() == matter.id());
+        let ended = matters.iter().filter(|matter| is_decided(matter) || !is_open(matter));
+        let told = ended.map(|matter| self.matter_message(matter, before)).collect::<Result<_>>()?;
+        // A file counts as one conflict, even with several undecided matters.
+        let is_done = |path: &TreePath| done.iter().any(|(done, _)| done.path == *path);
+        let left = placed.iter().map(|placed| &placed.path).filter(|path| !is_done(path));
+        let open = still_open.iter().filter(|matter| !is_decided(matter)).map(|matter| &matter.undecided.path);
+        let left = left.chain(open).collect::<BTreeSet<_>>().len() as u64;
+        Ok(Plan { source, tree, root, _pin: pin, done, decided, told, touched, left })
     }
 
     /// Returns the number of entries that are conflicts after a plan, which the log counts.
@@ -165,7 +173,7 @@ impl Conflicts {
     }
 
     pub(crate) fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
-        let captioner = self.captioner();
+        let captioner = self.captioner(plan.source.clone());
         let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed, &captioner));
         let resolved = resolved.chain(plan.told.iter().cloned().map(Ok)).collect::<Result<_>>()?;
         Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })

@@ -1,6 +1,6 @@
 //! Conflicts that are not entries of a tree: the place of an entry, an attribute, a state value. The records of merges list them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use amalgam_engine::merge::{Attribute, ConflictSubject, Decision, OpenDecision, undecided_after, undecided_before};
@@ -52,8 +52,8 @@ impl Conflicts {
         Ok(open)
     }
 
-    /// Returns the conflicts of a directory or a mount for its user: those in files, and the matters that no file shows. `root` is the
-    /// tree of its files, made from `head`.
+    /// Returns the conflicts of a directory or a mount for its user: those in files, and the matters that no file shows. A path with
+    /// several of them counts once, as in the result of a merge. `root` is the tree of its files, made from `head`.
     pub(crate) fn summary(
         &self,
         seen: &CapturedConflicts,
@@ -62,10 +62,13 @@ impl Conflicts {
     ) -> Result<v1::ConflictSummary> {
         let mut summary = seen.message();
         let matters = self.matters_of(head, root)?;
-        summary.count += matters.len() as u64;
+        let mut paths: BTreeSet<_> = matters.iter().map(|matter| &matter.undecided.path).collect();
+        for placed in seen.conflicts.iter() {
+            paths.remove(&placed.path);
+        }
+        summary.count += paths.len() as u64;
         let room = PATHS_TOLD.saturating_sub(summary.paths.len());
-        let paths = matters.iter().map(|matter| Bytes::copy_from_slice(matter.undecided.path.as_bytes()));
-        summary.paths.extend(paths.take(room));
+        summary.paths.extend(paths.into_iter().take(room).map(|path| Bytes::copy_from_slice(path.as_bytes())));
         Ok(summary)
     }
 

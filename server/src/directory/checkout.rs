@@ -11,7 +11,7 @@ use parking_lot::{ArcMutexGuard, RawMutex};
 
 use super::written_tree::WrittenTree;
 use super::{Directories, Live};
-use crate::conflicts::CapturedConflicts;
+use crate::conflicts::{CaptionSource, CapturedConflicts, FaceKey};
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::host_path::{canonical, host_path, make_empty};
@@ -94,7 +94,8 @@ impl Directories {
                 (HostDir::open(&path)?, None)
             }
         };
-        self.write_checkout(request, (&wanted, style), (host, attached), progress)
+        let source = CaptionSource::of(wanted.snapshot.filter(|_| attach.is_none()), attach.as_ref());
+        self.write_checkout(request, (&wanted, (style, source)), (host, attached), progress)
     }
 
     /// Refuses to write files into the directory of a workspace that are hidden from its agent: a directory cannot hide them.
@@ -114,7 +115,7 @@ impl Directories {
     fn write_checkout(
         &self,
         request: &v1::CheckoutDirectoryRequest,
-        (wanted, style): (&HeldTree, Style),
+        (wanted, face): (&HeldTree, FaceKey),
         (host, attached): (HostDir, Option<Attached<'_>>),
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
@@ -144,7 +145,7 @@ impl Directories {
         let index = Index::new(host.identity());
         let seen =
             CapturedConflicts { conflicts: self.conflicts.conflicts_of(root, None)?, ..CapturedConflicts::default() };
-        let faced = self.conflicts.faced(root, style, None)?;
+        let faced = self.conflicts.faced(root, face, None)?;
         let staging = Staging::new();
         let begun = self.begin_checkout(&host, faced.rendered, &staging)?;
         let done = checkout_staged(&self.context.store, &host, &index, faced.rendered, &job, &staging);
@@ -247,7 +248,8 @@ impl Directories {
             None => self.attach_new(&path, &workspace, "", root, false)?,
         };
         let request = v1::CheckoutDirectoryRequest { source: String::new(), read_only: false, ..request.clone() };
-        self.write_checkout(&request, (&wanted, style), (host, Some(attached)), progress)
+        let face = (style, CaptionSource::Workspace(workspace));
+        self.write_checkout(&request, (&wanted, face), (host, Some(attached)), progress)
     }
 
     /// Attaches a directory that has other files to a workspace, captures these, and restores the workspace's head.

@@ -8,7 +8,7 @@ use amalgam_materializer::Captured;
 use amalgam_proto::v1;
 
 use super::{Directories, LockedDirectory};
-use crate::conflicts::{CapturedConflicts, Placed, style_of};
+use crate::conflicts::{CaptionSource, CapturedConflicts, FaceKey, Placed, style_of};
 use crate::error::Result;
 
 /// A tree whose face may be in a directory.
@@ -18,12 +18,17 @@ struct Candidate {
     paths: Option<Vec<TreePath>>,
 }
 
+/// Returns the style in which a directory shows conflicts, and the history that names come from.
+fn face_of(locked: &LockedDirectory) -> FaceKey {
+    (style_of(&locked.record.conflicts), CaptionSource::Workspace(locked.workspace.clone()))
+}
+
 impl Directories {
     /// Returns the face of a tree in the style of a directory.
     pub(crate) fn faced_in(&self, locked: &LockedDirectory, root: RootId) -> Result<Arc<RenderedTree>> {
         let near = self.context.known_root(locked.record.snapshot())?;
         self.note_whole(locked, near);
-        self.conflicts.faced(root, style_of(&locked.record.conflicts), near)
+        self.conflicts.faced(root, face_of(locked), near)
     }
 
     /// Caches that a tree has no conflicts, if the record of the directory says so, which saves a walk.
@@ -64,27 +69,23 @@ impl Directories {
     }
 
     fn candidates(&self, locked: &mut LockedDirectory) -> Result<Vec<Candidate>> {
-        let style = style_of(&locked.record.conflicts);
+        let face = face_of(locked);
         let now = self.context.known_root(locked.record.snapshot())?;
         self.note_whole(locked, now);
         let mut candidates = Vec::new();
         let before = match self.context.held(now) {
-            Some((root, _pin)) => Some(self.conflicts.faced(root, style, None)?),
+            Some((root, _pin)) => Some(self.conflicts.faced(root, face.clone(), None)?),
             None => None,
         };
         let aim = locked.record.aim;
         if let Some((aim, _pin)) = self.context.held(aim) {
-            let faced = self.conflicts.faced(aim, style, now)?;
+            let faced = self.conflicts.faced(aim, face.clone(), now)?;
             candidates.push(Candidate { faced, is_written: true, paths: locked.aim_paths.clone() });
         }
         // The directory may also have the state that an undo or a restore of some paths left.
         let working = self.context.workspaces.find(&locked.workspace)?.and_then(|found| found.working);
         if let Some((root, _pin)) = self.context.held(self.context.known_root(working)?) {
-            candidates.push(Candidate {
-                faced: self.conflicts.faced(root, style, now)?,
-                is_written: true,
-                paths: None,
-            });
+            candidates.push(Candidate { faced: self.conflicts.faced(root, face, now)?, is_written: true, paths: None });
         }
         candidates.extend(before.map(|faced| Candidate { faced, is_written: false, paths: None }));
         if candidates.iter().all(|candidate| candidate.faced.paths().next().is_none()) {

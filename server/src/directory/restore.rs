@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkspaceName};
+use amalgam_engine::{
+    Change as TreeChange, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkspaceName,
+};
 use amalgam_materializer::{
     Captured, CheckoutOptions, CheckoutReport, Error as MaterializerError, Notice, PlannedKind, Progress, Rules,
-    Staging, Times, checkout_staged, grant_withheld, plan,
+    Staging, Times, TreeRules, checkout_staged, grant_withheld, plan,
 };
 use amalgam_proto::v1;
 use bytes::Bytes;
@@ -18,7 +20,7 @@ use crate::conflicts::CapturedConflicts;
 use crate::context::{HeldTree, ShownNames};
 use crate::error::{Error, PARTLY, Result};
 use crate::messages::{notice, words_of};
-use crate::states::{CAPTURE, EDIT, GitScope, cleared_action, restore_action};
+use crate::states::{CAPTURE, EDIT, GitScope, IsIgnored, cleared_action, restore_action};
 
 /// An undo or a redo with at least this number of changes, or of bytes, is noted on the disk before it writes files.
 const NOTED_CHANGES: usize = 500;
@@ -57,7 +59,7 @@ impl Directories {
         git: GitScope,
         act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
-        if !self.states.differs(self.states.state_root(&locked.workspace)?, Some(captured.root), git)? {
+        if !self.differs_from(locked, self.states.state_root(&locked.workspace)?, captured, git)? {
             return Ok(None);
         }
         // The request id belongs to the operation that follows.
@@ -201,7 +203,7 @@ impl Directories {
         let brought = self.bring_to(&mut locked, &target, times, progress);
         let (brought, restored) = brought.map_err(|error| error.with_hint_if_partly(hint))?;
         let left_alone = self.count_left_alone_of(&target, restored.root, git)?;
-        let is_new = self.record_restored(&mut locked, restored, &paths, &words, scope, act)?;
+        let is_new = self.record_restored(&mut locked, restored, &target, &words, scope, act)?;
         let warnings = locked.save(&self.context);
         let mut result = self.restore_result(&brought, self.context.head(&locked.workspace)?)?;
         add_skipped(&mut result.notices, &captured);
@@ -214,11 +216,11 @@ impl Directories {
         Ok(result)
     }
 
-    /// Counts the paths in `.git` that a whole restore leaves as they are; 0 for a restore of some paths.
+    /// Counts the paths in `.git` that a restore leaves as they are. A `.git` that the request names is restored.
     fn count_left_alone_of(&self, target: &Target<'_>, there: RootId, git: GitScope) -> Result<u64> {
         match target.paths {
             None => self.states.count_left_alone(target.root, there, git),
-            Some(_) => Ok(0),
+            Some(paths) => self.states.count_left_alone_below(paths, target.root, there, git),
         }
     }
 
@@ -228,15 +230,22 @@ impl Directories {
         &self,
         locked: &mut LockedDirectory,
         mut captured: Captured,
-        paths: &[TreePath],
+        target: &Target<'_>,
         words: &str,
         git: GitScope,
         act: &OperationContext,
     ) -> Result<bool> {
         let (workspaces, name) = (&self.context.workspaces, locked.workspace.clone());
         let (head, action) = (self.context.head(&name)?, restore_action(git));
-        let is_changed = self.states.differs(self.states.state_root(&name)?, Some(captured.root), git)?;
-        if !self.states.differs(self.context.head_root(head)?, Some(captured.root), git)? {
+        let head_root = self.context.head_root(head)?;
+        let is_changed = self.differs_from(locked, self.states.state_root(&name)?, &captured, git)?;
+        // A restore of another tree takes also those paths from the head that the directory ignores, and so does not have.
+        let is_elsewhere = target.paths.is_none() && self.states.differs(head_root, Some(target.root), git)?;
+        let differs_from_head = match is_elsewhere {
+            true => self.states.differs(head_root, Some(captured.root), git)?,
+            false => self.differs_from(locked, head_root, &captured, git)?,
+        };
+        if !differs_from_head {
             // The user's own edits may have made the directory equal to the head: then the restore is no step for an undo.
             let done = match is_changed {
                 true => workspaces.set_working(&name, None, act, &cleared_action(git, words))?,
@@ -247,7 +256,7 @@ impl Directories {
             return Ok(done.is_some());
         }
         let change = Change::new(words);
-        if paths.is_empty() {
+        if target.paths.is_none() {
             return Ok(self.commit_captured(locked, &mut captured, &CommitDraft { action, change }, act)?.1);
         }
         locked.record.in_step(head, act.time);
@@ -302,6 +311,29 @@ impl Directories {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the captured files of a directory differ from a tree. Paths that the directory's ignore rules exclude do not
+    /// count: the capture lacks them, and no user removed them. Such a path can come with a merge, for example from a mount, where
+    /// the rules do not apply.
+    pub(super) fn differs_from(
+        &self,
+        locked: &LockedDirectory,
+        tree: Option<RootId>,
+        captured: &Captured,
+        git: GitScope,
+    ) -> Result<bool> {
+        let is_ignored = self.ignored_in(locked, captured.root)?;
+        self.states.differs_except(tree, Some(captured.root), git, is_ignored)
+    }
+
+    /// Returns whether a change to a tree is only the absence of a path that the tree's ignore rules exclude.
+    pub(super) fn ignored_in(&self, locked: &LockedDirectory, tree: RootId) -> Result<IsIgnored> {
+        let rules = TreeRules::new(&self.context.store, tree, &self.rules(&locked.record)?)?;
+        Ok(Box::new(move |change: &TreeChange| {
+            let is_directory = change.before.as_ref().is_some_and(|entry| entry.kind() == EntryKind::Directory);
+            Ok(change.what == What::Removed && rules.excludes_at_any_depth(&change.path, is_directory)?)
+        }))
     }
 
     fn show_plan(

@@ -92,7 +92,8 @@ impl Directories {
         if self.states.is_replayed(act)? {
             return Ok(v1::RevertResult::default());
         }
-        let next = self.states.next_to_redo(&locked.workspace, captured.root)?;
+        let ignored_in = |tree| self.ignored_in(&locked, tree);
+        let next = self.states.next_to_redo(&locked.workspace, captured.root, ignored_in)?;
         if let Some(renaming) = Renaming::of(&next, Direction::Redo) {
             drop(locked);
             return self.revert_renaming(&renaming, act);

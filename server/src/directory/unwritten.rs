@@ -215,14 +215,7 @@ fn is_unwritten(why: &Why) -> bool {
 
 /// Returns the notice of a path, or of the nearest directory above it that has one.
 fn at_or_above<'a>(path: &TreePath, noticed: &BTreeMap<&TreePath, &'a Notice>) -> Option<&'a Notice> {
-    let mut here = Some(path.clone());
-    while let Some(ancestor) = here {
-        if let Some(notice) = noticed.get(&ancestor) {
-            return Some(notice);
-        }
-        here = ancestor.split_last().map(|(parent, _)| parent);
-    }
-    None
+    path.ancestors().find_map(|ancestor| noticed.get(&ancestor).copied())
 }
 
 /// A captured tree, and the tree that was to be written.

@@ -20,13 +20,13 @@ use amalgam_materializer::{Progress, Watcher};
 use amalgam_proto::v1::watch_directory_response::Event;
 use amalgam_proto::{Reason, v1};
 
-use super::Directories;
 use super::capture::{CaptureScope, CommitDraft};
 use super::watcher::{BackgroundState, SharedWatcher, Watch};
+use super::{Directories, LockedDirectory};
 use crate::call_log::warn_failure;
 use crate::error::Result;
 use crate::registry::{BackgroundWatch, Record};
-use crate::states::CAPTURE;
+use crate::states::{CAPTURE, Direction};
 
 /// How long a watch sleeps before it checks whether it is still wanted.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -160,8 +160,28 @@ impl Directories {
         let mut change = Change::new("automatic");
         change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
         let saying = CommitDraft { action: CAPTURE, change };
+        if self.would_only_end_redo(&mut locked)? {
+            return Ok(None);
+        }
         let result = self.snapshot_directory(&mut locked, &saying, CaptureScope::Dirty, &act, &Progress::default())?;
         Ok(result.changed.then_some(result))
+    }
+
+    /// Returns whether an undo can be redone and nothing but `.git` changed since: a snapshot of that would be a new step, which ends
+    /// what can be redone. The next snapshot with another change has it.
+    fn would_only_end_redo(&self, locked: &mut LockedDirectory) -> Result<bool> {
+        match self.states.next_to_revert(&locked.workspace, Direction::Redo) {
+            Err(error) if error.reason() == Reason::NothingToRevert => return Ok(false),
+            next => drop(next?),
+        }
+        let captured = self.capture(locked, &Progress::default())?;
+        let (state, git) =
+            (self.states.state_root(&locked.workspace)?, self.states.default_git_scope(&locked.workspace)?);
+        let is_step = self.differs_from(locked, state, &captured, git)?;
+        if !is_step {
+            locked.save(&self.context);
+        }
+        Ok(!is_step)
     }
 }
 

@@ -4,7 +4,7 @@
 //! and status do. Snapshots hold them all the same. `--with-git`, or the setting `workspace.git`, takes them in.
 
 use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
-use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots, entry_at};
+use amalgam_engine::{Change, DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots, entry_at};
 
 use amalgam_proto::Reason;
 
@@ -72,6 +72,17 @@ impl States {
     /// Returns whether two trees differ in this scope, except for times. A directory with nothing but a `.git` in it counts as
     /// part of the `.git`.
     pub(crate) fn differs(&self, before: Option<RootId>, after: Option<RootId>, git: GitScope) -> Result<bool> {
+        self.differs_except(before, after, git, |_| Ok(false))
+    }
+
+    /// Returns whether two trees differ like [`differs`](Self::differs), apart from changes that do not count.
+    pub(crate) fn differs_except(
+        &self,
+        before: Option<RootId>,
+        after: Option<RootId>,
+        git: GitScope,
+        mut is_excepted: impl FnMut(&Change) -> Result<bool>,
+    ) -> Result<bool> {
         if before == after {
             return Ok(false);
         }
@@ -79,6 +90,9 @@ impl States {
         let mut unexplained: Vec<TreePath> = Vec::new();
         for change in diff_roots(&self.context.store, before, after, DiffOptions::default())? {
             let change = change?;
+            if is_excepted(&change)? {
+                continue;
+            }
             // Paths come in order: what lies in a directory follows it.
             if unexplained.last().is_some_and(|last| change.path.below(last).is_none()) {
                 return Ok(true);
@@ -106,6 +120,28 @@ impl States {
         let mut count = 0;
         for change in diff_roots(&self.context.store, Some(wanted), Some(there), DiffOptions::default())? {
             count += u64::from(change?.path.is_in_git());
+        }
+        Ok(count)
+    }
+
+    /// Counts the paths in `.git` below some paths that differ between two trees, except in a `.git` that is one of these paths or
+    /// holds one; 0 if `.git` is in scope.
+    pub(crate) fn count_left_alone_below(
+        &self,
+        paths: &[TreePath],
+        wanted: RootId,
+        there: RootId,
+        git: GitScope,
+    ) -> Result<u64> {
+        if git.includes() || wanted == there {
+            return Ok(0);
+        }
+        let mut count = 0;
+        for change in diff_roots(&self.context.store, Some(wanted), Some(there), DiffOptions::default())? {
+            let path = change?.path;
+            let mut above = paths.iter().filter(|asked| path.below(asked).is_some()).peekable();
+            let is_left = path.is_in_git() && above.peek().is_some();
+            count += u64::from(is_left && !above.any(TreePath::is_in_git));
         }
         Ok(count)
     }
@@ -146,13 +182,7 @@ pub(crate) fn without_holders_of_git(paths: &mut Vec<TreePath>) {
 
 /// Returns the outermost `.git` that contains a path.
 fn outermost_git(path: &TreePath) -> TreePath {
-    let mut found = path.clone();
-    let mut here = Some(path.clone());
-    while let Some(ancestor) = here.filter(TreePath::is_in_git) {
-        here = ancestor.split_last().map(|(parent, _)| parent);
-        found = ancestor;
-    }
-    found
+    path.ancestors().take_while(TreePath::is_in_git).last().unwrap_or_else(|| path.clone())
 }
 
 #[cfg(test)]

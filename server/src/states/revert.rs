@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use amalgam_engine::reference::{Operation, RefChange};
+use amalgam_engine::reference::{Operation, RefChange, RefName};
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{
     Change, DiffOptions, Entry, EntryKind, OperationContext, RootId, SnapshotId, What, diff_roots, operation,
@@ -25,6 +25,10 @@ pub(crate) enum Direction {
     Undo,
     Redo,
 }
+
+/// Returns whether a change to a tree is only the absence of a path that the tree's ignore rules exclude: such a path is not
+/// captured, and stays on the disk.
+pub(crate) type IsIgnored = Box<dyn Fn(&Change) -> Result<bool>>;
 
 /// The result of an undo or a redo.
 pub(crate) struct Reverted {
@@ -80,16 +84,22 @@ impl States {
     }
 
     /// Returns the operation that a redo does again. Refuses it if the redo would overwrite files that changed since the undo.
-    pub(crate) fn next_to_redo(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
+    pub(crate) fn next_to_redo(
+        &self,
+        workspace: &WorkspaceName,
+        there: RootId,
+        ignored_in: impl Fn(RootId) -> Result<IsIgnored>,
+    ) -> Result<Operation> {
         let next = self.next_to_revert(workspace, Direction::Redo)?;
         let (setting, state) = (self.default_git_scope(workspace)?, self.state_root(workspace)?);
-        if !self.differs(state, Some(there), setting)? {
+        let is_ignored = ignored_in(there)?;
+        if !self.differs_except(state, Some(there), setting, &is_ignored)? {
             return Ok(next);
         }
         let redone = state_after(workspace, &next)?;
         // An undo that skipped a path left it as the redo makes it.
-        if let Some(redone) = redone.and_then(|id| self.context.store.snapshot(id).ok())
-            && !self.overwrites(state, there, redone.root, setting)?
+        if let Some(root) = redone.and_then(|id| self.context.store.snapshot(id).ok()).map(|snapshot| snapshot.root)
+            && !self.overwrites([state, Some(there), Some(root)], setting, [&is_ignored, &ignored_in(root)?])?
         {
             return Ok(next);
         }
@@ -99,7 +109,8 @@ impl States {
     /// Returns the operation that a redo does again in a live tree. Refuses it also if the redo would overwrite state values that
     /// changed since the undo.
     pub(crate) fn next_to_redo_with_states(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
-        let next = self.next_to_redo(workspace, there)?;
+        // A live tree has no ignore rules.
+        let next = self.next_to_redo(workspace, there, |_| Ok(Box::new(|_| Ok(false))))?;
         if self.has_same_states(self.state_root(workspace)?, Some(there))? {
             return Ok(next);
         }
@@ -111,8 +122,14 @@ impl States {
         Err(would_overwrite("state values", redone))
     }
 
-    /// Returns whether going to a tree overwrites a path that differs from the recorded state. Times of directories do not count.
-    fn overwrites(&self, state: Option<RootId>, there: RootId, target: RootId, git: GitScope) -> Result<bool> {
+    /// Returns whether going from the second tree, which the files have, to the third overwrites a path that differs from the first,
+    /// the recorded state. Times of directories do not count, and neither do paths that the second or the third tree ignores.
+    fn overwrites(
+        &self,
+        [state, there, target]: [Option<RootId>; 3],
+        git: GitScope,
+        [is_ignored_there, is_ignored_in_target]: [&IsIgnored; 2],
+    ) -> Result<bool> {
         let store = &self.context.store;
         let is_edit = |change: &Change| {
             let is_directory =
@@ -121,18 +138,18 @@ impl States {
             !is_time && git.covers(&change.path)
         };
         let mut edited = HashSet::new();
-        for change in diff_roots(store, state, Some(there), DiffOptions::default())? {
+        for change in diff_roots(store, state, there, DiffOptions::default())? {
             let change = change?;
-            if is_edit(&change) {
+            if is_edit(&change) && !is_ignored_there(&change)? {
                 edited.insert(change.path);
             }
             if edited.len() > EDITED_PATHS_MAX {
                 return Ok(true);
             }
         }
-        for change in diff_roots(store, Some(there), Some(target), DiffOptions::default())? {
+        for change in diff_roots(store, there, target, DiffOptions::default())? {
             let change = change?;
-            if is_edit(&change) && edited.contains(&change.path) {
+            if is_edit(&change) && edited.contains(&change.path) && !is_ignored_in_target(&change)? {
                 return Ok(true);
             }
         }
@@ -197,7 +214,17 @@ impl States {
     }
 
     /// Converts the result of an undo or a redo to its message.
-    pub(crate) fn revert_result(&self, reverted: &Reverted, restored: v1::RestoreResult) -> Result<v1::RevertResult> {
+    pub(crate) fn revert_result(
+        &self,
+        reverted: &Reverted,
+        mut restored: v1::RestoreResult,
+    ) -> Result<v1::RevertResult> {
+        let done: HashSet<&RefName> = reverted.by.changes.iter().map(|change| &change.name).collect();
+        let left = reverted.of.changes.iter().map(|change| &change.name).filter(|name| !done.contains(name));
+        let left = left.filter_map(|name| WorkspaceName::of_reference(name).ok());
+        restored.warnings.extend(
+            left.map(|workspace| format!("workspace {workspace} was changed or made again since, and stays as it is")),
+        );
         Ok(v1::RevertResult {
             reverted: Some(operation_message(&reverted.of)),
             operation: Some(operation_message(&reverted.by)),

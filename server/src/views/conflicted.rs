@@ -1,12 +1,13 @@
 //! Conflicts in the tree of a live view: reads edits of their files back, and counts them for `status` and commits.
 
 use amalgam_conflicts::{KnownRendering, ReadBack, read_back};
+use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree};
 use amalgam_proto::v1;
 
 use super::{LockedView, Views};
 use crate::call_log::warn_failure;
-use crate::conflicts::CapturedConflicts;
+use crate::conflicts::{CaptionSource, CapturedConflicts};
 use crate::context::HeldTree;
 use crate::error::Result;
 
@@ -34,16 +35,17 @@ impl EditedConflicts {
 impl Views {
     /// Reads back the conflicts that were edited in a tree since the snapshot that it follows, or returns `None` if none was
     /// edited.
-    pub(super) fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
-        Ok(self.edited_conflicts(tree)?.back)
+    pub(super) fn conflicts_in(&self, workspace: &WorkspaceName, tree: &WorkingTree) -> Result<Option<ReadBack>> {
+        Ok(self.edited_conflicts(workspace, tree)?.back)
     }
 
     /// Compares the conflicts of a tree with those of the snapshot that it follows.
-    pub(super) fn edited_conflicts(&self, tree: &WorkingTree) -> Result<EditedConflicts> {
+    pub(super) fn edited_conflicts(&self, workspace: &WorkspaceName, tree: &WorkingTree) -> Result<EditedConflicts> {
         let before = self.context.known_root(tree.base())?;
         let held = self.hold_tree(tree)?;
         let root = held.root.expect("a live tree has a root");
-        let [edited, new] = self.conflicts.faces_of_difference(before, Some(root))?;
+        let source = CaptionSource::Workspace(workspace.clone());
+        let [edited, new] = self.conflicts.faces_of_difference((before, source.clone()), (Some(root), source))?;
         let has_new = new.is_some_and(|new| new.paths().next().is_some());
         let back = match edited.filter(|edited| edited.paths().next().is_some()) {
             Some(edited) => {
@@ -57,9 +59,9 @@ impl Views {
 
     /// Returns all conflicts of a view's tree, and which ones edits resolved or left since the snapshot that it follows. Walks the
     /// tree of that snapshot if its conflicts are not in the cache.
-    pub(super) fn conflicts_of_view(&self, tree: &WorkingTree) -> Result<CapturedConflicts> {
+    pub(super) fn conflicts_of_view(&self, workspace: &WorkspaceName, tree: &WorkingTree) -> Result<CapturedConflicts> {
         let before = self.context.known_root(tree.base())?;
-        self.all_conflicts(before, &self.edited_conflicts(tree)?)
+        self.all_conflicts(before, &self.edited_conflicts(workspace, tree)?)
     }
 
     fn all_conflicts(&self, before: Option<RootId>, edited: &EditedConflicts) -> Result<CapturedConflicts> {
@@ -86,7 +88,7 @@ impl Views {
     pub(super) fn shown_conflicts(&self, locked: &LockedView) -> Option<v1::ConflictSummary> {
         let count = || -> Result<_> {
             let tree = locked.live.view.fork();
-            let edited = self.edited_conflicts(&tree)?;
+            let edited = self.edited_conflicts(&locked.workspace, &tree)?;
             let found = self.expected_conflicts(tree.base(), &edited).unwrap_or_default();
             self.conflicts.summary(&found, self.context.head(&locked.workspace)?, edited.root)
         };

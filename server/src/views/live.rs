@@ -71,7 +71,7 @@ impl Views {
         let locked = self.lock_view(id)?;
         let tree = locked.live.view.fork();
         let held = self.hold_making_room(&locked, &tree)?;
-        match self.conflicts_in(&tree)? {
+        match self.conflicts_in(&locked.workspace, &tree)? {
             Some(back) => self.hold_making_room(&locked, &back.tree),
             None => Ok(held),
         }
@@ -322,7 +322,7 @@ impl Views {
         let view = &locked.live.view;
         let seen = view.fork();
         let before = seen.base();
-        let edited = self.edited_conflicts(&seen)?;
+        let edited = self.edited_conflicts(&locked.workspace, &seen)?;
         let expected = self.expected_conflicts(before, &edited);
         let mut change = change.clone();
         change.metadata.remove(CONFLICTS_KEY);
@@ -363,7 +363,7 @@ impl Views {
             self.commit_view(locked, &change, &act)?.snapshot
         } else {
             let mut tree = view.fork();
-            if let Some(back) = self.conflicts_in(&tree)? {
+            if let Some(back) = self.conflicts_in(&locked.workspace, &tree)? {
                 tree = back.tree;
             }
             tree.rebase(head);
@@ -461,7 +461,7 @@ impl Views {
         let renamed = self.states.renamed_files(self.context.head_root(head)?, held.root)?;
         status.renamed = renamed.iter().map(renamed_message).collect();
         let root = held.root.or(self.context.head_root(head)?);
-        let found = self.conflicts_of_view(&locked.live.view.fork());
+        let found = self.conflicts_of_view(&locked.workspace, &locked.live.view.fork());
         match found.and_then(|found| root.map(|root| self.conflicts.summary(&found, head, root)).transpose()) {
             Err(failure) if failure.reason() == Reason::Cancelled => return Err(failure),
             // Damage elsewhere in the tree, for example, must not hide the changes.

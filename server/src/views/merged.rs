@@ -107,7 +107,7 @@ impl Views {
         let tree = locked.live.view.fork();
         let held = self.hold_making_room(locked, &tree)?;
         let root = held.root.expect("a live tree has a root");
-        Ok(match self.conflicts_in(&tree)? {
+        Ok(match self.conflicts_in(&locked.workspace, &tree)? {
             Some(back) => (held, back.root),
             None => (held, root),
         })

@@ -50,7 +50,10 @@ impl Views {
         let (wanted_root, _contents) = self.states.with_contents(wanted_root, &request.contents)?;
         let made = self.restored_tree(wanted_root, live.edited, &paths, scope, act)?;
         let root = made.root.expect("it was written");
-        let left_alone = if paths.is_empty() { self.states.count_left_alone(wanted_root, root, git)? } else { 0 };
+        let left_alone = match paths.is_empty() {
+            true => self.states.count_left_alone(wanted_root, root, git)?,
+            false => self.states.count_left_alone_below(&paths, wanted_root, root, git)?,
+        };
         if request.dry_run {
             let (changes, _) = self.plan_of(Some(live.edited), Some(root))?;
             for changes in changes.chunks(PLAN_PART) {

@@ -17,5 +17,7 @@ pub(super) struct Attempt {
     pub(super) log: PathBuf,
     pub(super) code: Option<u8>,
     pub(super) score: Option<f64>,
+    /// The exit code of the `--score` command, if it ran.
+    pub(super) score_code: Option<u8>,
     pub(super) result: Option<v1::CaptureResult>,
 }

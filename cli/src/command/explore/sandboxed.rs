@@ -90,6 +90,7 @@ impl SandboxPlan {
             None => Some(1.0),
             Some(line) => {
                 let done = self.command(id, line.to_owned(), &log, Sink::Kept).await?;
+                attempt.score_code = Some(done.code);
                 last_number(&String::from_utf8_lossy(&done.stdout)).filter(|_| done.code == 0)
             }
         };

@@ -1927,6 +1927,8 @@ export interface RedoOperationRequest {
 }
 
 export interface RedoOperationResponse {
+  /** What was redone, in words. */
+  description?: string;
   operation?: Operation | null;
 }
 
@@ -2863,6 +2865,8 @@ export interface UndoOperationRequest {
 }
 
 export interface UndoOperationResponse {
+  /** What was undone, in words, for example `commit 1f8099ca "parser"`. */
+  description?: string;
   operation?: Operation | null;
 }
 

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::super::Sender;
 use super::paths::{is_wanted, tree_paths};
+use crate::conflicts::CaptionSource;
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::messages::summary_message;
@@ -198,7 +199,10 @@ pub(super) fn patch(
     let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
     // A patch cannot show conflicts, so it compares the rendered trees.
     let report = sender.caller.walking(|| {
-        let faces = service.conflicts.faces_of_difference(before.root, after.root)?;
+        let here = service.context.here(&request.workspace)?;
+        let [before, after] =
+            [&before, &after].map(|held| (held.root, CaptionSource::of(held.snapshot, here.as_ref())));
+        let faces = service.conflicts.faces_of_difference(before, after)?;
         let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.rendered));
         Ok::<_, Error>(amalgam_engine::patch(&service.context.store, before, after, &options, &mut out)?)
     })?;

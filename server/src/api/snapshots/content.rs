@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::super::Sender;
 use super::paths::tree_path;
+use crate::conflicts::CaptionSource;
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 use crate::service::Service;
@@ -76,13 +77,15 @@ pub(super) fn read(
     sender: &Sender<v1::ReadFileResponse>,
 ) -> Result<()> {
     let path = tree_path(&request.path)?;
-    let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
+    let (held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
     let message = amalgam_proto::entry(&path, &entry);
     // A conflict is read as it is rendered.
     let session = service.context.store.session();
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
-            let caption = service.conflicts.captioner().caption(&path, conflict);
+            let here = service.context.here(&request.workspace)?;
+            let source = CaptionSource::of(held.snapshot, here.as_ref());
+            let caption = service.conflicts.captioner(source).caption(&path, conflict);
             let shown = render_entry(&service.context.store, &session, conflict, Style::Markers, &caption)?;
             // If no directory shows the conflict, nothing has stored this text yet.
             session.write_all_ahead()?;

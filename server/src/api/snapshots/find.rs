@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::super::Sender;
 use super::past::{From, heads};
 use super::paths::{is_wanted, tree_paths};
+use crate::conflicts::{CaptionSource, Captioner};
 use crate::context::ShownNames;
 use crate::error::{Error, Result};
 use crate::files::{FILE_BYTES_MAX, Glob, LineMatcher};
@@ -173,7 +174,8 @@ pub(super) fn lines(
             return Err(held.not_found(path));
         }
     }
-    let mut search = LineSearch { service, matcher, sender, waiting: Vec::new() };
+    let captioner = service.conflicts.captioner(CaptionSource::of(held.snapshot, here.as_ref()));
+    let mut search = LineSearch { service, captioner, matcher, sender, waiting: Vec::new() };
     let mut open: Vec<_> = top.map(|top| (TreePath::root(), top)).into_iter().collect();
     let mut count = service.context.store.path_count();
     while let Some((path, entry)) = open.pop() {
@@ -201,6 +203,7 @@ pub(super) fn lines(
 
 struct LineSearch<'a> {
     service: &'a Service,
+    captioner: Captioner<'a>,
     matcher: LineMatcher,
     sender: &'a Sender<v1::SearchFilesResponse>,
     waiting: Vec<v1::MatchedLine>,
@@ -234,7 +237,7 @@ impl LineSearch<'_> {
         let session = store.session();
         let shown = match &entry.node {
             Node::Conflict(conflict) => {
-                let caption = self.service.conflicts.captioner().caption(path, conflict);
+                let caption = self.captioner.caption(path, conflict);
                 let shown = render_entry(store, &session, conflict, Style::Markers, &caption)?;
                 // If no directory shows the conflict, nothing has stored this text yet.
                 session.write_all_ahead()?;
