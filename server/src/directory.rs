@@ -12,6 +12,7 @@ mod merged;
 mod resolve;
 mod restore;
 mod revert;
+mod uncovered;
 mod unfinished;
 mod unwritten;
 mod watch;

@@ -258,6 +258,7 @@ impl Views {
             return;
         }
         *self.inner.handover_socket.lock() = Some(handover_socket.to_owned());
+        self.report_lost();
         self.remount_left();
     }
 

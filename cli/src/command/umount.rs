@@ -101,6 +101,9 @@ impl Umount {
             session.output.emit(&json_line("umount", mount))?;
             session.output.done(format!("{} is unmounted", text::path(&mount.path)))?;
         }
+        if done.mounts.is_empty() {
+            session.output.done("nothing was mounted there any more; the message about it has ended")?;
+        }
         for workspace in &done.uncommitted {
             let name = text::id(&workspace.name);
             session.output.remark(format!(

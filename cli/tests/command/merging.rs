@@ -659,3 +659,25 @@ fn equal_conflicts_of_two_projects_show_their_own_workspaces() {
     said(&scratch, "cd ../blue; amalgam conflicts take blue-idea f");
     assert_eq!(scratch.run("cat ../blue/f"), "theirs\n");
 }
+
+#[test]
+fn a_second_equal_conflict_shows_the_workspaces_of_its_own_merge() {
+    let scratch = Scratch::new();
+    scratch.run("printf 'a\\nb\\nc\\n' > f; amalgam init -q");
+    let pair = |names: [&str; 2]| {
+        for (name, line) in names.into_iter().zip(["X", "Y"]) {
+            let edit = format!("cd ../{name}; printf 'a\\n{line}\\nc\\n' > f; amalgam commit -q");
+            scratch.run(&format!("amalgam fork {name} --dir ../{name} -q; {edit}"));
+        }
+        said(&scratch, &format!("amalgam merge {} {} -q", names[0], names[1]));
+    };
+    pair(["w1", "w2"]);
+    assert!(scratch.run("cat f").contains("w2"));
+    scratch.run("amalgam conflicts take base f --no-remember -q");
+    pair(["w3", "w4"]);
+    for line in ["cat f", "amalgam conflicts", "amalgam show @:f"] {
+        let text = scratch.run(line);
+        assert!(text.contains("w3") && text.contains("w4"), "{line}: {text}");
+        assert!(!text.contains("w1") && !text.contains("w2"), "{line}: {text}");
+    }
+}

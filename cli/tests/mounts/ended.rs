@@ -155,8 +155,18 @@ fn a_mount_that_ends_the_process_again_is_not_mounted_again_and_again() {
     let told = said(&scratch, "amalgam mounts").1;
     assert!(told.contains("died soon after it had mounted") && told.contains("`amalgam mount try"), "{told}");
     assert_eq!(fs::read_dir(&at).expect("a directory again").count(), 0);
+    // Later processes know of it, too, until it is mounted again.
+    for _ in 0..2 {
+        crash(&scratch);
+        refused(&scratch, "amalgam -C ../try status", 1, &["died soon after it had mounted", "`amalgam mount try"]);
+    }
+    refused(&scratch, "cd ../try && amalgam status", 1, &["died soon after it had mounted"]);
+    scratch.run("amalgam umount ../try");
+    refused(&scratch, "amalgam -C ../try status", 1, &["is in no workspace"]);
     scratch.run("amalgam mount try ../try");
     assert_eq!(read(at.join("a")), "two\n");
+    scratch.run("amalgam umount ../try && amalgam stop");
+    assert!(!said(&scratch, "amalgam mounts").1.contains("died"));
 }
 
 #[test]

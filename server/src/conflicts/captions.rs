@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use amalgam_conflicts::{Caption, terms};
 use amalgam_engine::conflict::PlacedConflict;
-use amalgam_engine::merge::side_names;
+use amalgam_engine::merge::{MERGE_RECORD_KEY, side_names};
 use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Bare, Entry, SnapshotId, TreePath, entry_at};
@@ -47,6 +47,9 @@ impl CaptionSource {
     }
 }
 
+/// How many snapshots behind the head are compared with the one that cached names come from.
+const LATER_MAX: usize = 64;
+
 /// A workspace that has a conflict, and a snapshot of it with the conflict.
 #[derive(Clone, Debug)]
 struct Holder {
@@ -58,6 +61,8 @@ struct Holder {
 pub(crate) struct Captioner<'a> {
     conflicts: &'a Conflicts,
     source: CaptionSource,
+    /// Whether names from the histories of these snapshots are those of the source.
+    current: RefCell<HashMap<SnapshotId, bool>>,
     /// Whether the histories of these snapshots are related to the source.
     related: RefCell<HashMap<SnapshotId, bool>>,
     rules: RefCell<HashMap<WorkspaceName, Option<Arc<Rules>>>>,
@@ -71,7 +76,9 @@ impl Captioner<'_> {
     fn owner_of(&self, path: &TreePath, conflict: &Conflict) -> Result<Option<Arc<Owner>>> {
         let (conflicts, id) = (self.conflicts, conflict.bare());
         let (key, owners) = ((self.source.clone(), path.clone(), id), &conflicts.faces.owners);
-        if let Some(known) = owners.get(&key) {
+        if let Some(known) = owners.get(&key)
+            && self.is_current(known.named_by)?
+        {
             return Ok(Some(known));
         }
         let holder = self.holder_of(path, id)?;
@@ -81,9 +88,30 @@ impl Captioner<'_> {
         };
         let Some(named_by) = named_by else { return Ok(None) };
         let names = side_names(&conflicts.context.history, named_by, path, conflict)?;
-        let owner = Arc::new(Owner { workspace: holder.map(|holder| holder.workspace), names });
+        let owner = Arc::new(Owner { workspace: holder.map(|holder| holder.workspace), named_by, names });
         owners.insert(key, &owner);
         Ok(Some(owner))
+    }
+
+    /// Returns whether names from the history of a snapshot are those that the source gives now: no merge and no step back came
+    /// between that snapshot and the head. A later merge may have brought an equal conflict of other workspaces.
+    fn is_current(&self, named_by: SnapshotId) -> Result<bool> {
+        let CaptionSource::Workspace(workspace) = &self.source else { return Ok(true) };
+        if let Some(known) = self.current.borrow().get(&named_by) {
+            return Ok(*known);
+        }
+        let context = &self.conflicts.context;
+        let mut at = context.head(workspace)?;
+        let mut is_current = false;
+        for _ in 0..LATER_MAX {
+            is_current = at == Some(named_by);
+            let Some(id) = at.filter(|_| !is_current) else { break };
+            let snapshot = context.store.snapshot(id)?;
+            let is_merge = snapshot.parents.len() != 1 || snapshot.metadata.contains_key(MERGE_RECORD_KEY);
+            at = snapshot.parents.first().copied().filter(|_| !is_merge);
+        }
+        self.current.borrow_mut().insert(named_by, is_current);
+        Ok(is_current)
     }
 
     /// Finds a workspace whose head has a conflict at a path, or had it lately: a merge that is about to be redone has none yet. The
@@ -203,6 +231,7 @@ impl Conflicts {
         Captioner {
             conflicts: self,
             source,
+            current: RefCell::default(),
             related: RefCell::default(),
             rules: RefCell::default(),
             last: RefCell::default(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Bare, TreePath};
+use amalgam_engine::{Bare, SnapshotId, TreePath};
 use parking_lot::Mutex;
 
 use super::captions::CaptionSource;
@@ -24,6 +24,8 @@ pub(super) struct Owners {
 /// The workspace that has a conflict, if there is one, and the names of the workspaces whose versions compete.
 pub(super) struct Owner {
     pub(super) workspace: Option<WorkspaceName>,
+    /// The snapshot whose history the names come from.
+    pub(super) named_by: SnapshotId,
     pub(super) names: Vec<String>,
 }
 

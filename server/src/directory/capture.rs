@@ -99,8 +99,9 @@ impl Directories {
         };
         let job = CaptureOptions { rules: &rules, scope, known: &done.known, now: self.context.now(), progress };
         let index = locked.live.index.as_mut().expect("it was made ready when the directory was locked");
+        let before = index.root();
         let captured = capture(&self.context.store, &locked.host, index, &job)?;
-        let captured = self.without_unwritten_of(locked, written, captured)?;
+        let captured = self.without_unwritten_of(locked, written, before, captured)?;
         self.with_conflicts(locked, captured)
     }
 

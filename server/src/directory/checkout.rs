@@ -285,6 +285,7 @@ impl Directories {
             notices: done.notices,
             conflicts: done.conflicts,
             safety: done.safety,
+            warnings: done.warnings,
             removed: done.removed,
             git_kept: has_git && !request.with_git,
             ..v1::CheckoutResult::default()

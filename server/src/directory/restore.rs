@@ -14,6 +14,7 @@ use amalgam_proto::v1;
 use bytes::Bytes;
 
 use super::capture::CommitDraft;
+use super::uncovered::uncovered_warning;
 use super::written_tree::WrittenTree;
 use super::{Directories, LockedDirectory};
 use crate::conflicts::CapturedConflicts;
@@ -203,11 +204,16 @@ impl Directories {
         let brought = self.bring_to(&mut locked, &target, times, progress);
         let (brought, restored) = brought.map_err(|error| error.with_hint_if_partly(hint))?;
         let left_alone = self.count_left_alone_of(&target, restored.root, git)?;
+        let uncovered = match target.paths {
+            None => self.uncovered(captured.root, target.root, restored.root)?,
+            Some(_) => Vec::new(),
+        };
         let is_new = self.record_restored(&mut locked, restored, &target, &words, scope, act)?;
         let warnings = locked.save(&self.context);
         let mut result = self.restore_result(&brought, self.context.head(&locked.workspace)?)?;
         add_skipped(&mut result.notices, &captured);
         result.warnings = warnings;
+        result.warnings.extend(uncovered_warning(&uncovered, "part of the new snapshot"));
         result.notices.extend(wanted.notices());
         result.safety =
             safety.map(|safety| self.context.snapshot_message(safety, &ShownNames::default())).transpose()?;

@@ -8,6 +8,7 @@ use amalgam_materializer::{Captured, Progress, Times};
 use amalgam_proto::{Reason, v1};
 
 use super::restore::{Target, add_skipped};
+use super::uncovered::uncovered_warning;
 use super::unfinished::is_written;
 use super::{Directories, LockedDirectory};
 use crate::context::ShownNames;
@@ -262,6 +263,10 @@ impl Directories {
         let mut restored = self.restore_result(&brought, workspace.head)?;
         add_skipped(&mut restored.notices, there);
         restored.warnings = warnings;
+        restored.warnings.extend(uncovered_warning(
+            &self.uncovered(there.root, root, captured.root)?,
+            "a change that is not committed",
+        ));
         restored.left_alone = self.states.count_left_alone(root, captured.root, reverted.git)?;
         self.states.revert_result(reverted, restored)
     }

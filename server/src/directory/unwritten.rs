@@ -54,15 +54,17 @@ impl Directories {
         Ok(true)
     }
 
-    /// Lists the paths that could not be written after a checkout, and replaces their entries in the capture.
+    /// Lists the paths that could not be written after a checkout, and replaces their entries in the capture. `before` is the capture
+    /// before the checkout.
     pub(super) fn without_unwritten_of(
         &self,
         locked: &mut LockedDirectory,
         written: &WrittenTree<'_>,
+        before: Option<RootId>,
         captured: Captured,
     ) -> Result<Captured> {
         let Some(paths) = written.paths else {
-            self.list_unwritten(locked, written, captured.root)?;
+            self.list_unwritten(locked, written, before, captured.root)?;
             return self.with_unwritten_of(locked, written.rendered, captured);
         };
         // A requested path that has the requested contents counts as written, although nothing had to be done.
@@ -100,8 +102,16 @@ impl Directories {
         Ok(known)
     }
 
-    /// Lists the paths that differ from the tree that was written because they could not be written, now or before.
-    fn list_unwritten(&self, locked: &mut LockedDirectory, written: &WrittenTree<'_>, captured: RootId) -> Result<()> {
+    /// Lists the paths that differ from the tree that was written because they could not be written, now or before. A file that the
+    /// capture before the checkout lacks is not listed, nor are the directories above it: the rules of the new tree no longer ignore
+    /// it, so that it is a file of the user's that no snapshot has.
+    fn list_unwritten(
+        &self,
+        locked: &mut LockedDirectory,
+        written: &WrittenTree<'_>,
+        captured_before: Option<RootId>,
+        captured: RootId,
+    ) -> Result<()> {
         let before = std::mem::take(&mut locked.record.unwritten);
         locked.record.unlisted = 0;
         let before: BTreeMap<_, _> = before.iter().filter_map(|known| Some((known.tree_path()?, known))).collect();
@@ -111,12 +121,30 @@ impl Directories {
             return Ok(());
         }
         let sides = Sides::new(&self.context.store, captured, written.rendered)?;
+        let earlier = self.context.held(captured_before);
+        let earlier = earlier.map(|(root, pin)| self.context.store.root(root).map(|root| (root, pin))).transpose()?;
+        let was_captured = |path: &TreePath, found: &Entry| -> Result<bool> {
+            let Some((root, _)) = &earlier else { return Ok(false) };
+            Ok(entry_at(&self.context.store, root, path)?
+                .is_some_and(|entry| contents(&entry, true) == contents(found, true)))
+        };
+        let mut uncovered: BTreeSet<TreePath> = BTreeSet::new();
         let differing =
             diff_roots(&self.context.store, Some(captured), Some(written.rendered), DiffOptions::default())?;
         for change in differing {
-            let path = change?.path;
+            let change = change?;
+            let path = change.path;
             let seen = sides.look(&path)?.seen;
-            let listed = match at_or_above(&path, &noticed) {
+            let skipped = at_or_above(&path, &noticed);
+            if let (Some(skipped), Some(found)) = (skipped, &change.before)
+                && skipped.path != path
+                && found.kind() != EntryKind::Directory
+                && !was_captured(&path, found)?
+            {
+                uncovered.extend(path.ancestors());
+                continue;
+            }
+            let listed = match skipped {
                 Some(skipped) => {
                     let v1::Notice { kind, message, failure, .. } = notice(skipped);
                     Some(UnwrittenPath {
@@ -133,6 +161,10 @@ impl Directories {
                 Some(_) if locked.record.unwritten.len() == PATHS_MAX => locked.record.unlisted += 1,
                 listed => locked.record.unwritten.extend(listed),
             }
+        }
+        if !uncovered.is_empty() {
+            let is_uncovered = |known: &UnwrittenPath| known.tree_path().is_some_and(|path| uncovered.contains(&path));
+            locked.record.unwritten.retain(|known| !is_uncovered(known));
         }
         Ok(())
     }

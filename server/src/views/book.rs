@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 use crate::messages::path_bytes;
 use crate::registry::path_text;
 
+/// The most lost mounts that are kept; the oldest are forgotten.
+const LOST_MOUNTS_MAX: usize = 64;
+
 /// The contents of the book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pages {
@@ -29,6 +32,9 @@ pub(super) struct Pages {
     /// The exports. Every process that holds the store serves them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) exports: BTreeMap<u64, ExportRecord>,
+    /// Mounts that ended with their process and were not mounted again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) lost: Vec<LostMount>,
     /// The port at which exports were served last, so that clients find them there after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) nfs_port: Option<u16>,
@@ -84,6 +90,20 @@ pub(super) struct MountRecord {
     /// Mounted again by a process that found it dead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) remounted: bool,
+}
+
+/// A mount that ended with its process and was not mounted again. Commands at its path report it until a mount is there again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LostMount {
+    #[serde(with = "path_text")]
+    pub(super) path: PathBuf,
+    /// Empty for a snapshot.
+    #[serde(default)]
+    pub(super) workspace: String,
+    /// When that was found, in nanoseconds since 1970.
+    pub(super) since: i64,
+    /// The message for the user.
+    pub(super) message: String,
 }
 
 /// How a mount was asked for, so that it can be made again.
@@ -272,6 +292,21 @@ impl Book {
             Err(failure) if failure.reason() == Reason::Full => Ok(()),
             written => written,
         }
+    }
+
+    /// Records a mount that was not mounted again, in the place of an earlier one at its path.
+    pub(super) fn add_lost(&self, mount: LostMount) -> Result<()> {
+        self.change(|pages| {
+            pages.lost.retain(|known| known.path != mount.path);
+            pages.lost.push(mount);
+            let surplus = pages.lost.len().saturating_sub(LOST_MOUNTS_MAX);
+            pages.lost.drain(..surplus);
+        })
+    }
+
+    /// Forgets lost mounts. Writes nothing if there is none to forget.
+    pub(super) fn forget_lost(&self, is_over: impl Fn(&LostMount) -> bool) -> Result<()> {
+        self.change(|pages| pages.lost.retain(|mount| !is_over(mount)))
     }
 }
 

@@ -92,7 +92,7 @@ impl Views {
         let mounted = Mounted { mount, shows, record, leaving: false, device, private: None, is_unclaimed: remounted };
         self.inner.state.lock().mounts.insert(number, mounted);
         // Earlier problems of this path are over.
-        self.inner.problems.lock().retain(|(place, _)| place != path);
+        self.forget_problems(path);
         drop(locked);
         let mount = self.mount_message(number)?;
         info!(mount = number, workspace = mount.workspace, mode = ?mount.mode(), "mounted");
@@ -164,7 +164,7 @@ impl Views {
         if let Some(mounted) = self.inner.state.lock().mounts.get_mut(&number) {
             mounted.is_unclaimed = false;
         }
-        self.inner.problems.lock().retain(|(place, _)| place != path);
+        self.forget_problems(path);
         Ok(Some(number))
     }
 
@@ -443,6 +443,9 @@ impl Views {
                 // Compared as text first: a dead mount cannot be resolved.
                 let found = self.find_mount(&path).or_else(|| self.find_mount(&canonical(&path).ok()?));
                 let found = found.map(|(number, _)| vec![number]);
+                if found.is_none() && self.forget_problems(&path) {
+                    return Ok(Vec::new());
+                }
                 found.ok_or_else(|| nothing(format!("nothing of ours is mounted at {}", path.display())))
             }
             Some(Target::Workspace(name)) => {
@@ -516,7 +519,7 @@ impl Views {
         if !leaving && is_there && kernel::is_dead(&record.path) {
             let _ = unmount_lazily(&record.path);
         }
-        self.inner.problems.lock().retain(|(place, _)| *place != record.path);
+        self.forget_problems(&record.path);
         match shows {
             MountedTree::Live(id) => self.close_view_if_unused(id, Duration::ZERO).and(removed),
             MountedTree::Snapshot(_) | MountedTree::Following(..) => removed,
