@@ -4,7 +4,8 @@
 //! against the faces that may be in the directory: that of the snapshot it was last in step with, and that of the tree it is being
 //! made into. A tree without conflicts is its own face and only costs the lookup.
 
-mod captions;
+mod caption_source;
+pub(crate) mod captions;
 mod list;
 mod owners;
 pub(crate) mod resolve;
@@ -22,7 +23,7 @@ use amalgam_proto::v1;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub(crate) use self::captions::{CaptionSource, Captioner};
+pub(crate) use self::caption_source::CaptionSource;
 use crate::context::Context;
 use crate::error::Result;
 use crate::merge_rules::MergeRules;
@@ -129,7 +130,7 @@ impl Conflicts {
         if let Some((_, faced)) = faces.faced.lock().iter().find(is_it) {
             return Ok(Arc::clone(faced));
         }
-        let faced = self.captioned(root, &placed, style, &self.captioner(key.1.clone()))?;
+        let faced = self.captioned(root, &placed, style, key.1.clone())?;
         let faced = Arc::new(faced);
         if !placed.is_empty() {
             let mut kept = faces.faced.lock();
@@ -147,8 +148,9 @@ impl Conflicts {
         root: RootId,
         placed: &[PlacedConflict],
         style: Style,
-        captioner: &Captioner<'_>,
+        source: CaptionSource,
     ) -> Result<RenderedTree> {
+        let captioner = self.captioner(source);
         let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
         Ok(RenderedTree::captioned(&self.context.store, root, placed, style, &captions)?)
     }
@@ -172,7 +174,7 @@ impl Conflicts {
             }
         }
         let faced = |(root, source): (Option<RootId>, CaptionSource), placed: &[PlacedConflict]| {
-            root.map(|root| self.captioned(root, placed, Style::Markers, &self.captioner(source))).transpose()
+            root.map(|root| self.captioned(root, placed, Style::Markers, source)).transpose()
         };
         Ok([faced(before, &placed[0])?, faced(after, &placed[1])?])
     }

@@ -12,6 +12,7 @@ mod names;
 #[path = "../command/scratch.rs"]
 mod scratch;
 mod stories;
+mod uncovered;
 mod undo;
 
 use std::collections::BTreeMap;

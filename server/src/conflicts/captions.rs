@@ -15,6 +15,7 @@ use amalgam_merge::rules::Content;
 use amalgam_proto::Reason;
 
 use super::Conflicts;
+use super::caption_source::CaptionSource;
 use super::owners::Owner;
 use crate::error::{Error, Result};
 
@@ -23,29 +24,6 @@ const MISSES_MAX: usize = 16;
 
 /// How many of the newest operations are searched for heads that workspaces had.
 const OPERATIONS_MAX: u64 = 64;
-
-/// The history that the names on captions come from. Equal conflicts of unrelated histories, for example of two projects, have
-/// captions of their own.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CaptionSource {
-    /// The history of a workspace.
-    Workspace(WorkspaceName),
-    /// The history before a snapshot.
-    Snapshot(SnapshotId),
-    /// Any history that has the conflict.
-    Any,
-}
-
-impl CaptionSource {
-    /// Returns the source for a tree that a call reads: the snapshot that it belongs to, or else the workspace of the call.
-    pub(crate) fn of(snapshot: Option<SnapshotId>, here: Option<&WorkspaceName>) -> Self {
-        match (snapshot, here) {
-            (Some(snapshot), _) => Self::Snapshot(snapshot),
-            (None, Some(workspace)) => Self::Workspace(workspace.clone()),
-            (None, None) => Self::Any,
-        }
-    }
-}
 
 /// How many snapshots behind the head are compared with the one that cached names come from.
 const LATER_MAX: usize = 64;

@@ -10,7 +10,8 @@ use amalgam_proto::{Reason, v1};
 use bytes::Bytes;
 
 use super::Conflicts;
-use super::captions::{CaptionSource, Captioner};
+use super::caption_source::CaptionSource;
+use super::captions::Captioner;
 use crate::context::HeldTree;
 use crate::error::{Error, Result};
 

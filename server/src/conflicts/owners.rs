@@ -7,7 +7,7 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Bare, SnapshotId, TreePath};
 use parking_lot::Mutex;
 
-use super::captions::CaptionSource;
+use super::caption_source::CaptionSource;
 
 /// The most conflicts whose workspaces are cached.
 const OWNERS_MAX: usize = 4_096;

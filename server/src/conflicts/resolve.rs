@@ -10,7 +10,8 @@ use amalgam_engine::{Entry, ObjectKind, OperationContext, Pin, RootId, SnapshotI
 use amalgam_proto::{Reason, v1};
 
 use super::Conflicts;
-use super::captions::{CaptionSource, Captioner};
+use super::caption_source::CaptionSource;
+use super::captions::Captioner;
 use super::list::{is_wanted, tree_paths};
 use super::undecided::decision;
 use crate::caller::Caller;
