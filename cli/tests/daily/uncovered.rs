@@ -20,9 +20,9 @@ fn uncovers_a_file(scratch: &Scratch, way: &str) {
     let (said, code) = say(scratch, &place, way);
     assert_eq!(code, 3, "{way}: {said}");
     assert!(said.contains("web: not removed: it holds files that no snapshot has"), "{way}: {said}");
-    assert!(said.contains("warning: web/.env is no longer ignored, and "), "{way}: {said}");
+    assert!(said.contains("warning: web/.env is no longer ignored: it is "), "{way}: {said}");
     assert_eq!(read(scratch, "web/.env"), "SECRET\n", "{way}");
-    let is_committed = shell(scratch, &place, "amalgam ls web || true").contains(".env");
+    let is_committed = say(scratch, &place, "amalgam ls web").0.contains(".env");
     let (said, _) = say(scratch, &place, "amalgam status");
     assert!(is_committed || said.contains("A web"), "it is covered after {way}: {said}");
 }
@@ -43,13 +43,28 @@ fn a_file_whose_rule_an_operation_takes_away_is_an_edit_and_never_lost() {
             }
         }
     }
-    // A merge of something else, and the removal of a fork with its directory.
+}
+
+#[test]
+fn a_merge_and_the_removal_of_a_fork_keep_a_file_that_is_no_longer_ignored() {
     let scratch = Scratch::new();
     let place = scratch.project();
     uncovers_a_file(&scratch, "amalgam undo");
     shell(&scratch, &place, "amalgam fork idea --dir ../idea -q; cd ../idea; echo 3 >b; amalgam commit -q");
     shell(&scratch, &place, "amalgam merge idea -q");
     assert_eq!(read(&scratch, "web/.env"), "SECRET\n");
+    // A fork that is removed with its directory.
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo 1 >a; amalgam init -q; amalgam fork idea --dir ../idea -q");
+    let fork = scratch.path().join("idea");
+    shell(&scratch, &fork, "echo .env >.amalgamignore; mkdir web; echo SECRET >web/.env");
+    let (said, code) = say(&scratch, &fork, "amalgam undo");
+    assert_eq!(code, 3, "{said}");
+    shell(&scratch, &place, "amalgam ws rm idea --dir --yes");
+    assert!(!fork.exists());
+    shell(&scratch, &place, "amalgam ws undelete idea");
+    assert_eq!(shell(&scratch, &place, "amalgam show idea@:web/.env"), "SECRET\n");
 }
 
 #[test]
@@ -63,7 +78,7 @@ fn a_restore_says_which_files_are_no_longer_ignored() {
     );
     let (said, code) = say(&scratch, &place, "amalgam restore @~1");
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains(".env is no longer ignored, and part of the new snapshot"), "{said}");
+    assert!(said.contains(".env is no longer ignored: it is part of the new snapshot"), "{said}");
     let (said, _) = say(&scratch, &place, "amalgam undo");
     assert!(said.contains("undid restore"), "{said}");
     assert_eq!(read(&scratch, ".env"), "SECRET\n", "{said}");

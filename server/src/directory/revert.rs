@@ -263,10 +263,7 @@ impl Directories {
         let mut restored = self.restore_result(&brought, workspace.head)?;
         add_skipped(&mut restored.notices, there);
         restored.warnings = warnings;
-        restored.warnings.extend(uncovered_warning(
-            &self.uncovered(there.root, root, captured.root)?,
-            "a change that is not committed",
-        ));
+        restored.warnings.extend(uncovered_warning(&self.uncovered(there.root, root, captured.root)?, "not committed"));
         restored.left_alone = self.states.count_left_alone(root, captured.root, reverted.git)?;
         self.states.revert_result(reverted, restored)
     }

@@ -47,9 +47,9 @@ impl Directories {
 pub(super) fn uncovered_warning(uncovered: &[TreePath], now: &str) -> Option<String> {
     let first = uncovered.first()?;
     let rest = match uncovered.len() - 1 {
-        0 => " is".to_owned(),
-        1 => " and 1 more path are".to_owned(),
-        more => format!(" and {more} more paths are"),
+        0 => " is no longer ignored: it is".to_owned(),
+        1 => " and 1 more path are no longer ignored: they are".to_owned(),
+        more => format!(" and {more} more paths are no longer ignored: they are"),
     };
-    Some(format!("{first}{rest} no longer ignored, and {now}"))
+    Some(format!("{first}{rest} {now}"))
 }

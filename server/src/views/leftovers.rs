@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use amalgam_engine::workspace::WorkspaceName;
 use amalgam_fuse::unmount_lazily;
 use amalgam_proto::{Reason, v1};
 
@@ -22,7 +23,7 @@ const LOST_KEPT_NANOSECONDS: i64 = 7 * 24 * 3_600 * 1_000_000_000;
 
 /// The result for a mount that an earlier process left.
 enum Leftover {
-    /// The mount is over until somebody mounts it again.
+    /// The mount has ended, and a user has to mount it again.
     Lost(String),
     /// Nothing is left to do; the message says what happened.
     Done(String),
@@ -34,7 +35,7 @@ impl Views {
     pub(super) fn report_lost(&self) {
         let now = self.context.now().0;
         let is_over = |mount: &LostMount| {
-            let has_workspace = || match amalgam_engine::workspace::WorkspaceName::new(mount.workspace.as_str()) {
+            let has_workspace = || match WorkspaceName::new(mount.workspace.as_str()) {
                 _ if mount.workspace.is_empty() => true,
                 Ok(name) => !matches!(self.context.workspaces.find(&name), Ok(None)),
                 Err(_) => false,
